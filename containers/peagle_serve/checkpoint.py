@@ -185,7 +185,7 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
         missing = missing or [f"{stem[:80]}-{n:05}-of-{total}.safetensors" for n in sorted(lost)]
     if missing:
         raise DamagedFile(
-            f"{len(missing)} files are missing: {first_names(missing)}",
+            f"{first_names(missing)} {'is' if len(missing) == 1 else 'are'} missing",
             "copy the missing files too; a folder or a broken link does not count",
         )
     return tuple(files)

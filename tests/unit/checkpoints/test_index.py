@@ -59,8 +59,8 @@ def test_missing_shards_are_listed() -> None:
     with pytest.raises(DamagedFile) as refused:
         weight_files(["s0.safetensors"], index)
     assert refused.value.message == (
-        "7 files are missing: s1.safetensors, s2.safetensors, s3.safetensors, "
-        "s4.safetensors, s5.safetensors, and 2 more"
+        "s1.safetensors, s2.safetensors, s3.safetensors, "
+        "s4.safetensors, s5.safetensors, and 2 more are missing"
     )
 
 

@@ -105,6 +105,17 @@ def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("pair", "head", "fix"),
+    [("tiny", "eagle3", "use the pair tiny+eagle3,"), ("tiny+eagle3", "p-eagle", "tiny+p-eagle,")],
+)
+def test_a_head_of_the_wrong_kind_names_the_pair_to_use(
+    tmp_path: Path, pair: str, head: str, fix: str
+) -> None:
+    case = tiny_case(tmp_path, pair=pair, head=head)
+    assert fix in check(case)[0].fix
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [("compilation-config.mode", 3), ("no-enforce-eager", True), ("enforce-eager", False),
      ("max-num-seqs", 3), ("disable-log-stats", True)],

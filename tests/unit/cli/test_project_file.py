@@ -196,6 +196,26 @@ def test_a_key_takes_what_its_option_takes(
     assert planned(tmp_path, *named) == expected
 
 
+NAMES = [
+    ("pair: tinyy", "peagle.yaml:3: endpoints.chat.pair: the catalogue has no target 'tinyy' (did"),
+    (
+        "pair: tiny+eagle4",
+        "peagle.yaml:3: endpoints.chat.pair: peagle/tiny has no drafter 'eagle4'",
+    ),
+    ("{pair: tiny, instance_type: ml.g5.foo}", "peagle.yaml:3: endpoints.chat.instance_type: the "),
+]
+
+
+@pytest.mark.parametrize(("text", "error"), NAMES, ids=[text for text, _ in NAMES])
+def test_a_name_that_the_catalogue_lacks_is_an_error_with_line_and_key(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    done = _of_file(tmp_path, f"endpoints:\n  chat:\n    {text}\n")
+
+    assert done.code == 2
+    assert error in done.error
+
+
 WRONG = [
     ("defaults: {instnce_type: x}", "1: defaults.instnce_type: unknown key (did you mean instance"),
     ("defaults: {k: five}", "1: defaults.k: should be a valid integer"),

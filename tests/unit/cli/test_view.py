@@ -8,6 +8,7 @@ import pytest
 
 from peagle.cli.view.console import (
     bar,
+    print_documents,
     print_facts,
     print_findings,
     print_next,
@@ -53,6 +54,26 @@ def test_a_bar_is_full_to_the_sum_of_its_parts(shares: tuple[float, ...], blocks
     drawn = bar(((share, "") for share in shares), 20).plain
     assert len(drawn) == 20
     assert drawn.count("█") + drawn.count("#") == blocks
+
+
+def test_no_column_is_cut_off_where_the_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    place = {
+        "instance_type": "ml.g7e.12xlarge",
+        "gpu": "RTX PRO 6000",
+        "price_per_hour_usd": 10.36,
+        "max_concurrency": 43.27,
+        "tokens_per_second": 1852.0,
+        "usd_per_million_tokens": 1.55,
+    }
+
+    print_documents([place], [*place])
+
+    headings, row = capsys.readouterr().out.splitlines()
+    assert headings.split() == ["instance", "gpu", "$/hour", "requests", "tokens/s", "$/1M"]
+    assert row.split()[-4:] == ["$10.36", "43.27", "1,852", "$1.55"]
 
 
 # Progress on stderr, with and without a terminal.

@@ -69,8 +69,8 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "cache-estimated", "chat-template-missing", "code-variable",
-        "context-above-drafter", "drafting-slots", "dynamic-k", "engine-argument",
+        "amx-small-layers", "aux-layers-order", "cache-estimated", "chat-template-missing",
+        "code-variable", "context-above-drafter", "drafting-slots", "dynamic-k", "engine-argument",
         "head-not-for-target", "head-not-public", "head-not-read", "head-window", "k-above-trained",
         "long-context-head", "lora", "mask-token-used", "model-runner-v2", "no-head",
         "norm-before-residual", "pipeline-parallel", "prefix-caching", "quantization-block",

@@ -132,6 +132,19 @@ def test_a_mistake_is_one_line_with_its_code(code: str, options: Row) -> None:
     assert refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ({"k": 0}, "--no-speculation"),
+        ({"min_instances": 0, "max_instances": 2}, "--scale-to-zero"),
+    ],
+)
+def test_a_zero_names_the_option_that_is_meant(options: Row, meant: str) -> None:
+    with pytest.raises(PeagleError) as refused:
+        plan(**options)
+    assert meant in refused.value.fix
+
+
 @pytest.mark.parametrize("texts", [["team"], ["=x"], ["a=b", "a=c"]])
 def test_a_tag_is_a_key_and_a_value(texts: list[str]) -> None:
     with raises_code("invalid-tag"):

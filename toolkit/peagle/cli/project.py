@@ -162,6 +162,10 @@ class _EnvironmentOption(click.Option):
     implicit: bool
 
 
+_NAMING = {"unknown-target": "pair", "unknown-drafter": "pair", "instance-unknown": "instance_type"}
+"""Code of a name that the catalogue lacks -> the key of the file that has it."""
+
+
 class ProjectCommand(PeagleCommand):
     """A command whose argument and options may come from a project file."""
 
@@ -177,6 +181,11 @@ class ProjectCommand(PeagleCommand):
         try:
             return super().invoke(ctx)
         except NotFound as error:
+            choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+            key = _NAMING.get(error.code, "")
+            if choice and key in choice.values and (key == "pair" or not is_typed(ctx, key)):
+                location = choice.values[key].location
+                raise choice.project.error(location, error.message, error.remedy) from None
             file = None if CHOICE in ctx.meta else find_project(Path())
             try:
                 names = endpoints_of(load_project(ctx, file)) if file else []

@@ -283,7 +283,9 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
         problem = division_problem(shape, request.tp, whole)
         if request.tp > most:
             machine = request.instance_type or "the largest machine"
-            problem = f"{machine} has {most} GPUs, fewer than --tp {request.tp}"
+            problem = (
+                f"{machine} has {most} GPU{'' if most == 1 else 's'}, fewer than --tp {request.tp}"
+            )
         problem = problem or f"--tp {request.tp} does not divide the target's attention heads"
         fix = f"use {', '.join(map(str, sizes))}"
         raise UserError(problem, fix, code="tensor-parallel")

@@ -12,9 +12,11 @@ from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason, step_too_small
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, rank
+from peagle.planning.engines import Load
 from peagle.planning.reasons import at_cost, instances_text, speed_text, token_cost_text
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
+from peagle.speed.slo import Slo
 from peagle.text import exact_duration, format_concurrency, format_requests, format_usd
 from peagle.vllm.facts import facts_of
 
@@ -128,11 +130,9 @@ def _too_small(selection: Selection, where: str) -> Finding:
     def fits(k: int = candidate.k, **changed: Any) -> bool:
         return replace(load, **changed).engine_on(candidate.instance, 0, drafter, k).fit.fits
 
-    singles, least = [], load.workload.tokens
-    if length := _largest(
-        max(_SHORTEST, least), load.max_model_len, lambda n: fits(max_model_len=n)
-    ):
-        singles.append(_lower("--max-model-len", max(length // _STEP * _STEP, least)))
+    singles = []
+    if length := _fitting_length(load, lambda n: fits(max_model_len=n)):
+        singles.append(_lower("--max-model-len", length))
     if requests := _largest(1, load.concurrency, lambda n: fits(concurrency=n)):
         singles.append(_lower("--concurrency", requests))
     if drafter is not None and (fewer := _largest(1, candidate.k, lambda n: fits(k=n))):
@@ -173,6 +173,15 @@ def _cache(selection: Selection) -> Iterator[Finding]:
                 fixes.append(Fix(f"use {' '.join(option)}", options=option))
             if held:
                 fixes.append(_lower("--concurrency", held * candidate.count))
+
+            def holds(length: int) -> bool:
+                shorter = replace(load, max_model_len=length)
+                gpus, drafter = candidate.gpus, candidate.drafter
+                engine = shorter.engine(candidate.instance, gpus, drafter, candidate.k)
+                return requests <= engine.most_requests * candidate.copies
+
+            if length := _fitting_length(load, holds):
+                fixes.append(_lower("--max-model-len", length))
             larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
             yield warning("cache-below-concurrency", "concurrency", message, larger)
     cached, where = load.workload.cached_prompt_tokens, "cached_prompt_tokens"
@@ -256,33 +265,70 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if asked.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
         reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
     reached += f" ({only.source})"
-    missed = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
-    unverified = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
     if excess is not None and _slowest(only).meets:
         return
-    better, option = "", tuple[str, ...]()
-    for other in selection.ranked:
-        certain = _slowest(other) if excess is not None and excess <= 1 else other
-        is_enough = certain.meets and other.holds_load and other.affordable
-        if other.instance != candidate.instance and is_enough:
-            option = ("--instance-type", other.instance.type)
-            better = f"use {' '.join(option)}{at_cost(other)} ({speed_text(other)}); or "
-            break
-    if excess is not None and excess > 1:
+    is_near = excess is not None and excess <= 1
+    fixes = list(_better(selection, certain=is_near))
+    if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        sentence = f"{better}leave --instance-type, --instance-count and --k out, or ask for less"
-        if where == "within" and only.batch and only.batch.seconds:
-            option = ("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
-            sentence = f"{better}use {' '.join(option)}"
-        yield error(missed, where, message, Fix(sentence, options=option))
+        fix = combine_fixes([*fixes, _as_reached(only)])
+        if where == "slo":
+            yield error(_SLO_MISSED, where, message, fix)
+        else:
+            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
-    sentence = f"{better}run a benchmark before you rely on it"
-    yield warning(unverified, where, message, Fix(sentence, options=option))
+    fixes.append(Fix("run a benchmark before you rely on it"))
+    fix = combine_fixes(fixes)
+    if where == "slo":
+        yield warning(_SLO_UNVERIFIED, where, message, fix)
+    else:
+        yield warning(_SPEED_UNVERIFIED, where, message, fix)
+
+
+def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
+    """What meets all that is required, if ``certain`` at the lower end of the range, too: another
+    type, another K, or more instances."""
+    candidate, search = selection.candidate, selection.search
+
+    def is_enough(other: Candidate) -> bool:
+        return (_slowest(other) if certain else other).meets and other.holds_load
+
+    for other in selection.ranked:
+        if other.instance != candidate.instance and is_enough(other) and other.affordable:
+            yield _use_type(other, f"{at_cost(other)} ({speed_text(other)})")
+            break
+    if search.options.k is not None:
+        best = search.with_options(k=None).candidate(candidate.instance)
+        if is_enough(best) and best.drafter is not None:
+            yield Fix(f"use --k {best.k} ({speed_text(best)})", options=("--k", f"{best.k}"))
+    if search.options.instance_count is not None:
+        more = search.with_options(instance_count=None).candidate(candidate.instance)
+        if is_enough(more) and more.count > candidate.count:
+            option = ("--instance-count", f"{more.count}")
+            yield Fix(f"use {' '.join(option)} ({speed_text(more)})", options=option)
+
+
+def _as_reached(only: Candidate) -> Fix:
+    """The one requirement of ``only`` as the candidate meets it."""
+    asked, times = only.asked, only.performance
+    if asked.within is not None and only.batch and only.batch.seconds:
+        option = ("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
+    elif asked.slo is None:
+        return _lower("--min-tokens-per-second", math.floor(only.tokens_per_second or 0))
+    else:
+        limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
+        reached = {
+            name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
+            for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
+            if limit is not None
+        }
+        option = ("--slo", Slo(**reached).text)
+    return Fix(f"use {' '.join(option)}", options=option)
 
 
 def _slowest(candidate: Candidate) -> Candidate:
@@ -310,6 +356,11 @@ def _several(selection: Selection) -> Finding:
         because = "fewer do not finish in time"
     elif held * (candidate.count - 1) < load.concurrency:
         because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
+        share = candidate.engine.cache_share + candidate.engine.shared
+        reserved = math.ceil(share * load.max_model_len)
+        if reserved > 2 * load.workload.tokens:
+            because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
+            because += "; lower --max-model-len to reserve less"
     count = str(candidate.count)
     message = f"{count} instances are planned and billed, because {because}"
     sentence = f"confirm the number with --instance-count {count}"
@@ -327,7 +378,9 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     instance, idle, better = candidate.instance, candidate.idle_gpus, None
     is_known = candidate.tokens_per_second is not None and instance.gpu_count > 1
     if is_known and (options.copies is None or (options.copies != AUTO and idle > 0)):
-        other = selection.search.with_copies().candidate(instance)
+        other = selection.search.with_options(
+            copies=AUTO, capture_data=None, rollout=None
+        ).candidate(instance)
         if other.tokens_per_second is not None and other.copies > 1:
             better = other if rank((candidate, other))[0] is other else None
     comparison, fix = "", Fix("")
@@ -372,6 +425,13 @@ def _use_type(other: Candidate, because: str) -> Fix:
 
 def _lower(flag: str, value: int) -> Fix:
     return Fix(f"lower {flag} to {value}", options=(flag, str(value)))
+
+
+def _fitting_length(load: Load, works: Callable[[int], bool]) -> int | None:
+    """The longest context below the planned one that works, if any holds the requests."""
+    least = load.workload.tokens
+    length = _largest(max(_SHORTEST, least), load.max_model_len, works)
+    return length and max(length // _STEP * _STEP, least)
 
 
 def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:

@@ -55,7 +55,9 @@ def _check_ranges(options: Options) -> None:
     }
     for flag, count in counts.items():
         if count is not None and not 1 <= count <= MOST_COUNT:
-            raise OutOfRange(f"{flag} {count} is out of range", f"use 1 to {MOST_COUNT:,}")
+            fix = f"use 1 to {MOST_COUNT:,}"
+            fix = "use --no-speculation to serve the target alone" if flag == "K" else fix
+            raise OutOfRange(f"{flag} {count} is out of range", fix)
     amounts = {
         "--min-tokens-per-second": options.min_tokens_per_second,
         "--max-price-per-hour": options.max_price_per_hour,
@@ -127,9 +129,10 @@ def _check_scaling(options: Options) -> None:
     if high is None or (options.scale_to_zero and high == 1 == (count or 1)):
         return
     if not 1 <= low < high or (count is not None and not low <= count <= high):
-        raise UserError(
-            f"{low} to {high} instances{f', now {count},' if count else ''} cannot scale",
-            "use --min-instances of 1 or more, a larger --max-instances, and an --instance-count "
-            "between them; --instance-count alone for a fixed number",
-            code="invalid-scaling",
-        )
+        fix = "use --min-instances of 1 or more, a larger --max-instances, and an --instance-count "
+        fix += "between them; --instance-count alone for a fixed number"
+        if low == 0:
+            fix = "use --scale-to-zero in place of --min-instances 0"
+        now = f", now {count}," if count else ""
+        message = f"{low} to {high} instances{now} cannot scale"
+        raise UserError(message, fix, code="invalid-scaling")

@@ -22,6 +22,7 @@ from peagle.checks.registry import Check, Findings, Notices, error, note, rule, 
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
+    AUX_LAYERS,
     MIXED_FILES,
     HeadConfig,
     Problem,
@@ -147,7 +148,7 @@ OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
 COPY_CONFIG = "copy the head again, including config.json"
 _MASK = "copy the head again, or export it with mask_hidden"
-_LISTED = "list the trained layers in the key of config.json from which vLLM also builds fc"
+_LISTED = f"list the trained layers in the key from which vLLM builds fc, such as {AUX_LAYERS}"
 _KIND = "use a pair whose drafter is of the head's kind, P-EAGLE or EAGLE-3"
 _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # vLLM loads it without its mask and drafts token by token: slow, without an error.
@@ -234,13 +235,23 @@ def first_problem(case: Case, head: Head) -> Problem | None:
     return next(causes, None) or next(iter(refused), None)
 
 
+def _right_pair(case: Case) -> str:
+    """The target's pair with a head of the other kind."""
+    for drafter in case.target.drafters:
+        if drafter.method == "eagle3" and drafter.parallel_drafting != case.is_parallel:
+            return f"use the pair {case.target.short_name}+{drafter.name}, or a head of its kind"
+    return _KIND
+
+
 def _refused_as(code: str, guards: str, fix: str) -> Check:
     def check(case: Case, head: Head) -> Findings:
         problem = first_problem(case, head)
         if problem is not None and problem.code == code:
-            values = ", ".join(f"{name} {value}" for name, value in problem.values.items())
+            given = [item for item in problem.values.items() if item[1] is not None]
+            values = [f"{name} {value}" for name, value in given]
             what = guards[0].lower() + guards[1:].rstrip(".").replace("`", "")
-            yield error("drafter", f"{what}: {values}", fix)
+            message = f"{what}: {', '.join(values)}" if values else what
+            yield error("drafter", message, _right_pair(case) if fix == _KIND else fix)
 
     return check
 
@@ -249,6 +260,22 @@ for _code, (_notices, _guards, _fix) in _PROBLEMS.items():
     rule(_code, about="head", vllm_notices=_notices, guards=_guards, fix=_fix)(
         _refused_as(_code, _guards, _fix)
     )
+
+
+@rule("aux-layers-order", about="head", vllm_notices="never")
+def aux_layers_order(case: Case, head: Head) -> Findings:
+    """Auxiliary layers that config.json does not list in ascending order.
+
+    vLLM collects the hidden states as the target computes them, whatever the list says. A head
+    whose ``fc`` was trained with the listed order gets them in the wrong places.
+    """
+    layers = list(head.config.auxiliary_layers or ())
+    if head.config.uses_auxiliary and layers != sorted(layers) and len({*layers}) == len(layers):
+        message = f"the target's layers are listed as {layers}, but vLLM reads them as "
+        message += f"{sorted(layers)}: a head that was trained in the listed order loses acceptance"
+        fix = "sort the list; if the head was trained in the listed order, sort the columns of "
+        fix += "fc.weight and mask_hidden with it, one block for each layer"
+        yield warning("drafter", message, fix)
 
 
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")

@@ -265,10 +265,11 @@ def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
 
 
 _SPEED = (
-    "requests", "GPUs", "best", "tokens_per_second", "low", "high", "basis", "gain",
-    "usd_per_million_tokens", "ttft_seconds", "break_even_acceptance_length", "acceptance_length",
+    "requests", "GPUs", "best", "tokens_per_second", "range", "basis", "gain",
+    "usd_per_million_tokens", "ttft_seconds", "break-even",
 )  # fmt: skip
-"""What is shown of the best setting; ``gain`` is that over the target alone."""
+"""What is shown of the best setting; ``gain`` is that over the target alone, and ``break-even`` the
+acceptance length above which speculation pays, of that expected."""
 
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
@@ -311,6 +312,10 @@ def _print_size(size: WorkloadVerdict) -> None:
         if best := load.speed(load.best):
             row |= best.model_dump() | {"best": f"{best.setting.text}{' =' if load.ties else ''}"}
             row["basis"] += ", extrapolated" if best.extrapolated else ""
+            if best.low and best.high:
+                row["range"] = f"{best.low:,.0f}-{best.high:,.0f}"
+            if even := best.break_even_acceptance_length:
+                row["break-even"] = f"{even:.2f}/{best.acceptance_length:.2f}"
         if (ratio := _ratio(load)) is not None:
             row["gain"] = f"{100 * ratio - 100:+.0f}%"
         rows.append(row)

@@ -205,10 +205,23 @@ def plain_text(value: Any) -> str:
     return str(value)
 
 
+_COLUMNS = {
+    "instance_count": "count", "instance_type": "instance", "tensor_parallel_size": "GPUs",
+    "max_concurrency": "requests", "price_per_hour_usd": "$/hour",
+    "tokens_per_second": "tokens/s", "usd_per_million_tokens": "$/1M",
+}  # fmt: skip
+"""Headings of columns where the words of the key are much wider than its values."""
+
+
 def key_label(key: str) -> str:
     """A key of a document as a label: its unit stands in the value."""
     words = key.removesuffix("_seconds").replace("usd_per", "price_per").split("_")
     return " ".join(word for word in words if word != "usd")
+
+
+def column_label(key: str) -> str:
+    """A key as the heading of a column, short enough for a narrow terminal."""
+    return _COLUMNS.get(key) or key_label(key)
 
 
 def key_text(key: str, value: Any) -> str:
@@ -241,12 +254,12 @@ def print_documents(
     """Print these keys of documents of one kind as a table, without columns that are empty."""
     kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
     numbers = [
-        key_label(key)
+        column_label(key)
         for key in kept
         if all(isinstance(item.get(key), int | float) for item in documents)
     ]
     rows = [[key_text(key, item.get(key)) for key in kept] for item in documents]
-    print_table([key_label(key) for key in kept], rows, numbers, title)
+    print_table([column_label(key) for key in kept], rows, numbers, title)
 
 
 def print_small(document: Any, as_json: bool) -> None:
@@ -313,8 +326,8 @@ def print_table(
     title: str = "",
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
-    ``right`` are aligned to the right; all are folded where the terminal is narrow. Cells are text,
-    or rich's."""
+    ``right`` are aligned to the right; all are folded where the terminal is narrow, and no cell is
+    cut off. Cells are text, or rich's."""
     from rich.table import Table
     from rich.text import Text
 

@@ -24,6 +24,7 @@ from peagle.cli.view.console import (
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.operation import (
@@ -139,6 +140,9 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -190,10 +194,15 @@ def _answer(plan: Plan) -> Iterator[Fact]:
         if best := reasons.get("instance_without_speculation"):
             text += f"; the best type without speculation is {best.value}: {best.because}"
         yield "without", text
+    price = plan.price_per_hour_usd or math.inf
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", _alternative_text(plan, other, drafts)
+        text, cost = _alternative_text(plan, other, drafts), other.usd_per_million_tokens
+        planned = plan.speed.usd_per_million_tokens if plan.speed else None
+        if cost and planned and cost < planned and (other.price_per_hour_usd or 0) > price:
+            text += f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
+        yield "or", text
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
 
