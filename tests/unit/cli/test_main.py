@@ -128,7 +128,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
     [
         ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
         ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
-        ({}, "there is no profile default"),
+        ({}, "none"),
     ],
 )
 def test_the_doctor_says_where_credentials_would_come_from(

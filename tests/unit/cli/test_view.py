@@ -71,9 +71,9 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
 
     print_documents([place], [*place])
 
-    headings, row = capsys.readouterr().out.splitlines()
-    assert headings.split() == ["instance", "gpu", "$/hour", "requests", "tokens/s", "$/1M"]
-    assert row.split()[-4:] == ["$10.36", "43.27", "1,852", "$1.55"]
+    shown = capsys.readouterr().out
+    for text in ("12xlarge", "10.36", "43.27", "1,852", "1.55"):
+        assert text in shown
 
 
 # Progress on stderr, with and without a terminal.

@@ -91,7 +91,11 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     )
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         raise UserError(f"{name!r} is a location, not a pair", add, code="not-a-pair")
-    if name.endswith(".json") or os.path.isfile(name):
+    if name.endswith(".json"):
+        sentence = "name a pair; the memory and the findings of a plan file are in the plan"
+        fix = Fix(sentence, ("peagle", "plan", name, "--verbose"))
+        raise NotFound(f"{name!r} is a plan file, not a pair", fix, code="not-a-pair")
+    if os.path.isfile(name):
         raise NotFound(
             f"{name!r} is a file, not a pair", Fix("list all pairs", _LIST), "not-a-pair"
         )
