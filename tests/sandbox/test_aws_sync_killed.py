@@ -32,11 +32,11 @@ COMMAND = """
 import itertools, sys, threading
 from s3transfer.upload import UploadPartTask
 from s3transfer.utils import ChunksizeAdjuster
-from peagle.aws import transfers
+from peagle.aws import s3
 from peagle.cli.main import main
 
 ChunksizeAdjuster.__init__.__defaults__ = (2**33, {part_bytes}, 10_000)
-transfers.PART_BYTES = {part_bytes}
+s3.PART_BYTES = {part_bytes}
 send, count = UploadPartTask._main, itertools.count()
 
 def send_or_wait(self, *arguments, **keywords):
