@@ -244,15 +244,15 @@ def test_without_permissions_there_is_a_warning_and_the_manifest_counts(
     denied = {"head_bucket", "list_objects_v2"}
 
     def denying(name: str) -> None:
-        original = getattr(Aws, name)
+        original = getattr(copied, name)
 
-        def ask(self: Aws, service: str, operation: str, *more: Any, **parameters: Any) -> Any:
+        def ask(service: str, operation: str, *more: Any, **parameters: Any) -> Any:
             if operation in denied:
                 with translated("s3", "us-east-1"):
                     raise service_error("AccessDenied", "Access Denied", operation)
-            return original(self, service, operation, *more, **parameters)
+            return original(service, operation, *more, **parameters)
 
-        monkeypatch.setattr(Aws, name, ask)
+        monkeypatch.setattr(copied, name, ask)
 
     denying("call")
     denying("items")
