@@ -101,8 +101,7 @@ class Session(Account):
             fields["slo"] = parse_slo(fields["slo"])
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
-        needs_head = online and not find_pair(catalog, pair).target.drafters
-        reader = (lambda: self.connect(region)) if needs_head else None
+        reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
         file = read_path(verdict, "the verdict") if verdict is not None else None
         if not online:
             return plan_pair(pair, fields, catalog, reader, file)
@@ -578,6 +577,12 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error."""
     for finding in errors(findings)[:1]:
         raise refused(finding)
+
+
+def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
+    """How ``plan_pair`` reads the user's own head; ``None`` where its kind can be assumed from the
+    target's other drafters. Raises NotFound for an unknown pair."""
+    return None if find_pair(catalog, pair).target.drafters else aws_of
 
 
 def plan_pair(

@@ -16,7 +16,6 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
-from peagle.catalog import find_pair
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import KeyOfFile, is_plan_file, root_group
 from peagle.cli.options import (
@@ -58,7 +57,7 @@ from peagle.planning.company import parse_tags
 from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.session import plan_file_online, plan_pair, plan_pair_online
+from peagle.session import head_reader, plan_file_online, plan_pair, plan_pair_online
 from peagle.text import sanitize
 from peagle.weights.layout import AwsOf, checkpoint_at
 from peagle.weights.own_target import is_on_hub, target_not_read, with_own_target
@@ -244,9 +243,7 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if checkpoint is not None:
         options["target_checkpoint"] = checkpoint
     catalog = command_catalog(ctx)
-    # A head of the user's own is read only if its kind cannot be assumed from other drafters.
-    reads_head = _is_online(ctx) and not find_pair(catalog, pair).target.drafters
-    reader = _aws(ctx) if reads_head else None
+    reader = head_reader(catalog, pair, _aws(ctx)) if _is_online(ctx) else None
     with show_hashing():
         if online:
             return plan_pair_online(started_session(ctx), pair, options, catalog, reader, verdict)
