@@ -165,17 +165,17 @@ def selected(names: str, loads: str) -> list[load.Workload]:
     Raises ValueError for a name that does not exist or a load that is not a number.
     """
     more = (load.CONVERSATION, load.MANY_REQUESTS, load.DOCUMENT)
-    known = {workload.name: workload for workload in (*load.WORKLOADS, *more)}
+    workloads = {workload.name: workload for workload in (*load.WORKLOADS, *more)}
     chosen = names.split(",") if names else [workload.name for workload in load.WORKLOADS]
-    if unknown := sorted(set(chosen) - set(known)):
-        raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(known)})")
+    if unknown := sorted(set(chosen) - set(workloads)):
+        raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(workloads)})")
     numbers = {int(number) for number in loads.split(",") if number}
     return [
         replace(
             workload,
             concurrencies=tuple(n for n in workload.concurrencies if not numbers or n in numbers),
         )
-        for workload in known.values()
+        for workload in workloads.values()
         if workload.name in chosen
     ]
 
@@ -229,12 +229,16 @@ def run_one(
                "--tensor-parallel-size", str(setting.tensor_parallel_size),
                "--lock", str(out / f"gpu-{gpu.replace(',', '-')}.lock")]  # fmt: skip
     log = folder / f"speed-{name.replace(':', '-')}.log"
+    arguments = sys.argv[1:]
+    if "--out" in arguments:  # a folder of the host says nothing about the measurement
+        at = arguments.index("--out")
+        del arguments[at : at + 2]
     environment = {
         **os.environ,
         **host.ENGINE_ENVIRONMENT,
         **dummy_weights.SERIALIZATION,
         "CUDA_VISIBLE_DEVICES": gpu,
-        "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "measurements.gpu.speed", *sys.argv[1:]]),
+        "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "measurements.gpu.speed", *arguments]),
     }
     with log.open("w") as file:
         process = subprocess.Popen(
