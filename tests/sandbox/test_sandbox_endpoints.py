@@ -244,8 +244,8 @@ def test_tags_of_all_resources_can_be_listed_and_changed(account: Account, live:
 def test_an_operation_that_the_sandbox_lacks_is_an_error_of_aws(
     account: Account, service: str, operation: str, parameters: dict[str, Any], code: str
 ) -> None:
-    found, message = refusal(getattr(account.client(service), operation), **parameters)
-    assert found.startswith(code)
+    code, message = refusal(getattr(account.client(service), operation), **parameters)
+    assert code.startswith(code)
     assert "The sandbox does not have the operation" in message
 
 
@@ -391,8 +391,8 @@ def test_prices_are_those_of_the_catalogue(account: Account) -> None:
     assert len(priced) > 10
     for instance in priced[:5]:
         price = instance.prices[0]
-        wanted = {"instanceName": instance.type, "regionCode": price.region, "component": "Hosting"}
-        filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
+        fields = {"instanceName": instance.type, "regionCode": price.region, "component": "Hosting"}
+        filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
         answer = account.client("pricing").get_products(
             ServiceCode="AmazonSageMaker", Filters=filters
         )

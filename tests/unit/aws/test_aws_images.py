@@ -53,8 +53,8 @@ def aws(own_home: Path) -> Iterator[Aws]:
 def build(
     aws: Aws, order: codebuild.BuildRequest = ORDER, lines: list[str] | None = None
 ) -> codebuild.RemoteBuild:
-    said = lines if lines is not None else []
-    return codebuild.build_remotely(aws, order, said.append, InstantClock())
+    printed = lines if lines is not None else []
+    return codebuild.build_remotely(aws, order, printed.append, InstantClock())
 
 
 def put_image(aws: Aws, repository: str) -> tuple[str, str]:
@@ -312,14 +312,14 @@ def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyP
         return codebuild.RemoteBuild(f"host/{order.repository}:{order.tag}", pushed)
 
     def built(base: str, tag: str | None = None) -> tuple[str, str, list[str]]:
-        """The image's address, its base, and what is said meanwhile."""
-        said: list[str] = []
+        """The image's address, its base, and what is printed meanwhile."""
+        printed: list[str] = []
         request = ImageRequest(plan, catalog, "gpu", tag, base)
-        address = build_image_on_aws(aws, request, said.append)
+        address = build_image_on_aws(aws, request, printed.append)
         (dockerfile,) = (member for member in orders[-1].context if member.path == "Dockerfile")
         lines = b"".join(dockerfile.chunks()).decode().splitlines()
         (line,) = (line for line in lines if line.startswith("ARG BASE="))
-        return address, line.removeprefix("ARG BASE="), said
+        return address, line.removeprefix("ARG BASE="), printed
 
     monkeypatch.setattr(codebuild, "build_remotely", take)
     in_ecr, digest = put_image(aws, "base")
@@ -327,9 +327,9 @@ def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyP
     assert orders[0].base_registry == in_ecr.partition("/")[0]
     assert built("python:3.12")[1:] == ("python:3.12", [])
     elsewhere = "acme.example.com/vllm:1"
-    _, base, (said,) = built(elsewhere)
+    _, base, (printed,) = built(elsewhere)
     assert base == elsewhere
-    assert "without a pinned digest" in said
+    assert "without a pinned digest" in printed
     named = f"docker.io/acme/vllm@{DIGEST}"
     assert built(named, "mine:2")[0] == f"host/mine@{DIGEST}"
     pushed = None  # ECR does not list it yet

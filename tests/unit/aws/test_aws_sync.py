@@ -411,8 +411,8 @@ def test_a_copy_has_a_sha256_that_the_container_can_compute(
 def test_what_a_sync_records_passes_the_containers_full_check(
     aws: Aws, tmp_path: Path, theirs: Weights
 ) -> None:
-    own = folder_weights(write_model(tmp_path / "own", 17 * PART // 5))
-    sync(aws, target=theirs, drafter=own)
+    weights = folder_weights(write_model(tmp_path / "own", 17 * PART // 5))
+    sync(aws, target=theirs, drafter=weights)
     mounted = tmp_path / "ml" / "model"
     for key in keys(aws):
         file = mounted / key.removeprefix("pair/")
@@ -448,8 +448,8 @@ class Hub(FakeHub):
     def _hub(self, request: WebRequest) -> Reply:
         path = urlsplit(request.path).path
         if path.startswith(f"/api/models/{REPO}/revision/"):
-            known = path.rpartition("/")[2] in ("main", "v1")
-            return Reply(200, json.dumps({"sha": PINNED}).encode()) if known else refused(
+            is_branch = path.rpartition("/")[2] in ("main", "v1")
+            return Reply(200, json.dumps({"sha": PINNED}).encode()) if is_branch else refused(
                 404, "RevisionNotFound")  # fmt: skip
         return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
 

@@ -333,10 +333,10 @@ def test_a_lost_response_does_not_count_as_another_holder(
     """S3 has created the lock, the response is lost, and the repeated call is refused."""
     original = bucket.call
 
-    def twice(operation: str, **given: Any) -> dict[str, Any]:
+    def twice(operation: str, **parameters: Any) -> dict[str, Any]:
         if operation == "put_object":
-            original(operation, **given)
-        return original(operation, **given)
+            original(operation, **parameters)
+        return original(operation, **parameters)
 
     monkeypatch.setattr(bucket, "call", twice)
     lock = Lock(bucket, PLACE, "copies")
@@ -354,15 +354,15 @@ def test_weights_that_are_being_copied_cannot_be_removed(
 ) -> None:
     sync(aws, target=folder_weights(target))
     with hold_lock(bucket, PLACE, "copies acme/chat"):
-        found = inspect_weights(aws, PLACE)
+        stored = inspect_weights(aws, PLACE)
         with raises_code("locked", Refused):
-            remove_weights(aws, found)
+            remove_weights(aws, stored)
 
-        assert found.lock is not None
-        assert not found.lock.stale
-        assert found.others == {}
+        assert stored.lock is not None
+        assert not stored.lock.stale
+        assert stored.others == {}
         assert "pair/target/config.json" in keys(aws)
-    remove_weights(aws, found)
+    remove_weights(aws, stored)
     assert keys(aws) == set()
 
 

@@ -162,17 +162,17 @@ class Deployer:
         """The type that is deployed."""
         world = self.world
 
-        def once(found: Preflight) -> object:
-            return deploy(world.aws, found, world.shown.append, clock=world.clock)
+        def once(preflight: Preflight) -> object:
+            return deploy(world.aws, preflight, world.shown.append, clock=world.clock)
 
-        found = deploy_where_possible(
+        deployment = deploy_where_possible(
             self.prepare(FIRST), once, self.fallback, self.attempts, world.shown.append, world.clock
         )
-        return found.desired.plan.instance_type
+        return deployment.desired.plan.instance_type
 
     @property
     def outcomes(self) -> list[tuple[str, str]]:
-        return [(one.instance_type, one.outcome) for one in self.attempts]
+        return [(attempt.instance_type, attempt.outcome) for attempt in self.attempts]
 
 
 def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
@@ -235,7 +235,7 @@ def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
         deployer.run()
     tried = failed.value.document()["tried"]
     rounds = len(tried) // 2
-    assert [one["instance_type"] for one in tried] == [FIRST, "ml.g6.xlarge"] * rounds
+    assert [attempt["instance_type"] for attempt in tried] == [FIRST, "ml.g6.xlarge"] * rounds
     assert rounds >= 600 // PAUSE_SECONDS - 1
     assert 600 <= world.cloud.now - began < 600 + PAUSE_SECONDS
     waits = [progress for progress in world.shown if progress.state == "Waiting for capacity"]

@@ -103,8 +103,8 @@ def test_an_update_is_compared_with_the_instances_that_run(world: World) -> None
     (variant,) = config["ProductionVariants"]
     variant["InitialInstanceCount"] = 3  # as after scaling out
     runtime = RuntimeChoice(vllm="0.28.1", image=f"{IMAGE}.1", cuda="13.0", ami=None)
-    found = world.preflight(a_plan(runtime=runtime))
-    texts = [change.text for change in found.changes]
+    preflight = world.preflight(a_plan(runtime=runtime))
+    texts = [change.text for change in preflight.changes]
     assert "instances 3 -> 1" in texts
     assert "price per hour $4.22 -> $1.41" in texts
     assert "image 0.28.0 -> 0.28.0.1" in texts
@@ -149,10 +149,10 @@ def test_a_plan_and_its_endpoint_are_equal(
 def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
     plan = made("openai/gpt-oss-20b")
     planned = served_by_plan(plan, FILLED)
-    found = live(world, plan, InitialInstanceCount=3)
+    served = live(world, plan, InitialInstanceCount=3)
     assert planned.usd_per_hour is not None
-    assert found.instance_count == 3
-    assert found.usd_per_hour == pytest.approx(3 * planned.usd_per_hour)
+    assert served.instance_count == 3
+    assert served.usd_per_hour == pytest.approx(3 * planned.usd_per_hour)
 
 
 # The dashboard of a deployment, and the retention of its log.
@@ -190,8 +190,11 @@ def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world
     world.deploy(alarmed(a_plan()))
     made = world.cloud.made_alarms
     assert set(made) == {f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load")}
-    assert all(one["AlarmActions"] == one["OKActions"] == [TOPIC] for one in made.values())
-    names = {one["Name"] for one in made[f"{NAME}-5xx"]["Dimensions"]}
+    assert all(
+        dimension["AlarmActions"] == dimension["OKActions"] == [TOPIC]
+        for dimension in made.values()
+    )
+    names = {alarm["Name"] for alarm in made[f"{NAME}-5xx"]["Dimensions"]}
     assert names == {"EndpointName", "VariantName"}
     assert "--no-speculation" in made[f"{NAME}-acceptance"]["AlarmDescription"]
     assert made[f"{NAME}-load"]["Threshold"] == a_plan().concurrency
@@ -201,8 +204,8 @@ def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world
 
 def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:
     world.deploy(alarmed(a_plan()))
-    found = world.preflight(a_plan())
-    assert (found.change, [one.text for one in found.changes]) == (
+    preflight = world.preflight(a_plan())
+    assert (preflight.change, [change.text for change in preflight.changes]) == (
         "nothing",
         [f"dashboard {DASHBOARD} -> none", "alarms acceptance, errors, load -> none"],
     )

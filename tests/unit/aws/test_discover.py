@@ -180,9 +180,9 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
     made = world.deploy(a_plan())
     path = records.record_path(made.scope, made.region, "peagle-other")
     path.write_bytes(DAMAGE[name])
-    found = list_deployments(world.aws, [made.region], lambda: None)
-    assert [row["name"] for row in found.rows] == [NAME]
-    (damaged,) = found.damaged
+    listing = list_deployments(world.aws, [made.region], lambda: None)
+    assert [row["name"] for row in listing.rows] == [NAME]
+    (damaged,) = listing.damaged
     assert str(path) in damaged.message
     assert damaged.fix
     assert "\n" not in str(damaged)
@@ -202,8 +202,8 @@ def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
     account = Account()
     account.__dict__["aws"] = lambda region: world.aws
     listing = list_deployments(world.aws, [made.region], lambda: None)
-    found, aws = account.find(NAME, complete=True)
-    destroy(DeploymentContext(aws, found))
+    record, aws = account.find(NAME, complete=True)
+    destroy(DeploymentContext(aws, record))
     assert [row["name"] for row in listing.rows] == [NAME]
     assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]
     assert find_deployment(world.aws, NAME) is None
@@ -230,10 +230,10 @@ OWN_PROMPT = "A question of the user's own catalogue?"
 def own_catalog() -> Catalog:
     """The bundled catalogue with the target of ``a_plan``, which has one prompt."""
     bundled = load_catalog()
-    known = bundled.targets["openai/gpt-oss-20b"]
-    proof = known.proof.model_copy(update={"prompts": (OWN_PROMPT,)})
-    own = known.model_copy(update={"id": "a/target", "proof": proof})
-    return replace(bundled, targets={**bundled.targets, own.id: own})
+    bundled_target = bundled.targets["openai/gpt-oss-20b"]
+    proof = bundled_target.proof.model_copy(update={"prompts": (OWN_PROMPT,)})
+    target = bundled_target.model_copy(update={"id": "a/target", "proof": proof})
+    return replace(bundled, targets={**bundled.targets, target.id: target})
 
 
 @pytest.mark.parametrize(

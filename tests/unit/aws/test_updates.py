@@ -243,7 +243,7 @@ def rolled_out(plan: Plan, *alarms: AlarmKind, floor: float = 2.0) -> Plan:
 def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world: World) -> None:
     world.deploy(rolled_out(a_plan()))
     before = dict(world.cloud.made_alarms)
-    changes = [one.text for one in world.preflight(another(a_plan())).changes]
+    changes = [change.text for change in world.preflight(another(a_plan())).changes]
     assert "alarms acceptance, errors -> none" in changes
     world.deploy(another(a_plan()))
     assert "DeploymentConfig" not in world.cloud.updates[-1]
@@ -255,9 +255,11 @@ def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world
 def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: World) -> None:
     world.deploy(a_plan())
     assert not world.preflight(a_plan()).findings
-    found = world.preflight(rolled_out(a_plan()))
-    (noted,) = [one for one in found.findings if one.code == "rollout-at-next-update"]
-    assert (found.change, noted.level) == ("nothing", "note")
+    preflight = world.preflight(rolled_out(a_plan()))
+    (noted,) = [
+        finding for finding in preflight.findings if finding.code == "rollout-at-next-update"
+    ]
+    assert (preflight.change, noted.level) == ("nothing", "note")
     assert ACCEPTANCE in noted.message
     world.deploy(rolled_out(a_plan()))
     assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}

@@ -63,20 +63,20 @@ def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path)
 
 
 def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
-    found, intervals = read_result(save_evidence(RESULT, tmp_path))
+    result, intervals = read_result(save_evidence(RESULT, tmp_path))
     assert intervals == SLOWEST_AND_FASTEST
-    assert [(r.setting, r.load.concurrency) for r in found.rows] == [
+    assert [(r.setting, r.load.concurrency) for r in result.rows] == [
         (r.setting, r.load.concurrency) for r in ROWS
     ]
-    assert [round(r.tokens_per_second.value, 3) for r in found.rows] == [
+    assert [round(r.tokens_per_second.value, 3) for r in result.rows] == [
         round(max(one.tokens_per_second for one in r.repetitions), 3) for r in ROWS
     ]
-    assert found.rows[4].acceptance
-    assert found.rows[4].acceptance.length == pytest.approx(2.568)
-    assert found.usd_per_hour == RESULT.usd_per_hour
+    assert result.rows[4].acceptance
+    assert result.rows[4].acceptance.length == pytest.approx(2.568)
+    assert result.usd_per_hour == RESULT.usd_per_hour
     mean = ROWS[0].usd_per_million_tokens
     assert mean
-    assert found.rows[0].usd_per_million_tokens == pytest.approx(mean / 1.04, rel=1e-3)
+    assert result.rows[0].usd_per_million_tokens == pytest.approx(mean / 1.04, rel=1e-3)
 
 
 def test_a_result_of_bench_is_read_again(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_gpus_cost_their_share_of_the_cheapest_instance() -> None:
         server = replace(RESULT.server, gpu=gpu, tensor_parallel_size=4)
         return priced_result(replace(unpriced, server=server), catalog)
 
-    found = of_gpu("L4")
-    assert 0 < (found.usd_per_hour or 0) <= price.usd_per_hour
-    assert (found.price_source or "").endswith(f"in us-east-1, {price.date.isoformat()}")
+    speeds = of_gpu("L4")
+    assert 0 < (speeds.usd_per_hour or 0) <= price.usd_per_hour
+    assert (speeds.price_source or "").endswith(f"in us-east-1, {price.date.isoformat()}")
     assert of_gpu("NVIDIA GeForce RTX 4090").usd_per_hour is None
     priced = priced_result(replace(RESULT, usd_per_hour=None), catalog, 3.6)
     assert priced.rows[0].usd_per_million_tokens == pytest.approx(3.6 / 3600 / 300 * 1e6)

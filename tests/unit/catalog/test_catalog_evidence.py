@@ -162,15 +162,15 @@ def test_trained_heads_answer_before_imposed_acceptance_then_the_newest(tmp_path
     runs = {"a": ("2026-11-20", True), "b": ("2026-11-01", False), "c": ("2026-11-10", False)}
     for name, (day, synthetic) in runs.items():
         write(tmp_path, RUN | {"date": day, "synthetic": synthetic}, f"{name}.json")
-    found = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
-    assert [run.file for run in found] == ["c.json", "b.json", "a.json"]
+    speeds = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
+    assert [run.file for run in speeds] == ["c.json", "b.json", "a.json"]
 
 
 def test_speeds_of_the_users_catalogue_answer_before_bundled_ones(tmp_path: Path) -> None:
     write(tmp_path, RUN | {"date": "2026-01-01"}, "own.json")
-    found = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
-    assert found[0].file == "own.json"
-    assert [run.own for run in found] == [True] + [False] * (len(found) - 1)
+    speeds = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
+    assert speeds[0].file == "own.json"
+    assert [run.own for run in speeds] == [True] + [False] * (len(speeds) - 1)
 
 
 @pytest.mark.parametrize(

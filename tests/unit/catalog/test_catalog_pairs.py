@@ -206,8 +206,8 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_the_new_type_is_unknown_to_botocore() -> None:
-    known = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
-    assert NEW_TYPE not in known
+    types = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
+    assert NEW_TYPE not in types
 
 
 @pytest.mark.thorough

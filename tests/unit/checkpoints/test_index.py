@@ -151,10 +151,10 @@ def library_reads(content: bytes) -> bool:
 @settings(deadline=None)
 def test_a_header_is_read_as_the_library_reads_it(shapes: Shapes) -> None:
     content = weights(shapes)
-    found = parse_header(content, len(content), "f")
-    assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == dict(shapes)
+    tensors = parse_header(content, len(content), "f")
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()} == dict(shapes)
     theirs = {name: (one["shape"], len(one["data"])) for name, one in deserialize(content)}
-    assert theirs == {name: (list(tensor.shape), tensor.size) for name, tensor in found.items()}
+    assert theirs == {name: (list(tensor.shape), tensor.size) for name, tensor in tensors.items()}
 
 
 @given(st.integers(0, len(ONE) - 1))

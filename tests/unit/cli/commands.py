@@ -85,7 +85,7 @@ class Terminal:
         setattr(self.cloud, "after" if after else "before", interrupt)
 
     def recovers(self) -> None:
-        """AWS answers again, and nobody interrupts."""
+        """AWS answers again, without an interrupt."""
         self.cloud.before = self.cloud.after = lambda called: None
 
     def _connect(self, region: str) -> Aws:

@@ -141,9 +141,10 @@ def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None
         terminal.cloud.digests = {runtime.tag: digest}
         done = terminal.succeeds("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
         assert digest in done.out
-        known = {runtime.vllm: runtime.digest for runtime in load_catalog(mine).runtimes.runtimes}
-        assert known["0.28.0"] == digest
-    assert known["0.25.0"] is None
+        runtimes = load_catalog(mine).runtimes.runtimes
+        by_vllm = {runtime.vllm: runtime.digest for runtime in runtimes}
+        assert by_vllm["0.28.0"] == digest
+    assert by_vllm["0.25.0"] is None
     assert "reports no digest of vLLM 0.19.0, " in done.err
     made = terminal.run("--catalog", str(mine), "catalog", "refresh", "--digests", "--dry-run")
     assert "up to date" in made.err

@@ -303,8 +303,8 @@ def asleep(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def sleep(terminal: Terminal) -> None:
     terminal.cloud.components.scale(0, NAME, {"CopyCount": 0})
-    found = status_of(terminal)
-    assert (found["copies_running"], status_of(terminal)["state"]) == (0, "InService")
+    status = status_of(terminal)
+    assert (status["copies_running"], status_of(terminal)["state"]) == (0, "InService")
 
 
 def wake_at(terminal: Terminal, refusals: int) -> None:

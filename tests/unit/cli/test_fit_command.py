@@ -1,4 +1,4 @@
-"""``peagle fit``, as a user types it: the estimate, the checks beside it, and its advice."""
+"""``peagle fit``, as a user types it: the estimate, its checks and its advice."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ PUSH = ("image", "push", "peagle-tiny:1", "--registry", "reg.example.com")
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("words", "step", "error", "code", "said", "fix"),
+    ("words", "step", "error", "code", "message", "fix"),
     [
         (BUILD, "build", FULL, 2, "the disk is full: building", "docker system prune"),
         (BUILD, "build", f"pull {DENIED} for private/base", 4, "denied", "log in to the registry"),
@@ -100,7 +100,7 @@ def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     step: str,
     error: str,
     code: int,
-    said: str,
+    message: str,
     fix: str,
 ) -> None:
     docker.answers("version", out="28.2")
@@ -109,7 +109,7 @@ def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     docker.answers(step, code=1, err=error)
     done = peagle(*words, env=place)
     assert done.returncode == code
-    assert said in _only_error(done)
+    assert message in _only_error(done)
     assert fix in done.stderr
 
 
@@ -257,7 +257,7 @@ def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
     done = peagle("image", "build", "tiny", "--base", "base:1", "--push", "--sandbox")
     assert done.returncode == 3
     assert "peagle image push NAME --registry HOST" in done.stderr
-    assert not [one for one in docker.calls if one["argv"][0] != "version"]
+    assert not [call for call in docker.calls if call["argv"][0] != "version"]
 
 
 def test_without_credentials_nothing_is_built_to_be_pushed(
@@ -273,7 +273,7 @@ def test_without_credentials_nothing_is_built_to_be_pushed(
     done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=without_session)
     assert done.returncode != 0
     assert "no AWS credentials" in done.stderr
-    assert not [one for one in docker.calls if one["argv"][0] != "version"]
+    assert not [call for call in docker.calls if call["argv"][0] != "version"]
 
 
 def test_failed_push_names_the_built_image(

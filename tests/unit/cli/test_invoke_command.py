@@ -103,7 +103,7 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
 
 
 @pytest.mark.parametrize(
-    ("typed", "stdin", "said"),
+    ("typed", "stdin", "message"),
     [
         (("",), b"", "empty"),
         ((" \n",), b"", "empty"),
@@ -119,12 +119,12 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
     ],
 )
 def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
-    deployed: Terminal, typed: tuple[str, ...], stdin: bytes, said: str
+    deployed: Terminal, typed: tuple[str, ...], stdin: bytes, message: str
 ) -> None:
     before = len(deployed.cloud.calls)
     done = deployed.run("invoke", NAME, *typed, stdin=stdin)
     assert done.code == 2
-    assert said in done.error
+    assert message in done.error
     assert len(done.err.splitlines()) == 1
     assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
 

@@ -149,14 +149,14 @@ def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @pytest.mark.thorough
 def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
-    found = busy.run("top", NAME, "--json").document
-    assert found["ttft_p90"] == pytest.approx(0.131)
-    assert found["itl"] == pytest.approx(0.01)
-    assert found["kv_cache_share"] == pytest.approx(0.2)
-    assert (found["where"], found["error_share"], found["acceptance_length"]) == ("aws", 0.1, 2.0)
-    price = found["usd_per_hour"] / 3600 / found["tokens_per_second"] * 1e6
-    assert found["usd_per_million_tokens"] == pytest.approx(price)
-    assert found["at"].startswith("2027-01-15T")
+    usage = busy.run("top", NAME, "--json").document
+    assert usage["ttft_p90"] == pytest.approx(0.131)
+    assert usage["itl"] == pytest.approx(0.01)
+    assert usage["kv_cache_share"] == pytest.approx(0.2)
+    assert (usage["where"], usage["error_share"], usage["acceptance_length"]) == ("aws", 0.1, 2.0)
+    price = usage["usd_per_hour"] / 3600 / usage["tokens_per_second"] * 1e6
+    assert usage["usd_per_million_tokens"] == pytest.approx(price)
+    assert usage["at"].startswith("2027-01-15T")
 
 
 @pytest.mark.thorough
@@ -177,9 +177,9 @@ def test_the_log_of_an_earlier_endpoint_of_that_name_is_not_read(busy: Terminal)
     for event in cloud.log:
         event["timestamp"] = int((START + 590) * 1000)
     cloud.now = START + 640
-    found = busy.run("top", NAME, "--json", "--window", "10m").document
-    assert found["acceptance_length"] is None
-    assert found["window_seconds"] == pytest.approx(40.5)
+    usage = busy.run("top", NAME, "--json", "--window", "10m").document
+    assert usage["acceptance_length"] is None
+    assert usage["window_seconds"] == pytest.approx(40.5)
 
 
 def test_what_may_not_be_read_is_named(busy: Terminal) -> None:

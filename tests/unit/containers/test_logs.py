@@ -244,8 +244,8 @@ def test_a_log_has_its_cause_and_a_fix(log: str, cause: str, fix: str) -> None:
 
 
 def test_a_cause_decides_before_the_kill_that_followed_it() -> None:
-    known = parse_crash(["Killed", "OSError: [Errno 28] No space left on device"])
-    assert known.cause == "disk-full"
+    crash = parse_crash(["Killed", "OSError: [Errno 28] No space left on device"])
+    assert crash.cause == "disk-full"
     assert parse_crash(["ValueError: strange", "exit code 137"]).cause == "killed"
     assert parse_crash(HEALTHY).line == ""
 

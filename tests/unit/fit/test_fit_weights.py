@@ -151,8 +151,8 @@ def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
 ) -> None:
     model = target("gemma-4-31b")
     size = 2 * math.prod(sides)
-    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size)}, 2, 90)
-    assert found == (allocated(size / ranks) if ranks else 0)
+    stored_bytes = bytes_from_headers(model, {name: Tensor("BF16", sides, size)}, 2, 90)
+    assert stored_bytes == (allocated(size / ranks) if ranks else 0)
 
 
 @given(st.integers(0, 10**10))

@@ -163,14 +163,14 @@ def document(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_it_names_pair_gpu_software_host_and_command(tmp_path: Path) -> None:
-    found = document(tmp_path, ROW, ALONE)
-    assert found["pair"] == "openai/gpt-oss-20b"
-    assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
-    assert (found["engine"]["version"], found["date"]) == ("0.28.0", "2026-11-22")
-    assert (found["torch"], found["driver"]) == ("2.13.0+cu130", "580.1")
-    assert (found["hosts"], found["commands"]) == ([ROW["host"]], [ROW["command"]])
-    assert [row["k"] for row in found["speeds"]] == [0, 3]
-    assert [row["tries"] for row in found["raw"]] == [ALONE["tries"], ROW["tries"]]
+    collected = document(tmp_path, ROW, ALONE)
+    assert collected["pair"] == "openai/gpt-oss-20b"
+    assert (collected["device"], collected["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
+    assert (collected["engine"]["version"], collected["date"]) == ("0.28.0", "2026-11-22")
+    assert (collected["torch"], collected["driver"]) == ("2.13.0+cu130", "580.1")
+    assert (collected["hosts"], collected["commands"]) == ([ROW["host"]], [ROW["command"]])
+    assert [row["k"] for row in collected["speeds"]] == [0, 3]
+    assert [row["tries"] for row in collected["raw"]] == [ALONE["tries"], ROW["tries"]]
 
 
 def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> None:
@@ -206,11 +206,11 @@ MANY = {"concurrency": 32}
 def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
     changes: dict[str, Any], compared: bool, caveat: str, tmp_path: Path
 ) -> None:
-    found = document(tmp_path, {**ROW, **changes}, {**ALONE, **changes})
-    assert ("speeds" in found) == compared
-    assert found.get("caveat", "") == caveat
+    collected = document(tmp_path, {**ROW, **changes}, {**ALONE, **changes})
+    assert ("speeds" in collected) == compared
+    assert collected.get("caveat", "") == caveat
     path = tmp_path / "speed.json"
-    evidence.write(path, found)
+    evidence.write(path, collected)
     run = read_run(path)
     assert (run.caveat if run else None) == (caveat if compared else None)
 
@@ -233,9 +233,9 @@ def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: P
 def test_a_row_whose_drafts_were_not_accepted_as_imposed_is_only_raw(tmp_path: Path) -> None:
     imposed = {**ROW, "imposed_rates": [0.5, 0.3, 0.2]}
     refused = {**imposed, "concurrency": 8, "tries": [{**TRY, "acceptance_length": 1.0}]}
-    found = document(tmp_path, ALONE, imposed, refused)
-    assert [(row["k"], row["concurrency"]) for row in found["speeds"]] == [(0, 1), (3, 1)]
-    assert [row["concurrency"] for row in found["raw"]] == [1, 1, 8]
+    collected = document(tmp_path, ALONE, imposed, refused)
+    assert [(row["k"], row["concurrency"]) for row in collected["speeds"]] == [(0, 1), (3, 1)]
+    assert [row["concurrency"] for row in collected["raw"]] == [1, 1, 8]
 
 
 @pytest.mark.parametrize(("seconds", "disturbed"), [(0.115, False), (0.13, True)])
@@ -247,19 +247,19 @@ def test_a_row_that_other_work_slowed_down_is_only_raw(
     long = {**ROW, "workload": "long-prompt", "prompt_tokens": 2048, "tries": [slow]}
     several = {**long, "concurrency": 8, "prompt_tokens": 128}
     other = {**long, "k": 5}
-    found = document(tmp_path, ALONE, ROW, long, several, other)
-    sizes = [(row["k"], row["concurrency"], row["prompt_tokens"]) for row in found["speeds"]]
+    collected = document(tmp_path, ALONE, ROW, long, several, other)
+    sizes = [(row["k"], row["concurrency"], row["prompt_tokens"]) for row in collected["speeds"]]
     assert ((3, 1, 2048) not in sizes) is disturbed
     assert {(0, 1, 128), (3, 1, 128), (3, 8, 128), (5, 1, 2048)} <= set(sizes)
-    assert len(found["raw"]) == 5
+    assert len(collected["raw"]) == 5
 
 
 @pytest.mark.parametrize(("not_counted", "disturbed"), [(3.1, False), (3.2, True)])
 def test_a_row_that_is_slower_than_while_kernels_were_compiled_is_only_raw(
     not_counted: float, disturbed: bool, tmp_path: Path
 ) -> None:
-    found = document(tmp_path, ALONE, {**ROW, "concurrency": 8, "not_counted": not_counted})
-    assert (len(found["speeds"]), len(found["raw"])) == (1 if disturbed else 2, 2)
+    collected = document(tmp_path, ALONE, {**ROW, "concurrency": 8, "not_counted": not_counted})
+    assert (len(collected["speeds"]), len(collected["raw"])) == (1 if disturbed else 2, 2)
 
 
 # Dummy weights without biases: a token's experts depend on the token.

@@ -225,7 +225,7 @@ def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
     assert not folder.exists()
     assert "s3cret" not in repr(LOGIN)
     push(Docker(), "mine:1", "registry.example.com:5000/a:1", [LOGIN])
-    (pushed,) = [one for one in docker.calls if one["argv"][0] == "push"]
+    (pushed,) = [call for call in docker.calls if call["argv"][0] == "push"]
     assert "s3cret" not in " ".join(pushed["argv"])
     assert json.loads(pushed["config"])["credHelpers"] == {LOGIN.host: "peagle"}
 
@@ -233,12 +233,12 @@ def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
 def test_the_users_engine_is_found_and_their_logins_are_not_copied(
     docker: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tmp_path / "own"
-    (own / "contexts").mkdir(parents=True)
-    (own / "contexts" / "remote").write_text("")
+    folder = tmp_path / "own"
+    (folder / "contexts").mkdir(parents=True)
+    (folder / "contexts" / "remote").write_text("")
     auths = {"auths": {"x": {"auth": "dXNlcjpwYXNz"}}, "currentContext": "remote"}
-    (own / "config.json").write_text(json.dumps(auths))
-    monkeypatch.setenv("DOCKER_CONFIG", str(own))
+    (folder / "config.json").write_text(json.dumps(auths))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
     with logged_in(Docker(), [LOGIN]) as engine:
         folder = Path(engine.variables()["DOCKER_CONFIG"])
         assert (folder / "contexts" / "remote").exists()
