@@ -9,7 +9,8 @@
 ``first_changes.json`` what ends in another way than at first, with the reason
 
 ``python -m tests.golden.commands`` records ``interface.json``, ``runs.json`` and
-``messages.json`` again from the current code. Review the diff before committing: a removed or changed line breaks a user's script.
+``messages.json`` again from the current code. Review the diff before committing: a removed or
+changed line breaks a user's script.
 """
 
 from __future__ import annotations
