@@ -58,6 +58,24 @@ def outline(done: Done, writes: Sequence[str]) -> Outline:
     return kept
 
 
+def read_messages(done: Done) -> dict[str, dict[str, Any]]:
+    """The errors and findings in a command's JSON by code: ``message`` and ``fix``."""
+    last_line = done.err.splitlines()[-1] if done.err else ""
+    messages: dict[str, dict[str, Any]] = {}
+    nodes = [_document(done.out), _document(last_line)]
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+            if "code" in node and "message" in node:
+                messages.setdefault(
+                    node["code"], {key: node[key] for key in ("message", "fix") if node.get(key)}
+                )
+    return messages
+
+
 def losses(before: Outline, now: Outline) -> list[str]:
     """What a script could rest on before and cannot now; additions are no losses."""
     found = [
