@@ -61,6 +61,7 @@ from peagle.catalog.schema import (
     Target,
 )
 from peagle.catalog.tables import Version
+from peagle.text import json_object
 
 Measured = TypeVar("Measured", bound=Measurement)
 Content = TypeVar("Content")
@@ -207,8 +208,7 @@ def _read(
         raise BadFile(
             shown, f"is not valid JSON: {detail['msg']}", "measure again, or remove the file"
         )
-    document = json.loads(text)
-    if not isinstance(document, dict) or not any(map(document.get, keys)):
+    if not any(map(json_object(text).get, keys)):
         return None
     key = dotted(detail["loc"])
     if detail["type"] == "missing" or detail["input"] is None:
