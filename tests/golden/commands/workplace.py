@@ -85,11 +85,11 @@ class Workplace:
     def run(self, line: str) -> Done:
         """Run a command line without the word ``peagle``; ``NAME=value`` may stand before it."""
         words = shlex.split(line)
-        own: dict[str, str] = {}
+        variables: dict[str, str] = {}
         while words and "=" in words[0] and not words[0].startswith("-"):
             name, _, value = words.pop(0).partition("=")
-            own[name] = value
-        return in_process(*words, environment={**self.environment, **own}, folder=self.folder)
+            variables[name] = value
+        return in_process(*words, environment={**self.environment, **variables}, folder=self.folder)
 
     def outline(self, line: str) -> tuple[Outline, dict[str, dict[str, Any]]]:
         """Run a command line; how it ended, and its messages by code. What it wrote below ``out``
