@@ -195,5 +195,4 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 def test_a_signal_before_anything_is_imported_ends_it_with_0() -> None:
     command = [sys.executable, "-c", SIGNAL_WHILE_IMPORTING, str(SERVE)]
     done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr)["stage"] == "ended"
+    assert (done.returncode, done.stderr) == (0, b"")
