@@ -596,7 +596,7 @@ def plan_pair(
     if "drafter" in fields:
         fields |= own_head(fields["drafter"], aws_of)
         if aws_of and is_s3_uri(fields["drafter"]):
-            from peagle.weights.manifest import copied_pair  # imports boto3
+            from peagle.weights.bucket import copied_pair  # imports boto3
 
             of_head = copied_pair(aws_of(), fields["drafter"])
             fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
@@ -636,7 +636,7 @@ def plan_pair_online(
     answer about prices and quotas, the catalogue's prices count, with a warning.
     """
     from peagle.deploy.preflight import plan_with_live_prices
-    from peagle.weights.pins import pin_revisions
+    from peagle.weights.mounted import pin_revisions
 
     aws = account.aws(fields.get("region") or DEFAULT_REGION)
     pinned, drafter, reasons, findings = pin_revisions(

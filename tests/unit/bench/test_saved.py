@@ -149,7 +149,7 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
         (lambda document: document.pop("rows"), "rows"),
         (lambda document: document.update(rows=5), "rows"),
         (speed({"tokens_per_second": {"value": -5.0, "low": -5.0, "high": -5.0}}), "Input should"),
-        (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with K=3"),
+        (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with k 3"),
         (speed({"acceptance": {"length": 0.5, "per_position": [], "drafts": 1}}), "Input should"),
         (speed({"setting": {"drafter": "p-eagle", "k": -3}}), "Input should"),
     ],

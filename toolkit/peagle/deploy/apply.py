@@ -93,7 +93,7 @@ from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS, deployment_config
 from peagle.s3uri import S3Uri
 from peagle.text import format_duration
-from peagle.weights.pins import require_pinned
+from peagle.weights.mounted import require_pinned
 
 PAUSE_SECONDS = 60.0
 """Between two rounds without capacity: AWS frees instances within minutes, not seconds."""

@@ -49,7 +49,7 @@ from peagle.render.resources import (
     limit_name,
 )
 from peagle.text import json_object
-from peagle.weights.pins import pin_plan
+from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
 
 _CONFIGURATION = frozenset(

@@ -73,8 +73,14 @@ from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
-from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
-from peagle.weights.pins import CHANGED, PIN_CODES, pin_plan
+from peagle.weights.mounted import (
+    CHANGED,
+    PIN_CODES,
+    WEIGHTS_CODES,
+    mounted_findings,
+    pin_plan,
+    prefixes_read,
+)
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
 """The operations of a plan's requests."""
