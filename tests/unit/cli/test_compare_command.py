@@ -233,7 +233,7 @@ def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Termi
     assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
     without_record(empty)
     done = empty.succeeds("compare", NAME, "--with", "tiny --k 3", "--yes")
-    assert "does not have the plan that serves" in done.err
+    assert "lacks the plan that serves" in done.err
     first, second, _ = empty.cloud.configs
     (before, rest), (after, same) = served(empty, first), served(empty, second)
     assert rest | {"ModelDataSource": ""} == same | {"ModelDataSource": ""}, "uploaded again"
