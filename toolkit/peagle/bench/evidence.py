@@ -201,7 +201,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
     try:
         content = read_bytes(path)
         document = json_reader.read(content, shown, limits=Limits(size=LARGEST_EVIDENCE))
-        if isinstance(document, dict) and "speeds" in document:
+        if isinstance(document, dict) and document.get("speeds"):
             run = read_run(path, content)
             assert run is not None
             return _of_evidence(run, document), SLOWEST_AND_FASTEST
