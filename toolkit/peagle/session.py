@@ -21,7 +21,7 @@ from peagle.checks.report import check
 from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
 from peagle.deploy.records import load_record
-from peagle.errors import NotFound, NotProved, OptionMissing, UserError, nearest
+from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
@@ -458,18 +458,12 @@ class Session(Account):
             have changed; NotProved: the previous revision serves again, and its drafts are not
             accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
-        from peagle.deploy.apply import end_rollback, rollback
+        from peagle.deploy.apply import rollback
         from peagle.deploy.context import DeploymentContext
 
         with self.changing(name) as change:
-            try:
-                context = DeploymentContext(change.aws, change.record, observer_of(say))
-                record = rollback(context, self.catalog)
-            except NotProved:
-                end_rollback(load_record(*change.record.key) or change.record)
-                raise
-            end_rollback(record)
-        return record
+            context = DeploymentContext(change.aws, change.record, observer_of(say))
+            return rollback(context, self.catalog)
 
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None
@@ -591,7 +585,7 @@ def plan_pair(
     if "drafter" in fields:
         fields |= own_head(fields["drafter"], aws_of)
         if aws_of and is_s3_uri(fields["drafter"]):
-            from peagle.weights.manifest import copied_pair  # imports boto3
+            from peagle.weights.bucket import copied_pair  # imports boto3
 
             of_head = copied_pair(aws_of(), fields["drafter"])
             fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
@@ -631,7 +625,7 @@ def plan_pair_online(
     answer about prices and quotas, the catalogue's prices count, with a warning.
     """
     from peagle.deploy.preflight import plan_with_live_prices
-    from peagle.weights.pins import pin_revisions
+    from peagle.weights.mounted import pin_revisions
 
     aws = account.aws(fields.get("region") or DEFAULT_REGION)
     pinned, drafter, reasons, findings = pin_revisions(

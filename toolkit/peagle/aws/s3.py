@@ -9,7 +9,7 @@ the SHA-256s of its parts, so the object's metadata records the part size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -197,24 +197,28 @@ def _is_uploaded(
     return bool(same_bytes and head["ContentLength"] == file.size)
 
 
+def abort_uploads(aws: Aws, bucket: str, keys: Container[str], prefix: str = "") -> None:
+    """Abort the unfinished multipart uploads to these keys, whose parts cost money; all are below
+    the prefix."""
+    place = {"Bucket": bucket} | ({"Prefix": prefix} if prefix else {})
+    for upload in list(aws.items("s3", "list_multipart_uploads", "Uploads", **place)):
+        if upload["Key"] in keys:
+            named = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            aws.delete("s3", "abort_multipart_upload", **named)
+
+
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
-    """Delete objects and their unfinished uploads, whose parts cost money; ignores objects that no
-    longer exist."""
+    """Delete objects and their unfinished uploads; ignores objects that no longer exist."""
     doomed = sorted(set(keys))
-    uploads: list[dict[str, Any]] = []
     with suppress(Missing):
         with suppress(AccessDenied):
-            uploads = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
-        for upload in (entry for entry in uploads if entry["Key"] in doomed):
-            place = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-            aws.call("s3", "abort_multipart_upload", **place)
+            abort_uploads(aws, bucket, doomed)
         for start in range(0, len(doomed), _DELETE_BATCH):
             objects = [{"Key": key} for key in doomed[start : start + _DELETE_BATCH]]
             request = {"Objects": objects, "Quiet": True}
             response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in response.get("Errors", ()):
-                uri = S3Uri(bucket, failed["Key"]).uri
-                message = f"{uri} was not deleted: {failed.get('Message')}"
+                message = f"{S3Uri(bucket, failed['Key'])} was not deleted: {failed.get('Message')}"
                 raise CloudError(message, code=failed["Code"])
 
 

@@ -91,6 +91,7 @@ from peagle.warm import (
     collecting_plan,
     prefix_of_weights,
 )
+from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
     StoredWarmStart,
     StoredWeights,
@@ -98,9 +99,14 @@ from peagle.weights.inspect import (
     remove_weights,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_prefix
-from peagle.weights.manifest import Manifest
-from peagle.weights.sources import weights_of_pair
-from peagle.weights.sync import REPLACING_CODES, SyncPlan, SyncProgress, plan_sync, sync_weights
+from peagle.weights.sync import (
+    REPLACING_CODES,
+    SyncPlan,
+    SyncProgress,
+    plan_sync,
+    sync_weights,
+    weights_of_pair,
+)
 from peagle_serve.contract import (
     MODEL_FOLDER,
     VOCABULARY_FILE,

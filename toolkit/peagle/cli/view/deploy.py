@@ -33,7 +33,7 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
 from peagle.cli.view.proof import floor_text, second_turn_text
-from peagle.deploy.alarms import mixes_drafts
+from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
@@ -295,7 +295,7 @@ def show_candidate(
     elif added is not None and now is not None:
         price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
-    is_suspended = mixes_drafts(record, preflight.desired.revision.served)
+    suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
     print_facts(
         (
@@ -305,7 +305,7 @@ def show_candidate(
             ("share", f"{share:.1%} of the requests"),
             ("price", price),
             ("change", f"two variants; while they start, SageMaker runs {more} more"),
-            ("alarm", "the one on acceptance is suspended meanwhile" if is_suspended else ""),
+            ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
             ("promote", f"only then this plan's {AT_PROMOTION} apply"),
         )
     )
