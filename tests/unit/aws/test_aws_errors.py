@@ -124,9 +124,7 @@ def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
     quota = translate(error, in_sandbox=True)
 
     assert "console" not in quota.fix
-    assert (
-        " ".join(quota.command) == "peagle sandbox quota set ml.g5.xlarge NUMBER --region eu-west-1"
-    )
+    assert quota.command[:5] == ("peagle", "sandbox", "quota", "set", "ml.g5.xlarge")
 
 
 @pytest.mark.parametrize(
