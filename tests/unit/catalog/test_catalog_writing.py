@@ -15,7 +15,7 @@ from peagle.catalog.documents import Location, parse_document
 from peagle.catalog.loading import check_catalog, validate_file
 from peagle.catalog.schema import Target
 from peagle.catalog.tables import Price, Runtime
-from peagle.catalog.writing import Tables, entry_text, new_texts, refuse_unwritable, write_texts
+from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.data import data_folder
 from peagle.errors import UserError
 from tests.support import bundled_catalog, raises_code
@@ -112,14 +112,11 @@ def test_a_wrong_refreshed_file_is_an_error_with_its_line(tmp_path: Path) -> Non
     assert "prices.yaml:2: prices: " in refused.value.message
 
 
-def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
-    with raises_code("not-writable", UserError) as refused:
-        refuse_unwritable(BUNDLED)
-    assert "--to DIR" in refused.value.fix
+def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with raises_code("output-not-a-folder", UserError):
-        refuse_unwritable(tmp_path / "file" / "below")
+    with raises_code("not-writable", UserError) as refused:
+        write_texts(tmp_path / "file" / "below", {"prices.yaml": ""})
+    assert "--to DIR" in refused.value.fix
 
 
 # A target's file is written so that the catalogue loads the same target from it.

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from peagle.catalog.documents import (
     BadFile,
@@ -61,7 +62,6 @@ from peagle.catalog.schema import (
     Target,
 )
 from peagle.catalog.tables import Version
-from peagle.text import json_object
 
 Measured = TypeVar("Measured", bound=Measurement)
 Content = TypeVar("Content")
@@ -208,7 +208,8 @@ def _read(
         raise BadFile(
             shown, f"is not valid JSON: {detail['msg']}", "measure again, or remove the file"
         )
-    if not any(map(json_object(text).get, keys)):
+    document = from_json(text)
+    if not isinstance(document, dict) or not any(map(document.get, keys)):
         return None
     key = dotted(detail["loc"])
     if detail["type"] == "missing" or detail["input"] is None:

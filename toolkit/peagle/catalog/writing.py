@@ -8,7 +8,6 @@ The tables are files of their own, beside those written by hand.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -74,20 +73,6 @@ def _text(table: BaseModel) -> str:
     return f"# Written by `peagle catalog refresh`, which replaces this file.\n{content}"
 
 
-def refuse_unwritable(folder: Path) -> None:
-    """Raise UserError if tables cannot be written to ``folder``, which need not exist yet."""
-    try:
-        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    if not existing.is_dir():
-        raise UserError(
-            f"{existing} is not a folder", "specify a folder with --to", code="output-not-a-folder"
-        )
-    if not os.access(existing, os.W_OK):
-        raise _unwritable(folder, PermissionError(0, "permission denied"))
-
-
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write the files ``texts`` (name -> text), so that a reader sees the old or the new ones.
 
@@ -100,16 +85,12 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
                 temporary = files.enter_context(replacing(folder / name))
                 temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise UserError(
+            f"the catalogue in {display_path(folder)} cannot be written: {error.strerror}",
+            "write to a folder of your own with --to DIR, and specify it with --catalog",
+            code="not-writable",
+        ) from error
     return [folder / name for name in texts]
-
-
-def _unwritable(folder: Path, error: OSError) -> UserError:
-    return UserError(
-        f"the catalogue in {display_path(folder)} cannot be written: {error.strerror}",
-        "write to a folder of your own with --to DIR, and specify it with --catalog",
-        code="not-writable",
-    )
 
 
 UNKNOWN = "unknown: "
