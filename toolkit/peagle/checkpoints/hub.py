@@ -143,8 +143,8 @@ class Hub:
         if status in (401, 403, 404) and reason != "EntryNotFound":
             who = f"{token} has no access" if token else "it is private"
             sentence = "check the spelling; for a private model, set HF_TOKEN, or sign in"
-            fix = Fix(sentence, () if token else ("hf", "auth", "login"))
-            return CheckpointError(f"the Hub has no {repo}, or {who}", fix, "hub-not-found")
+            sign_in = Fix(sentence, () if token else ("hf", "auth", "login"))
+            return CheckpointError(f"the Hub has no {repo}, or {who}", sign_in, "hub-not-found")
         if status == 429:
             message = f"{repo}: the Hub's rate limit is reached"
             fix = "try again in a few minutes; with a token in HF_TOKEN the limit is higher"
@@ -230,6 +230,8 @@ class HubSource:
             with self._hub.open(path, {}, self._repo, self._revision) as response:
                 page, link = _json(response), response.headers.get("Link")
             try:
+                if not isinstance(page, list):
+                    raise TypeError
                 yield [
                     entry | {"type": str(entry["type"]), "size": max(0, int(entry["size"]))}
                     for entry in page

@@ -77,7 +77,8 @@ def read_checkpoint(
         read_headers = (partial(reader.header, file, sizes[file]) for file in files)
         tokenizer, *headers = reader.parallel(partial(reader.tokenizer, sizes), *read_headers)
     tensors = {name: tensor for header in headers for name, tensor in header.items()}
-    if missing := sorted(set(*indexes).difference(tensors)):
+    named: set[str] = set(*indexes)
+    if missing := sorted(named.difference(tensors)):
         raise DamagedCheckpoint(
             f"{source.location}/{index} names tensors that no file holds ({len(missing):,}): "
             f"{first_names(missing)}",
