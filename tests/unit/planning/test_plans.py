@@ -10,7 +10,7 @@ from peagle.aws.client import Aws
 from peagle.catalog import load_catalog
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
-from peagle.session import plan_pair
+from peagle.weights.own_target import plan_pair
 
 HEAD = "s3://bucket/heads/mine/"
 
