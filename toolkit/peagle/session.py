@@ -16,7 +16,7 @@ from peagle.catalog import find_pair
 from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
 from peagle.deploy.records import load_record
-from peagle.errors import NotFound, NotProved, OptionMissing, UserError, nearest
+from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
@@ -469,18 +469,12 @@ class Session(Account):
             weights have changed; NotProved: the previous revision serves again, and its drafts are
             not accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
-        from peagle.deploy.apply import end_rollback, rollback
+        from peagle.deploy.apply import rollback
         from peagle.deploy.context import DeploymentContext
 
         with self.changing(name) as change:
-            try:
-                context = DeploymentContext(change.aws, change.record, observer_of(say))
-                record = rollback(context, self.catalog)
-            except NotProved:
-                end_rollback(load_record(*change.record.key) or change.record)
-                raise
-            end_rollback(record)
-        return record
+            context = DeploymentContext(change.aws, change.record, observer_of(say))
+            return rollback(context, self.catalog)
 
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None

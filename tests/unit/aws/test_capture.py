@@ -105,7 +105,7 @@ def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_o
     world.cloud.before = denied("put_bucket_lifecycle_configuration")
     with pytest.raises(AccessDenied) as raised:
         world.deploy(captured(a_plan()))
-    assert "capture_retention 0" in raised.value.fix
+    assert "s3:PutLifecycleConfiguration" in raised.value.fix
     assert "create_endpoint" not in world.cloud.calls
 
 

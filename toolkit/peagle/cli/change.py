@@ -39,12 +39,11 @@ from peagle.cli.view.deploy import (
     show_changes,
 )
 from peagle.cli.view.progress import show_hashing
-from peagle.deploy.apply import end_rollback, preview_rollback, revision_for_rollback
+from peagle.deploy.apply import preview_rollback, revision_for_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
     change_share,
     options_beside,
-    options_of_served,
     require_comparable,
     start_comparison,
 )
@@ -192,24 +191,20 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
     with session.changing(name) as change:
         record = change.record
         target = revision_for_rollback(record)
-        preview = preview_rollback(change.aws, record, target)
+        changes, rollout = preview_rollback(change.aws, record, target)
         print_status(name, bold=True)
         serves = f"configuration {target.name} again"
-        if record.returning_to == target.fingerprint:
-            serves += ": the rollback to it had begun, and is continued"
         print_facts((("where", session.where(record.region)), ("serves", serves)))
-        show_changes(preview.changes)
+        show_changes(changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
-        kept = f"of the plan before: {preview.kept}" if preview.kept else ""
-        print_facts((("rollout", preview.rollout), ("keeps", kept), ("price", price)))
+        print_facts((("rollout", rollout), ("price", price)))
         confirm("Return to this revision?", "not rolled back", yes=yes)
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
-        document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
-        document["changes"] = [setting.document() for setting in preview.changes]
+        document = deployment_status(change.aws, record)
+        document["changes"] = [setting.document() for setting in changes]
         if as_json or not unproved:
             _print_changed(document, session, as_json, "again")
-        end_rollback(record)
     if unproved:
         raise unproved
 
@@ -340,11 +335,11 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     revision = record.serving or record.current
     catalog = command_catalog(ctx)
     if revision.plan is None:
-        print_status(
-            "This machine does not have the plan that serves: its --set, --env, tags, pins, "
-            "scaling and rollout are not copied to the second variant."
+        raise UserError(
+            f"another machine deployed {record.name}: the options of its plan are unknown here",
+            "name a plan file, or deploy its plan from here first",
+            code="no-plan",
         )
-        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **options})
     return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
 
 

@@ -33,7 +33,7 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
 from peagle.cli.view.proof import floor_text, second_turn_text
-from peagle.deploy.alarms import mixes_drafts
+from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
@@ -300,7 +300,7 @@ def show_candidate(
         price = f"{format_price(added, account.sandbox)} more"
     else:
         price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
-    suspended = "suspended meanwhile: the one on acceptance counts the drafts of both plans"
+    suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
     print_facts(
         (
