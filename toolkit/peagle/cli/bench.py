@@ -86,7 +86,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.runner import LocalOptions
-from peagle.engine.state import local_engines, ready_engine
+from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -102,9 +102,6 @@ from peagle.planning import Plan
 from peagle.speed.slo import parse_slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
-
-LOCAL = "local"
-"""The target that is the only engine of ``peagle local up``."""
 
 _LOAD_OPTIONS = (
     click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
@@ -244,25 +241,12 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
-    on_aws, engine = session.names_deployment(name), None
-    if name == LOCAL:
-        names = [engine.name for engine in local_engines() if engine.state == "ready"]
-        if len(names) > 1:
-            message = f"{len(names)} engines are running: {', '.join(names)}"
-            raise UserError(message, "specify only one of them", code="several-engines")
-        engine = ready_engine(names[0]) if names else None
-        if engine is None:
-            start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-            raise NotFound("no engine of this machine is running", start, code="no-such-engine")
-    elif not on_aws:
-        engine = ready_engine(name)
+    engine = session.local_engine(name)
     if engine is not None:
         return target_of_engine(engine)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
-        if on_aws:
-            raise
         try:
             find_pair(command_catalog(ctx), name)
         except PeagleError:
