@@ -176,7 +176,7 @@ def init(
     loaded = command_catalog(ctx)
     checkpoint, head = read(model), read(drafter) if drafter else None
     entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
-    text = entry_text(entry.target, entry.unknown, entry.missing, file)
+    text = entry_text(entry.target, entry.unknown, file)
     findings = entry_findings(entry, checkpoint, head, loaded)
     if not as_json:
         print_findings(findings, err=True)

@@ -40,7 +40,6 @@ from peagle.render.formats.compose import (
     HEALTH_COMMAND,
     SHARED_MEMORY,
     TMPFS,
-    ComposeService,
     compose_text,
 )
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
@@ -302,7 +301,9 @@ def start_container(
 
 def compose_file(container: Container) -> str:
     """The text of a compose file for the container."""
-    service = ComposeService(
+    heading = f"{container.name}: the same as `peagle local up --engine docker`.\n"
+    return compose_text(
+        f"{heading}Start it with Docker Compose: --file FILE up\n",
         name=container.name,
         image=container.image,
         environment=container.environment,
@@ -311,8 +312,6 @@ def compose_file(container: Container) -> str:
         start_seconds=START_SECONDS,
         gpus="all" if container.gpus else None,
     )
-    heading = f"{container.name}: the same as `peagle local up --engine docker`.\n"
-    return compose_text(service, f"{heading}Start it with Docker Compose: --file FILE up\n")
 
 
 def find_image(
