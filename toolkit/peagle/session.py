@@ -32,7 +32,7 @@ from peagle.planning.weights import local_weights, with_contents
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.weights.layout import checkpoint_at, own_head

@@ -44,8 +44,7 @@ from peagle.bench.variants import (
 )
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
-from peagle.speed.models import Workload
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import RESULT
 

@@ -18,11 +18,11 @@ from peagle.planning import Options, Plan
 from peagle.planning.overrides import parse_settings
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.render.image import is_own_image
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
 if TYPE_CHECKING:
-    from peagle.speed.slo import Slo
+    from peagle.speed.models import Slo
 
 T = TypeVar("T")
 

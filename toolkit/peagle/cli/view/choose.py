@@ -26,14 +26,18 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.findings import errors
-from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Fit
+from peagle.fit.estimate import INSIDE, Fit
 from peagle.fit.report import FitReport
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.planning.verdict import is_covered
-from peagle.speed.decision import crossover_text
-from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
+from peagle.speed.verdict import (
+    NO_SPECULATION,
+    LoadVerdict,
+    Verdict,
+    WorkloadVerdict,
+    crossover_text,
+)
 from peagle.text import format_concurrency, format_usd
 
 if TYPE_CHECKING:  # a list must not import boto3
