@@ -17,7 +17,6 @@ from peagle.cli.context import (
     PeagleCommand,
     command_text,
     deployment_in_context,
-    fix_in_context,
     is_plan_file,
 )
 from peagle.cli.options import duration
@@ -130,7 +129,7 @@ def status(name: str, session: Session, as_json: bool) -> None:
     left = document["seconds_left"]
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
-    fix = document["failure_fix"], fix_in_context("", document["failure_command"])
+    fix = document["failure_fix"], command_text(document["failure_command"] or ())
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
     facts: list[Fact] = [*document_facts(values)]
     second = (document["proof"] or {}).get("second_turn")
