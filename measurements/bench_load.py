@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from peagle.bench.aiperf import Aiperf, Body, Sent, find_sender, install_sender
-from peagle.bench.measure import bench
+from peagle.bench.load import Aiperf, Body, Sent, bench, find_sender, install_sender
 from peagle.bench.targets import OpenAiServer, target_of_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
@@ -78,7 +77,9 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     assert not result.incomplete, result.incomplete
     (sent,) = sender.sent
     running = sent.cpu[-1].at - sent.cpu[0].at
-    load = max(one.end for one in sent.requests) - min(one.start for one in sent.requests)
+    load = max(request.end for request in sent.requests) - min(
+        request.start for request in sent.requests
+    )
     return Overhead(load, running - load, total - running, cpu)
 
 
@@ -89,13 +90,13 @@ def main() -> bool:
         os.environ["PEAGLE_HOME"] = home
         installed = install_sender()
         print(f"aiperf {installed.version}: {installed.megabytes} MB in {installed.seconds:.0f} s")
-        found = overhead()
+        share = overhead()
     print(
-        f"load {found.load:.1f} s, start and end of aiperf {found.generator:.1f} s, our part "
-        f"{found.ours:.2f} s: {found.share:.1%} of the load (goal {GOAL_SHARE:.0%}); our CPU time "
-        f"{found.cpu:.2f} s"
+        f"load {share.load:.1f} s, start and end of aiperf {share.generator:.1f} s, our part "
+        f"{share.ours:.2f} s: {share.share:.1%} of the load (goal {GOAL_SHARE:.0%}); our CPU time "
+        f"{share.cpu:.2f} s"
     )
-    return found.share <= GOAL_SHARE
+    return share.share <= GOAL_SHARE
 
 
 if __name__ == "__main__":

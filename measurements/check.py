@@ -53,7 +53,7 @@ def tensors() -> Iterator[tuple[str, Shape]]:
 
 
 def _layer() -> dict[str, Shape]:
-    found: dict[str, Shape] = {
+    shapes: dict[str, Shape] = {
         "input_layernorm.weight": ("BF16", (HIDDEN,)),
         "post_attention_layernorm.weight": ("BF16", (HIDDEN,)),
         "self_attn.sinks": ("BF16", (64,)),
@@ -63,13 +63,13 @@ def _layer() -> dict[str, Shape]:
         "mlp.router.bias": ("BF16", (EXPERTS,)),
     }
     for name, out in (("q_proj", 4096), ("k_proj", 512), ("v_proj", 512)):
-        found[f"self_attn.{name}.weight"] = ("BF16", (out, HIDDEN))
-        found[f"self_attn.{name}.bias"] = ("BF16", (out,))
+        shapes[f"self_attn.{name}.weight"] = ("BF16", (out, HIDDEN))
+        shapes[f"self_attn.{name}.bias"] = ("BF16", (out,))
     for name, out in (("gate_up_proj", WIDE), ("down_proj", HIDDEN)):
-        found[f"mlp.experts.{name}_blocks"] = ("U8", (EXPERTS, out, 90, 16))
-        found[f"mlp.experts.{name}_scales"] = ("U8", (EXPERTS, out, 90))
-        found[f"mlp.experts.{name}_bias"] = ("BF16", (EXPERTS, out))
-    return found
+        shapes[f"mlp.experts.{name}_blocks"] = ("U8", (EXPERTS, out, 90, 16))
+        shapes[f"mlp.experts.{name}_scales"] = ("U8", (EXPERTS, out, 90))
+        shapes[f"mlp.experts.{name}_bias"] = ("BF16", (EXPERTS, out))
+    return shapes
 
 
 def shard(held: Mapping[str, Shape]) -> bytes:

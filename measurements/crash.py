@@ -138,8 +138,8 @@ def _wait_for_end(pid: int) -> None:
 
 
 def _last_line(log: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-    return found
+    line: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    return line
 
 
 if __name__ == "__main__":

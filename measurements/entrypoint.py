@@ -56,8 +56,8 @@ def main() -> bool:
 def fake_vllm(place: Path, python: str) -> None:
     """Write a package ``vllm`` with vLLM's own sources, whose server records the time and exits."""
     find = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
-    found = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True)
-    real = Path(found.stdout.strip())
+    done = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True)
+    real = Path(done.stdout.strip())
     for name in SOURCES:
         (place / "vllm" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(real / name, place / "vllm" / name)

@@ -74,9 +74,9 @@ class Errors:
         )
         choice = "-"
         if self.regrets:
-            worse = [one for one in self.regrets if one.loss > 0.05]
-            beyond = sum(not one.within for one in worse)
-            mean = statistics.mean(one.loss for one in self.regrets)
+            worse = [regret for regret in self.regrets if regret.loss > 0.05]
+            beyond = sum(not regret.within for regret in worse)
+            mean = statistics.mean(regret.loss for regret in self.regrets)
             choice = f"{mean:.1%}; {len(worse)}, {beyond} of {len(self.regrets)}"
         cells = (self.name, self.rows, f"{self.median:.0%}", f"{self.p90:.0%}",
                  f"{self.inside:.0%}", first, between, choice)  # fmt: skip
@@ -85,15 +85,15 @@ class Errors:
 
 def errors_of(name: str, compared: Sequence[Compared]) -> Errors:
     """The errors of these estimates."""
-    sizes = sorted(abs(one.error) for one in compared)
-    betweens = [abs(one.between_error) for one in compared if one.row.between]
-    firsts = [abs(one.first_error) for one in compared if one.row.first]
+    sizes = sorted(abs(row.error) for row in compared)
+    betweens = [abs(row.between_error) for row in compared if row.row.between]
+    firsts = [abs(row.first_error) for row in compared if row.row.first]
     return Errors(
         name=name,
         rows=len(sizes),
         median=statistics.median(sizes),
         p90=sizes[min(round(0.9 * len(sizes)), len(sizes) - 1)],
-        inside=sum(one.inside for one in compared) / len(sizes),
+        inside=sum(row.inside for row in compared) / len(sizes),
         first=statistics.median(firsts) if firsts else None,
         between=statistics.median(betweens) if betweens else None,
         regrets=tuple(regrets(compared)),
@@ -118,15 +118,15 @@ def held_out(
     of: Sequence[Row], model: SpeedModel, group: Callable[[Row], object]
 ) -> list[Compared]:
     """Estimates of each group's rows with constants and corrections from the other rows."""
-    found = []
+    compared = []
     for left_out in dict.fromkeys(map(group, of)):
         others = [row for row in of if group(row) != left_out]
         constants = fitted(others, refitted(model, others))
         kept = {row.key for row in others}
         for row in of:
             if group(row) == left_out:
-                found.append(Compared(row, estimated(row, constants, _runs(row, kept))))
-    return found
+                compared.append(Compared(row, estimated(row, constants, _runs(row, kept))))
+    return compared
 
 
 def refitted(model: SpeedModel, of: Sequence[Row]) -> SpeedModel:
@@ -141,12 +141,12 @@ def refitted(model: SpeedModel, of: Sequence[Row]) -> SpeedModel:
 
 def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
     """The runs of the row's pair with only the rows ``kept``."""
-    found = []
+    runs = []
     for run in catalog().speeds.get(row.pair, ()):
-        speeds = tuple(one for one in run.speeds if key_of(run.file, one) in kept)
+        speeds = tuple(speed for speed in run.speeds if key_of(run.file, speed) in kept)
         if speeds:
-            found.append(run.model_copy(update={"speeds": speeds}))
-    return found
+            runs.append(run.model_copy(update={"speeds": speeds}))
+    return runs
 
 
 def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performance:
@@ -167,25 +167,25 @@ def regrets(compared: Iterable[Compared]) -> list[Regret]:
     """The regret of the choice at each place with at least two settings, as plans choose: of
     settings that tie by their estimates, the simplest."""
     places: dict[str, list[Compared]] = defaultdict(list)
-    for one in compared:
-        places[one.row.place].append(one)
-    found = []
+    for row in compared:
+        places[row.row.place].append(row)
+    losses = []
     for place, choices in places.items():
         if len(choices) < 2:
             continue
-        by_setting = {Setting(drafter=one.row.drafter, k=one.row.k): one for one in choices}
-        estimates = {setting: one.estimate for setting, one in by_setting.items()}
+        by_setting = {Setting(drafter=row.row.drafter, k=row.row.k): row for row in choices}
+        estimates = {setting: row.estimate for setting, row in by_setting.items()}
         chosen = by_setting[rank_settings(estimates, "p-eagle").tied[0]].row
-        best = max(choices, key=lambda one: one.row.tokens_per_second).row
+        best = max(choices, key=lambda row: row.row.tokens_per_second).row
         loss = 1 - chosen.tokens_per_second / best.tokens_per_second
         within = chosen.tokens_per_second >= best.low
-        found.append(Regret(place, chosen.setting, best.setting, loss, within))
-    return found
+        losses.append(Regret(place, chosen.setting, best.setting, loss, within))
+    return losses
 
 
 def published(model: SpeedModel) -> dict[str, list[Compared]]:
     """The published rows and their estimates by source, with the evidence of their pairs."""
-    found: dict[str, list[Compared]] = defaultdict(list)
+    by_source: dict[str, list[Compared]] = defaultdict(list)
     for row in PUBLISHED:
         estimate = performance(
             row.case(),
@@ -196,8 +196,8 @@ def published(model: SpeedModel) -> dict[str, list[Compared]]:
             catalog().speeds.get(row.pair, ()),
             {row.drafter},
         )
-        found[f"published: {row.group}"].append(Compared(row, estimate))
-    return dict(found)
+        by_source[f"published: {row.group}"].append(Compared(row, estimate))
+    return dict(by_source)
 
 
 def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:

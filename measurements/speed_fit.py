@@ -74,30 +74,30 @@ def _steps(
 ) -> list[tuple[Terms, float]]:
     """The terms of measured steps and their seconds: decode steps within the largest CUDA graph,
     and steps of prompts of several requests beyond it that take longer than their launch."""
-    found = []
+    steps = []
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
         if row.gpus == 1 and row.together and _captured(row, model):
-            found.append((terms.decode, row.step))
+            steps.append((terms.decode, row.step))
         if row.gpus == 1 and row.load * row.prompt >= 2 * MEASURED_STEP:
             seconds = terms.seconds(constants) - constants.step
             if seconds > uncaptured_seconds(0.0, terms.layers, constants):
-                found.append((terms.prompts, seconds))
-    return found
+                steps.append((terms.prompts, seconds))
+    return steps
 
 
 def _linear(
-    steps: Sequence[tuple[Terms, float]], known: StepConstants, weights: Sequence[float]
+    steps: Sequence[tuple[Terms, float]], constants: StepConstants, weights: Sequence[float]
 ) -> tuple[StepConstants, list[float]]:
     """The constants of the kernels and of a step, and the weights of the steps for the next round:
     those that fit badly weigh less."""
-    lines = [line_of(terms, seconds, bounds_of(terms, known)) for terms, seconds in steps]
+    lines = [line_of(terms, seconds, bounds_of(terms, constants)) for terms, seconds in steps]
     products = list(zip(*(line.products for line in lines), strict=True))
     shares = _solved(products, weights or [1.0] * len(lines))
     errors = (sum(map(mul, line.terms, shares)) - line.goal for line in lines)
-    found = {name: share * PRIOR[name][0] for name, share in zip(LINEAR, shares, strict=True)}
+    values = {name: share * PRIOR[name][0] for name, share in zip(LINEAR, shares, strict=True)}
     return (
-        known.model_copy(update=found),
+        constants.model_copy(update=values),
         [1 / math.sqrt(1 + (error / _NOISE) ** 2) for error in errors],
     )
 
@@ -134,11 +134,11 @@ class _RowTerms:
 @cache
 def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     """The terms of a row, with the constants that are not fitted to them."""
-    known = catalog().speed_model
+    model = catalog().speed_model
     fixed = {"without_async": without_async, "nvlink_reduce": nvlink_reduce}
-    constants = known.constants.model_copy(update=fixed)
-    times = times_of(row, known.model_copy(update={"constants": constants}))
-    own, steps, tokens = prefill_steps(row.load, row.prompt, MEASURED_STEP)
+    constants = model.constants.model_copy(update=fixed)
+    times = times_of(row, model.model_copy(update={"constants": constants}))
+    first_steps, steps, tokens = prefill_steps(row.load, row.prompt, MEASURED_STEP)
     tokens = tokens or row.prompt
     captured = times.geometry.captured
     return _RowTerms(
@@ -149,7 +149,9 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
         prompt_captured=row.prompt <= captured,
         prompts_captured=tokens <= captured,
         first=row.first,
-        others=(1 - 1 / row.load) * (own + max(steps, own)) / 2,  # as StepTimes.prefill_seconds
+        others=(1 - 1 / row.load)
+        * (first_steps + max(steps, first_steps))
+        / 2,  # as StepTimes.prefill_seconds
     )
 
 
@@ -188,8 +190,8 @@ def line_of(step: Terms, seconds: float, bounds: tuple[bool, ...]) -> Line:
     factors = coefficients_of(step, bounds)
     terms = tuple(factors.get(name, 0.0) / seconds * PRIOR[name][0] for name in LINEAR)
     goal = 1 - step.fixed / seconds
-    squares = (one * other for i, one in enumerate(terms) for other in terms[: i + 1])
-    return Line(terms, goal, (*(one * goal for one in terms), *squares))
+    squares = (term * other for i, term in enumerate(terms) for other in terms[: i + 1])
+    return Line(terms, goal, (*(term * goal for term in terms), *squares))
 
 
 def _solved(products: Sequence[Sequence[float]], weights: Iterable[float]) -> list[float]:
@@ -222,10 +224,10 @@ def _positive(matrix: list[list[float]], right: list[float]) -> list[float]:
         free = [i for i in range(len(right)) if i not in held]
         inner = [[matrix[i][j] for j in free] for i in free]
         goal = [right[i] - sum(matrix[i][j] * least[j] for j in held) for i in free]
-        found = dict(zip(free, _eliminated(inner, goal), strict=True))
-        below = {i for i, value in found.items() if value < least[i]}
+        solution = dict(zip(free, _eliminated(inner, goal), strict=True))
+        below = {i for i, value in solution.items() if value < least[i]}
         if not below:
-            return [found.get(i, least[i]) for i in range(len(right))]
+            return [solution.get(i, least[i]) for i in range(len(right))]
         held |= below
 
 
@@ -237,30 +239,30 @@ def _eliminated(matrix: list[list[float]], right: list[float]) -> list[float]:
             factor = other[i] / line[i]
             for j in range(i, len(line)):
                 other[j] -= factor * line[j]
-    found: list[float] = []
+    solution: list[float] = []
     for i in range(len(lines) - 1, -1, -1):
-        known = sum(map(mul, lines[i][i + 1 : -1], found))
-        found.insert(0, (lines[i][-1] - known) / lines[i][i])
-    return found
+        solved = sum(map(mul, lines[i][i + 1 : -1], solution))
+        solution.insert(0, (lines[i][-1] - solved) / lines[i][i])
+    return solution
 
 
 def _others(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> dict[str, float]:
     """The latency of an all-reduce, and the launch of prompts within the largest CUDA graph."""
-    found = {}
+    values = {}
     parallel = [row for row in of if row.gpus > 1 and _captured(row, model)]
     if parallel:
         changed = model.model_copy(update={"constants": constants})
-        found["nvlink_reduce"] = max(_reduce(parallel, changed), 1e-6)
+        values["nvlink_reduce"] = max(_reduce(parallel, changed), 1e-6)
     terms = [terms_of(row, constants.without_async, constants.nvlink_reduce)
              for row in of if row.load == 1]  # fmt: skip
     launches = [
-        _other_side(one.first - constants.step, one.prompt.seconds(constants)) / one.layers
-        for one in terms
-        if one.prompt_captured
+        _other_side(term.first - constants.step, term.prompt.seconds(constants)) / term.layers
+        for term in terms
+        if term.prompt_captured
     ]
     if launches:
-        found["prefill_layer"] = statistics.median(launches)
-    return found
+        values["prefill_layer"] = statistics.median(launches)
+    return values
 
 
 def _other_side(whole: float, side: float) -> float:
@@ -283,7 +285,7 @@ def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants)
             (uncaptured_seconds(busy, layers, with_it) + after) / seconds
             for busy, layers, after, seconds in steps
         )
-        return sum(abs(math.log(one)) for one in (*shares, launch / guess))
+        return sum(abs(math.log(ratio)) for ratio in (*shares, launch / guess))
 
     return min(_CANDIDATES, key=error)
 

@@ -48,29 +48,31 @@ _BY_PLACE = "one pair left out"
 def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
     """One line of errors for each kind of row, and for each pair and GPU of ``_BY_PLACE``."""
     lines = []
-    for name, found in compared.items():
-        if found:
-            lines.append(errors_of(name, found))
+    for name, compared_rows in compared.items():
+        if compared_rows:
+            lines.append(errors_of(name, compared_rows))
         if name == _BY_PLACE:
-            lines += by_place(name, found)
+            lines += by_place(name, compared_rows)
     return lines
 
 
-def by_place(name: str, found: Sequence[Compared]) -> Iterator[Errors]:
+def by_place(name: str, compared_rows: Sequence[Compared]) -> Iterator[Errors]:
     """The errors of these rows by pair and GPU."""
-    for place in sorted({(one.row.pair, one.row.gpu) for one in found}):
-        part = [one for one in found if (one.row.pair, one.row.gpu) == place]
+    for place in sorted({(compared.row.pair, compared.row.gpu) for compared in compared_rows}):
+        part = [
+            compared for compared in compared_rows if (compared.row.pair, compared.row.gpu) == place
+        ]
         yield errors_of(f"{name}: {', '.join(place)}", part)
 
 
 def details(compared: dict[str, list[Compared]]) -> Iterable[str]:
     """The errors by pair and GPU, and the choices that lose more than 5 %."""
-    for name, found in compared.items():
-        yield from (one.markdown for one in by_place(name, found))
+    for name, compared_rows in compared.items():
+        yield from (errors.markdown for errors in by_place(name, compared_rows))
     yield ""
-    for name, found in compared.items():
-        bad = [one for one in errors_of(name, found).regrets if one.loss > 0.05]
-        for choice in sorted(bad, key=lambda one: -one.loss):
+    for name, compared_rows in compared.items():
+        bad = [errors for errors in errors_of(name, compared_rows).regrets if errors.loss > 0.05]
+        for choice in sorted(bad, key=lambda errors: -errors.loss):
             within = ", within the measurements' interval" if choice.within else ""
             yield (
                 f"{name}: {choice.place}: {choice.chosen} for {choice.best}, "
@@ -80,16 +82,16 @@ def details(compared: dict[str, list[Compared]]) -> Iterable[str]:
 
 def row_errors(compared: dict[str, list[Compared]]) -> Iterator[str]:
     """The errors of each row, with their signs."""
-    for name, found in compared.items():
-        for one in found:
-            row = one.row
+    for name, compared_rows in compared.items():
+        for compared_row in compared_rows:
+            row = compared_row.row
             what = f"{row.pair}, {row.gpu}, {row.drafter} K={row.k}"
             sizes = f"{row.prompt} + {row.answer} tokens, {row.load}"
-            errors = f"{one.error:+.3f}"
+            errors = f"{compared_row.error:+.3f}"
             if row.first:
-                errors += f", TTFT {one.first_error:+.3f}"
+                errors += f", TTFT {compared_row.first_error:+.3f}"
             if row.between:
-                errors += f", ITL {one.between_error:+.3f}"
+                errors += f", ITL {compared_row.between_error:+.3f}"
             yield f"{name}: {what}, {sizes}: {errors}"
 
 
@@ -104,8 +106,8 @@ def written(model: SpeedModel) -> str:
         f'vllm: "{model.vllm}"',
         "evidence:",
         *(
-            f"  - {{file: {one.file}, pair: {one.pair}, gpu: {one.gpu}, rows: {one.rows}}}"
-            for one in model.evidence
+            f"  - {{file: {run.file}, pair: {run.pair}, gpu: {run.gpu}, rows: {run.rows}}}"
+            for run in model.evidence
         ),
         "constants:",
         *(f"  {name}: {value:.2e}" for name, value in model.constants.model_dump().items()),
@@ -121,7 +123,7 @@ def with_table(text: str, lines: Iterable[Errors]) -> str:
     before, header, after = text.partition(HEADER)
     if not header:
         raise ValueError(f"the document has no table with the header {HEADER}")
-    table = "\n".join([HEADER, *(one.markdown for one in lines)])
+    table = "\n".join([HEADER, *(errors.markdown for errors in lines)])
     return f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}"
 
 
@@ -135,15 +137,15 @@ def main() -> None:
         "--write", action="store_true", help=f"write {FILE.name} and the tables in the documents"
     )
     parser.add_argument("--rows", action="store_true", help="print the errors of each row")
-    known = catalog().speed_model
-    of = [row for row in rows() if row.vllm == known.vllm]
+    constants = catalog().speed_model
+    of = [row for row in rows() if row.vllm == constants.vllm]
     options = parser.parse_args()
-    model = fitted(of, refitted(known, of))
+    model = fitted(of, refitted(constants, of))
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
     lines = summaries(compared)
-    print(HEADER, *(one.markdown for one in lines), sep="\n")
+    print(HEADER, *(errors.markdown for errors in lines), sep="\n")
     print("", *details(compared), sep="\n")
     if options.rows:
         print("", *row_errors(compared), sep="\n")

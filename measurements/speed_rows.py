@@ -76,25 +76,25 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
     adaptive verification, those that repeat experts, and those that other work on the host
     disturbed."""
     names = {identifier: name for name, identifier in CATALOG_IDS.items()}
-    found = []
+    all_rows = []
     for path in sorted(folder.glob("speed-*.json")):
         document = json.loads(path.read_text())
         if document.get("script") not in SCRIPTS:
             continue  # users save results of "peagle bench" there, with other keys
         name = names[document["pair"]]
-        found += [
+        all_rows += [
             _row(path.name, document, raw)
             for raw in document.get("raw", ())
             if not repeats_experts(raw, name)
             and not is_disturbed(raw, document["raw"])
             and not (raw["drafter"] or "").endswith(ADAPTIVE)
         ]
-    return found
+    return all_rows
 
 
 def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
     tries = raw["tries"]
-    best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    best = max(tries, key=lambda attempt: float(attempt["output_tokens_per_second"]))
     requests, prompt, answer = raw["concurrency"], raw["prompt_tokens"], raw["output_tokens"]
     return Row(
         file=file,
@@ -109,7 +109,7 @@ def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
         answer=answer,
         length=best["acceptance_length"] or 1.0,
         tokens_per_second=best["output_tokens_per_second"],
-        low=min(one["output_tokens_per_second"] for one in tries),
+        low=min(attempt["output_tokens_per_second"] for attempt in tries),
         first=best["ttft_seconds"]["mean"],
         between=best["itl_seconds"]["mean"],
         step=best["itl_seconds"]["p50"],
@@ -126,17 +126,17 @@ def catalog() -> Catalog:
 @cache
 def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> FitCase:
     """The pair on the smallest instance with this GPU, with the options of the measured engines."""
-    known = catalog()
-    target = known.targets[pair]
+    bundled = catalog()
+    target = bundled.targets[pair]
     head = next((d for d in target.drafters if d.name == drafter), None)
-    types = [i for i in known.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
+    types = [i for i in bundled.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
     instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
     settings = {"max-num-batched-tokens": MEASURED_STEP}
     options = CaseOptions(
         k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
         concurrency=128,
     )  # fmt: skip
-    return fit_case(build_case(known, target, head, options), gpu_of(instance))
+    return fit_case(build_case(bundled, target, head, options), gpu_of(instance))
 
 
 @cache

@@ -103,8 +103,8 @@ def _install_aws(folder: Path) -> str:
 
 def _address(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     done = subprocess.run(command, env=dict(environment), check=True, capture_output=True)
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    variables: dict[str, str] = json.loads(done.stdout)
+    return variables
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -79,7 +79,11 @@ def classes_not_served() -> dict[str, str]:
     from vllm.model_executor.models import registry
 
     def classes(names: Iterable[Any]) -> set[str]:
-        return {one for name in names for one in ([name] if isinstance(name, str) else name)}
+        return {
+            class_name
+            for name in names
+            for class_name in ([name] if isinstance(name, str) else name)
+        }
 
     gone = registry._PREVIOUSLY_SUPPORTED_MODELS
     generators = classes(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
@@ -87,8 +91,8 @@ def classes_not_served() -> dict[str, str]:
     unserved = {}
     for name in sorted((generators | set(gone)) - set(registry._VLLM_MODELS)):
         # vLLM serves others by their classes in transformers, where these allow it.
-        found = getattr(transformers, name, None)
-        if found is None or not found.is_backend_compatible():
+        model_class = getattr(transformers, name, None)
+        if model_class is None or not model_class.is_backend_compatible():
             unserved[name] = gone.get(name, "")
     return unserved
 

@@ -49,12 +49,12 @@ def describe_types(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
     """EC2's description of these types (``ml.g5.xlarge``) in the connection's region, without types
     that it does not offer there. Raises CloudError."""
     names = [name.removeprefix("ml.") for name in types]
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for start in range(0, len(names), _BATCH):
         filters = [{"Name": "instance-type", "Values": names[start : start + _BATCH]}]
         for entry in aws.items("ec2", "describe_instance_types", "InstanceTypes", Filters=filters):
-            found[f"ml.{entry['InstanceType']}"] = entry
-    return found
+            described[f"ml.{entry['InstanceType']}"] = entry
+    return described
 
 
 def with_types(
@@ -64,27 +64,27 @@ def with_types(
 
     A new type comes after the last one of its family (``ml.g6e``), else at the end.
     """
-    architectures = EC2_ARCHITECTURES | {one.gpu: one.gpu_architecture for one in table.instances}
+    architectures = EC2_ARCHITECTURES | {row.gpu: row.gpu_architecture for row in table.instances}
     instances = [
-        one.model_copy(update=_numbers(numbers.get(one.type, {}))) for one in table.instances
+        row.model_copy(update=_numbers(numbers.get(row.type, {}))) for row in table.instances
     ]
-    known = {one.type for one in instances}
+    type_names = {row.type for row in instances}
     unknown: list[str] = []
     for name in types:
-        if name in known:
+        if name in type_names:
             continue
         entry = numbers.get(name, {})
-        found = _numbers(entry)
-        gpu = str(entry["GpuInfo"]["Gpus"][0].get("Name")) if found else ""
+        described = _numbers(entry)
+        gpu = str(entry["GpuInfo"]["Gpus"][0].get("Name")) if described else ""
         if gpu not in architectures:
             unknown.append(name)
             continue
-        new = Instance(type=name, gpu=gpu, gpu_architecture=architectures[gpu], **found)
+        new = Instance(type=name, gpu=gpu, gpu_architecture=architectures[gpu], **described)
         family = f"{name.rpartition('.')[0]}."
-        last = max((at for at, one in enumerate(instances) if one.type.startswith(family)),
+        last = max((at for at, row in enumerate(instances) if row.type.startswith(family)),
                    default=len(instances) - 1)  # fmt: skip
         instances.insert(last + 1, new)
-    source = SOURCE if len(instances) > len(known) else table.source
+    source = SOURCE if len(instances) > len(type_names) else table.source
     changed = {"instances": tuple(instances), "source": source}
     return table.model_copy(update=changed), tuple(unknown)
 
@@ -118,7 +118,7 @@ def with_regions(aws: Aws, table: InstanceTable) -> InstanceTable:
         )
         regions = {json_object(row)["product"]["attributes"].get("regionCode") for row in rows}
         if listed := {region for region in regions if region}:
-            kept = {one for one in instance.regions if domain(one) != domain(aws.region)}
+            kept = {served for served in instance.regions if domain(served) != domain(aws.region)}
             update = {"regions": tuple(sorted(listed | kept))}
             instance = instance.model_copy(update=update)
         instances.append(instance)
@@ -144,8 +144,8 @@ def with_quotas(aws: Aws, table: InstanceTable) -> InstanceTable:
 def main(region: str = "us-east-1") -> None:
     folder = data_folder("model_catalog")
     catalog, aws = load_catalog(folder), connect(region)
-    known = [instance.type for instance in catalog.instances.instances]
-    types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
+    type_names = [instance.type for instance in catalog.instances.instances]
+    types = [*dict.fromkeys([*sorted(type_names), *endpoint_types()])]
     table, unknown = with_types(catalog.instances, types, describe_types(aws, types))
     if unknown:
         print(f"skipped, as EC2 in {region} does not describe them: {', '.join(unknown)}")

@@ -125,27 +125,27 @@ def read_wheel(wheel: Path, python: str) -> Facts:
 
 def merged(facts: Mapping[str, Facts]) -> dict[str, Any]:
     """The table: each item with the range of versions that say the same of it."""
-    known = sorted(facts, key=parse)
-    table: dict[str, Any] = {"versions": known}
+    versions = sorted(facts, key=parse)
+    table: dict[str, Any] = {"versions": versions}
     for section in SECTIONS:
         items = sorted({item for each in facts.values() for item in each[section]})
         table[section] = {
-            item: _ranges([facts[version][section].get(item) for version in known], known)
+            item: _ranges([facts[version][section].get(item) for version in versions], versions)
             for item in items
         }
     return table
 
 
-def _ranges(values: list[Any], known: list[str]) -> list[dict[str, Any]]:
+def _ranges(values: list[Any], versions: list[str]) -> list[dict[str, Any]]:
     """Runs of equal values as entries with ``vllm``, the range of a run."""
     entries: list[dict[str, Any]] = []
     start = 0
-    for end in range(1, len(known) + 1):
-        if end < len(known) and values[end] == values[start]:
+    for end in range(1, len(versions) + 1):
+        if end < len(versions) and values[end] == values[start]:
             continue
         if values[start] is not None:
-            bounds = [f">={known[start]}"] if start else []
-            bounds += [f"<{known[end]}"] if end < len(known) else []
+            bounds = [f">={versions[start]}"] if start else []
+            bounds += [f"<{versions[end]}"] if end < len(versions) else []
             entry = {"vllm": ",".join(bounds)} if bounds else {}
             value = values[start]
             extra = value if isinstance(value, dict) else {} if value is True else {"is": value}
@@ -183,10 +183,10 @@ def main(argv: Iterable[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("wheels", nargs="+", type=Path)
     options.add_argument("--python", help="the Python that has vLLM's requirements")
-    given = options.parse_args(None if argv is None else list(argv))
-    python = given.python or _engine_python()
+    arguments = options.parse_args(None if argv is None else list(argv))
+    python = arguments.python or _engine_python()
     facts = split(json.loads(TABLE.read_text(encoding="utf-8"))) if TABLE.is_file() else {}
-    for wheel in given.wheels:
+    for wheel in arguments.wheels:
         version = wheel.name.split("-")[1].partition("+")[0]
         facts[version] = read_wheel(wheel, python)
         print(version, {section: len(items) for section, items in facts[version].items()})

@@ -23,8 +23,8 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 def wheel_sbom(lock: str) -> str:
     """The document for a lock file with hashes, for any Python and system."""
     packages = {
-        (found["name"], found["version"], tuple(sorted(_HASH.findall(found["rest"]))))
-        for found in _LOCKED.finditer(lock)
+        (match["name"], match["version"], tuple(sorted(_HASH.findall(match["rest"]))))
+        for match in _LOCKED.finditer(lock)
     }
     content: dict[str, Any] = {
         "metadata": {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -36,7 +35,6 @@ CONFIG_LIMITS = Limits(size=1_000_000, constants=True)
 _LENGTH = struct.Struct("<Q")
 _COPY_AGAIN = "copy or upload it again"
 _COPY_INDEX = "copy the index again, or save the weights again"
-_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _OTHER_FORMATS = (
     ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack", ".tensors",
 )  # fmt: skip
@@ -163,32 +161,22 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
 def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
     """The safetensors files that vLLM loads, of the files ``names``, sorted.
 
-    Raises DamagedFile when a file is missing that the index names or, without an index, one of a
-    numbered set, of which vLLM would load what there is.
+    Raises DamagedFile when a file is missing that the index names.
     """
     names = tuple(names)
     kind = index_name(names)
     pattern = _CONSOLIDATED if kind.startswith("consolidated") else "*.safetensors"
     # vLLM uses glob, which skips hidden files such as the ._model.safetensors of macOS.
     files = sorted(n for n in names if fnmatchcase(n, pattern) and not n.startswith("."))
-    missing: list[str] = []
-    if index is not None:
-        named = set(index.values())
-        missing = sorted(named.difference(files))
-        files = [name for name in files if name in named]
-    sets: dict[tuple[str, str], set[int]] = {}
-    for match in filter(None, map(_NUMBERED.fullmatch, files if index is None else ())):
-        sets.setdefault((match[1], match[3]), set()).add(int(match[2]))
-    for (stem, total), numbers in sets.items():
-        first = 0 if 0 in numbers else 1  # some sets are numbered from 0
-        lost = set(range(first, first + int(total))) - numbers
-        missing = missing or [f"{stem[:80]}-{n:05}-of-{total}.safetensors" for n in sorted(lost)]
-    if missing:
+    if index is None:
+        return tuple(files)
+    named = set(index.values())
+    if missing := sorted(named.difference(files)):
         raise DamagedFile(
-            f"{first_names(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            f"{first_names(missing)}: missing",
             "copy the missing files too; a folder or a broken link does not count",
         )
-    return tuple(files)
+    return tuple(name for name in files if name in named)
 
 
 def other_weights(names: Iterable[str]) -> tuple[str, ...]:
@@ -202,21 +190,19 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
     return f"{shown}, and {len(names) - most} more" if len(names) > most else shown
 
 
-SIZES = frozenset({
+_SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
     "num_attention_heads", "num_aux_hidden_states", "num_hidden_layers", "num_key_value_heads",
     "target_hidden_size", "vocab_size",
 })  # fmt: skip
 """Keys of config.json whose value is a positive whole number, or null."""
-COUNTS = frozenset({
+_COUNTS = frozenset({
     "global_head_dim", "hidden_size_per_layer_input", "moe_intermediate_size", "n_routed_experts",
     "num_experts", "num_experts_per_tok", "num_global_key_value_heads", "num_kv_shared_layers",
     "num_local_experts", "num_nextn_predict_layers", "shared_expert_intermediate_size",
     "sliding_window", "vocab_size_per_layer_input",
 })  # fmt: skip
 """Keys whose value is a whole number, 0 included, or null."""
-TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
-"""Keys whose value is a token id, or null. A check decides whether it is in the vocabulary."""
 PER_LAYER = frozenset({
     "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok",
     "sliding_window",
@@ -241,7 +227,7 @@ def largest_value(key: str) -> int:
 
 def wrong_value(config: Mapping[str, Any]) -> str | None:
     """What is wrong with the first value that vLLM could not use, such as ``num_hidden_layers is 0,
-    not a positive number``; ``None`` for a valid config.json.
+    not a whole number from 1 to 1,000``; ``None`` for a valid config.json.
 
     vLLM builds what the numbers count: with 2,147,483,647 layers it takes memory until it is
     killed.
@@ -251,32 +237,23 @@ def wrong_value(config: Mapping[str, Any]) -> str | None:
         if not isinstance(part, Mapping):
             return f"{path} is {_shown(part)}, not an object"
         for key, value in part.items():
-            if expected := _expected_value(key, value):
+            is_list = isinstance(value, list)
+            expected = ""
+            if key == "layer_types" and is_list and len(value) > MOST_LAYERS:
+                expected = f"a list of at most {MOST_LAYERS:,}"
+            elif key == "quantization_config" and value and not isinstance(value, Mapping):
+                expected = "an object"
+            elif key in _SIZES | _COUNTS:
+                least, largest = int(key in _SIZES), largest_value(key)
+                of_layers = is_list and key in PER_LAYER and 0 < len(value) <= MOST_LAYERS
+                numbers = [n for n in value if not isinstance(n, list)] if of_layers else [value]
+                if not all(
+                    n is None or (type(n) is int and least <= n <= largest) for n in numbers
+                ):
+                    expected = f"a whole number from {least} to {largest:,}"
+            if expected:
                 return f"{f'{path}.' if path else ''}{key} is {_shown(value)}, not {expected}"
     return None
-
-
-def _expected_value(key: str, value: Any) -> str | None:
-    """What the value should be; ``None`` if it is that, or not a value that is looked at."""
-    if value is None:
-        return None
-    if key == "layer_types" and isinstance(value, list) and len(value) > MOST_LAYERS:
-        return f"a list of at most {MOST_LAYERS:,}"
-    if key == "quantization_config" and value and not isinstance(value, Mapping):
-        return "an object"
-    if key not in SIZES | COUNTS | TOKENS:
-        return None
-    if key in PER_LAYER and isinstance(value, list) and 0 < len(value) <= MOST_LAYERS:
-        wrong = (_expected_value(key, each) for each in value if not isinstance(each, list))
-        return next((text for text in wrong if text), None)
-    if type(value) is not int:
-        return "a whole number"
-    if key in SIZES and value < 1:
-        return "a positive number"
-    if key in COUNTS and value < 0:
-        return "a number of at least 0"
-    largest = largest_value(key)
-    return f"a number of at most {largest:,}" if abs(value) > largest else None
 
 
 CONFIGURATIONS = ("config.json", "params.json")

@@ -299,7 +299,6 @@ def _is_code(name: str, member: Any) -> bool:
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 """Beside the entrypoint, in an image that was built from a plan."""
-_FACTS = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
@@ -319,34 +318,32 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
 
 
 def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
-    speculation, method = read_speculative_config(chosen), built.get("method")
+    speculation, method = read_speculative_config(chosen), built["method"]
     models = {"target": (MODEL, chosen[MODEL])}
     if SPECULATION in chosen:
         if method is None or speculation.get("method") not in (None, method):
             yield f"{SPECULATION} has the method {speculation.get('method')}, not {method}"
-        if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+        if bool(speculation.get("parallel_drafting")) is not bool(built["parallel_drafting"]):
             yield f"{SPECULATION} has another parallel_drafting"
         models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
-    facts = built.get("facts")
     for role, (where, model) in models.items():
-        recorded = facts.get(role) if isinstance(facts, dict) else None
-        expected = built.get(role)
         if is_folder_path(model):
             config = _read_object(Path(model) / "config.json")
-            inner, names = config.get("text_config"), config.get("architectures")
-            text = inner if isinstance(inner, dict) else config
-            sizes = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
-            if isinstance(names, list) and names:
-                sizes["architecture"] = names[0]
-            for name, value in (recorded if isinstance(recorded, dict) else {}).items():
+            sizes = _text_config(config)
+            classes = config.get("architectures")
+            if isinstance(classes, list) and classes:
+                sizes = {**sizes, "architecture": classes[0]}
+            for name, value in built["facts"].get(role, {}).items():
                 if sizes.get(name, value) != value:
                     yield f"{where} is {model}, whose {name} is {sizes[name]}, not {value}"
-        elif (
-            isinstance(expected, str)
-            and HUB_ID.fullmatch(model)
-            and expected.casefold() != model.casefold()
-        ):
+        elif HUB_ID.fullmatch(model) and str(built[role]).casefold() != model.casefold():
             yield f"{where} is {model}"
+
+
+def _text_config(config: Document) -> Document:
+    """The part of a config.json with the sizes of the language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
 
 
 def _read_object(file: Path) -> Document:
@@ -374,9 +371,8 @@ def check_pair(environment: Mapping[str, str]) -> None:
     if not all(file.is_file() for file in files):
         return
     target, config = (read_json(SPECULATION, file) for file in files)
-    inner = target.get("text_config")
     tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
     head = Head(config, tensors)
     is_parallel = speculation.get("parallel_drafting") is True
-    for problem in problems(head, inner if isinstance(inner, dict) else target, is_parallel):
+    for problem in problems(head, _text_config(target), is_parallel):
         raise InvalidEnvironment(f"head and target do not match: {problem}", problem.fix)

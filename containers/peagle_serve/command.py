@@ -37,7 +37,6 @@ from peagle_serve.supervisor import Supervisor, check_port
 from peagle_serve.weights import (
     artifact_folder,
     check_mounted_weights,
-    check_streamer,
     vocabulary,
     with_model,
 )
@@ -49,8 +48,6 @@ _DEPRECATED = "api_server` command is deprecated"
 """In the source of ``SERVER`` since vLLM 0.29.0: `vllm serve` takes its place."""
 MIDDLEWARE = "peagle_serve.middleware.Middleware"
 EXIT_CODE = 2
-
-_READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
 
 ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF_TOKEN"}
 """The container's variable -> the variable that vLLM or huggingface_hub reads."""
@@ -98,11 +95,10 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     check_arguments(environment)
     chosen = with_model(environment)
     check_built_for(chosen)
-    check_streamer(chosen)
     check_pair(chosen)
     check_mounted_weights(chosen, settings.verify, log)
     argv = _argv(chosen)
-    tokens = [_encoded(token) for token in argv]
+    tokens = [token.encode("utf-8", "replace") for token in argv]
 
     def check_before_start() -> None:
         check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
@@ -121,7 +117,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
         added[ENGINE_VARIABLES[name]] = value
-    variables |= {name.encode(): _encoded(value) for name, value in added.items()}
+    variables |= {name.encode(): value.encode() for name, value in added.items()}
     return Supervisor(tokens, variables, log, settings, check_before_start)
 
 
@@ -139,30 +135,11 @@ def _argv(chosen: Mapping[str, str]) -> list[str]:
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The variables as text. Raises InvalidEnvironment if one that is used here is not UTF-8."""
-    texts = {}
-    for name, value in environment.items():
-        label = name.decode("utf-8", errors="replace")
-        try:
-            texts[label] = value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if label.startswith(_READ):
-                raise InvalidEnvironment(
-                    f"{label} is not UTF-8 (invalid byte at offset {error.start})",
-                    "encode it as UTF-8",
-                ) from None
-            texts[label] = ""
-    return texts
-
-
-def _encoded(token: str) -> bytes:
-    encoded = token.encode("utf-8", errors="replace")
-    if b"\0" in encoded or encoded.decode() != token:
-        raise InvalidEnvironment(
-            f"the argument {token!r} cannot be passed to a program",
-            "remove the \\u0000, or the unpaired surrogate",
-        )
-    return encoded
+    """The variables as text."""
+    return {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+        for name, value in environment.items()
+    }
 
 
 def _python_variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

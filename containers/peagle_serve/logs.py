@@ -168,40 +168,25 @@ _LINE = re.compile(
 _UVICORN = re.compile(rf"^(?P<level>{_LEVELS}):\s+(?P<message>.*)$", re.DOTALL)
 """INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK"""
 _WARNING = re.compile(r"\b\w*Warning: ")
-_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception)(?::|$)|[\w.]+: error: |Fatal Python error)")
-_TRACEBACK = "Traceback (most recent call last):"
+_ERROR = re.compile(
+    r"^(?:[\w.]*(?:Error|Exception)(?::|$)|[\w.]+: error: |Fatal Python error"
+    r"|Traceback \(most recent|  File \"| {4}\S)"
+)
 
 
-class EngineLines:
-    """Parses the engine's lines in their order: a traceback spans many."""
-
-    def __init__(self) -> None:
-        self._in_traceback: set[str] = set()
-
-    def fields(self, line: str) -> dict[str, str]:
-        """``level`` and ``message``, and ``process`` and ``place`` where the line has them."""
-        match = _LINE.match(line)
-        assert match is not None, "the pattern matches every line"
-        process, level, message = match["process"] or "", match["level"], match["message"].rstrip()
-        if not level:
-            level, message = self._unmarked(process, message)
-        fields = {"level": level, "message": message, "process": process, "place": match["place"]}
-        return {name: v for name, v in fields.items() if v or name in ("level", "message")}
-
-    def _unmarked(self, process: str, message: str) -> tuple[str, str]:
-        """Level and message of a line without vLLM's level."""
-        if message.startswith(_TRACEBACK):
-            self._in_traceback.add(process)
-            return "ERROR", message
-        if process in self._in_traceback:
-            if message and not message[0].isspace():
-                self._in_traceback.discard(process)
-            return "ERROR", message
-        if server := _UVICORN.match(message):
-            return server["level"], server["message"]
-        if _ERROR.match(message):
-            return "ERROR", message
-        return "WARNING" if _WARNING.search(message) else "INFO", message
+def engine_fields(line: str) -> dict[str, str]:
+    """``level`` and ``message`` of a line of the engine, and ``process`` and ``place`` where the
+    line has them. A line of a traceback, and its last one, is an error."""
+    match = _LINE.match(line)
+    assert match is not None, "the pattern matches every line"
+    level, message = match["level"], match["message"].rstrip()
+    if not level and (server := _UVICORN.match(message)):
+        level, message = server["level"], server["message"]
+    elif not level:
+        warning = "WARNING" if _WARNING.search(message) else "INFO"
+        level = "ERROR" if _ERROR.match(message) else warning
+    more = {"process": match["process"], "place": match["place"]}
+    return {"level": level, "message": message, **{name: v for name, v in more.items() if v}}
 
 
 class Log:
@@ -211,7 +196,6 @@ class Log:
         self.stage = CHECKING
         self._redactor = redactor
         self._descriptor = descriptor
-        self._engine_lines = EngineLines()
 
     def info(self, message: str, *, event: str, **fields: object) -> None:
         """Write what happens."""
@@ -229,7 +213,7 @@ class Log:
         """Write a line of the engine. Returns the line without secrets."""
         # Of a line in which a progress bar was redrawn, what a terminal shows.
         shown = self._redacted(without_colors(line).rstrip("\r").rpartition("\r")[2])
-        fields = self._engine_lines.fields(shown)
+        fields = engine_fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")
             counts = _COUNTS.match(message)

@@ -189,17 +189,14 @@ class Middleware:
         while more:
             message = await receive()
             body += message.get("body", b"")
-            if message["type"] != "http.request" or len(body) > _LONGEST_BODY:
-                raise _BadStatus(400, f"the body is cut off, or above {_LONGEST_BODY} bytes")
-            more = message.get("more_body", False)
+            more = message.get("more_body", False) and len(body) <= _LONGEST_BODY
         try:
             part = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
-        except InvalidJson:
-            raise _BadStatus(400, "the body is not valid JSON") from None
-        numbers = part if isinstance(part, dict) else {}
-        offset, length = (numbers.get(key, -1) for key in ("offset", "length"))
-        is_range = len(numbers) == 2 and type(offset) is int and type(length) is int
-        if part != {} and not (is_range and offset >= 0 and 1 <= length <= LARGEST_PART):
+            offset, length = (part["offset"], part["length"]) if part != {} else (0, 1)
+            is_range = type(offset) is int and type(length) is int and len(part) in (0, 2)
+        except (InvalidJson, LookupError, TypeError):
+            offset = length = is_range = False
+        if not (is_range and offset >= 0 and 1 <= length <= LARGEST_PART):
             raise _BadStatus(
                 400, f'the body is neither {{}} nor an "offset" and a "length" up to {LARGEST_PART}'
             )
@@ -370,13 +367,12 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
     except NothingCompiled as error:
         raise _BadStatus(409, str(error)) from None
     except OSError as error:
-        why = f"the archive cannot be written: {error.strerror} ({LARGER_DISK})"
-        raise _BadStatus(500, why) from None
+        raise _BadStatus(500, f"the archive: {error.strerror} ({LARGER_DISK})") from None
     manifest = Manifest(
         key=place.name,
         subject=read(os.environ[SUBJECT_VARIABLE], SUBJECT_VARIABLE),
         seconds_cold=round(seconds_cold, 1),
         made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **packed._asdict(),
+        **packed,
     )
     return manifest.document()

@@ -112,12 +112,8 @@ class Supervisor:
                     "environment",
                 )  # fmt: skip
             except OSError as error:
-                too_long = error.errno == errno.E2BIG
-                return self._report_end(
-                    f"cannot start the engine: {error}", str(error),
-                    "shorten the variables" if too_long else "rebuild the image",
-                    "environment" if too_long else "image",
-                )  # fmt: skip
+                message = f"cannot start the engine: {error}"
+                return self._report_end(message, str(error), "rebuild the image", "image")
             try:
                 engine.run_until_end(selector)
             finally:

@@ -10,15 +10,14 @@ that is compiled. Unknown variables count: compiling once more is better than ru
 another configuration.
 
 An artifact is code that the engine runs, so only archives whose SHA-256 is in
-``PEAGLE_WARM_SHA256`` are restored. The other checks detect damage, not malicious code. An artifact
-is unpacked into a temporary folder and renamed, so it is complete or absent. Meanwhile the weights
-are read into the page cache.
+``PEAGLE_WARM_SHA256`` are restored. The other checks detect damage, not malicious code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import hashlib
 import io
@@ -30,13 +29,11 @@ import shutil
 import stat
 import subprocess
 import tarfile
-import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from peagle_serve.checkpoint import CONFIGURATIONS, is_folder_path, names_in
 from peagle_serve.contract import (
@@ -70,7 +67,7 @@ from peagle_serve.json_reader import (
     read_regular,
 )
 from peagle_serve.logs import Log, Redactor, is_secret, restored_text
-from peagle_serve.weights import artifact_folder, drafter_model, models_in
+from peagle_serve.weights import artifact_folder, drafter_model
 
 FOLDERS = {
     "VLLM_CACHE_ROOT": "vllm",
@@ -162,14 +159,12 @@ def manifest_of(document: Any, name: str) -> Manifest:
     values = document if isinstance(document, dict) else {}
     key, subject, digest = (values.get(field) for field in ("key", "subject", "sha256"))
     numbers: dict[str, Any] = {
-        field: values.get(field) for field in ("size", "files", "unpacked_bytes")
+        field: values.get(field) for field in ("size", "files", "unpacked_bytes", "seconds_cold")
     }
-    numbers["seconds_cold"] = values.get("seconds_cold", 0)
     wrong = [
         field
         for field, number in numbers.items()
-        if type(number) not in ((int, float) if field == "seconds_cold" else (int,))
-        or not 0 <= values.get(field, 0) <= 1 << 50
+        if type(number) not in (int, float) or not 0 <= number <= 1 << 50
     ]
     if values.get("format") != ARTIFACT_FORMAT:
         wrong.append("format")
@@ -193,86 +188,64 @@ _CLASSES = "vllm/modelinfos/"
 """vLLM's information about its own classes, which exists without compiled code."""
 
 
-class Packed(NamedTuple):
-    """An archive: its ``size`` and ``sha256``, and its content."""
-
-    size: int
-    sha256: str
-    files: int
-    unpacked_bytes: int
-
-
-def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
-    """Pack the caches in ``place`` into ``archive``, which is complete or absent.
+def pack(place: Path, archive: Path, secrets: Iterable[str]) -> dict[str, Any]:
+    """Pack the caches in ``place`` into ``archive``, which is complete or absent; the members of
+    its manifest that are about the archive.
 
     Skips files that contain one of ``secrets`` (vLLM stores the inputs of its keys), and files that
     the engine removes meanwhile. Raises NothingCompiled, OSError.
     """
-    paths: list[str] = []
+    hidden = [secret.encode() for secret in secrets]
+    written: list[str] = []
+    unpacked = 0
+    partial = archive.with_name(f"{archive.name}{_PARTIAL}")
+    try:
+        with partial.open("w+b") as file:
+            with (
+                gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as out,
+                tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as packed,
+            ):
+                for path in _cache_files(place):
+                    try:
+                        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                        with os.fdopen(os.open(place / path, flags), "rb") as stream:
+                            facts = os.fstat(stream.fileno())
+                            content = stream.read() if stat.S_ISREG(facts.st_mode) else None
+                    except OSError:
+                        continue  # it is gone
+                    if content is None or any(secret in content for secret in hidden):
+                        continue
+                    member = tarfile.TarInfo(path)
+                    member.size = len(content)
+                    # Rounded down: ninja, which builds FlashInfer's kernels, rebuilds files that
+                    # look newer than in its record.
+                    member.mtime = int(facts.st_mtime)
+                    member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
+                    packed.addfile(member, io.BytesIO(content))
+                    written.append(path)
+                    unpacked += member.size
+            if all(path.startswith(_CLASSES) for path in written):
+                raise NothingCompiled(
+                    "the engine has compiled nothing that may be shared (does it run with "
+                    "--enforce-eager?)"
+                )
+            size = file.tell()
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        partial.replace(archive)
+    finally:
+        partial.unlink(missing_ok=True)
+    return {"size": size, "sha256": digest, "files": len(written), "unpacked_bytes": unpacked}
+
+
+def _cache_files(place: Path) -> Iterator[str]:
     for name in sorted(FOLDERS.values()):
         for folder, below, files in os.walk(place / name):  # follows no link
             relative = Path(folder).relative_to(place).as_posix()
             below[:] = sorted(each for each in below if f"{relative}/{each}" not in _NO_CACHE)
-            names = sorted(file for file in files if not file.endswith(_LEFT_OUT))
-            paths += [f"{relative}/{file}" for file in names]
-    if all(path.startswith(_CLASSES) for path in paths):
-        raise NothingCompiled("the engine has compiled nothing (does it run with --enforce-eager?)")
-    descriptor, temporary = tempfile.mkstemp(prefix=archive.name, dir=archive.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            packed = _write_archive(stream, place, paths, [secret.encode() for secret in secrets])
-        os.replace(temporary, archive)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return packed
-
-
-def _write_archive(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) -> Packed:
-    written: list[str] = []
-    unpacked = 0
-    hashed = _Hashed(file)
-    with (
-        gzip.GzipFile(filename="", fileobj=hashed, mode="wb", compresslevel=_LEVEL, mtime=0) as out,
-        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in paths:
-            try:
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-                with os.fdopen(os.open(place / path, flags), "rb") as stream:
-                    facts = os.fstat(stream.fileno())
-                    content = stream.read() if stat.S_ISREG(facts.st_mode) else None
-            except OSError:
-                continue  # it is gone
-            if content is None or any(secret in content for secret in hidden):
-                continue
-            member = tarfile.TarInfo(path)
-            member.size = len(content)
-            # Rounded down: ninja, which builds FlashInfer's kernels, rebuilds files that look newer
-            # than in its record.
-            member.mtime = int(facts.st_mtime)
-            member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
-            archive.addfile(member, io.BytesIO(content))
-            written.append(path)
-            unpacked += member.size
-    if all(path.startswith(_CLASSES) for path in written):
-        raise NothingCompiled(
-            "every compiled file contains the value of a secret variable, or was removed"
-        )
-    return Packed(hashed.size, hashed.hash.hexdigest(), len(written), unpacked)
-
-
-class _Hashed(io.RawIOBase):
-    def __init__(self, file: IO[bytes]) -> None:
-        self.size = 0
-        self.hash = hashlib.sha256()
-        self._file = file
-
-    def write(self, content: Any) -> int:
-        self.hash.update(content)
-        self.size += len(content)
-        return self._file.write(content)
+            yield from (
+                f"{relative}/{file}" for file in sorted(files) if not file.endswith(_LEFT_OUT)
+            )
 
 
 _UNREADABLE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, RecursionError)
@@ -436,12 +409,6 @@ def device_text(device: Any) -> str:
     return str(facts.get("cpu") or "")
 
 
-def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
-    """The parts in which another subject differs from ``subject``."""
-    theirs = other if isinstance(other, dict) else {}
-    return [part for part, value in subject.items() if theirs.get(part) != value]
-
-
 _USER = os.geteuid()
 _SHARED = "/tmp"  # nosec B108 # a folder there must be this user's own
 _PRIVATE = 0o700
@@ -471,8 +438,6 @@ def make_cache_folder(environment: Mapping[str, str]) -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=_PRIVATE)
         facts = path.lstat()
-        if stat.S_ISREG(facts.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         is_private = facts.st_uid == _USER and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         is_named = environment.get(CACHE_VARIABLE) and path == folder.parent
         if not (is_private or is_named):
@@ -502,15 +467,13 @@ def prepare(
     try:
         return _restored(environment, chosen, log)
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = f"copy the artifact again, or set {CACHE_VARIABLE} to a writable folder of this user"
-        fix = LARGER_DISK if is_full else fix
-        reason = f"{error.filename or cache_folder(environment)}: {error.strerror} ({fix})"
+        fix = f"copy the artifact again, or set {CACHE_VARIABLE} to a folder with free space"
+        place = error.filename or cache_folder(environment)
+        _log_cold(log, f"{place}: {error.strerror} ({fix})")
     except (Damaged, UnknownDevice) as error:
-        reason = str(error)
+        _log_cold(log, str(error))
     except Exception as error:  # a damaged artifact must never stop the engine
-        reason = f"{type(error).__name__}: {error}"
-    _log_cold(log, reason)
+        _log_cold(log, f"{type(error).__name__}: {error}")
     return {}
 
 
@@ -530,9 +493,7 @@ def _restored(
         raise Damaged(f"{WARM_FOLDER_VARIABLE} is {folder}, which does not exist")
     names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
-        reason = f"{folder} holds no artifact"
-        log.info(f"no warm start: {reason}", event="warm-start", restored=False, reason=reason)
-        return {}
+        raise Damaged(f"{folder} holds no artifact")
     pins = read_pins(environment)
     if not pins:
         raise Damaged(
@@ -552,7 +513,6 @@ def _restored(
         )
     cache = make_cache_folder(environment)
     begin = time.monotonic()
-    read_ahead(path for path in models_in(chosen).values() if is_folder_path(path))
     is_fresh = restore(manifest, folder, cache)
     fields = {
         "key": key,
@@ -566,21 +526,16 @@ def _restored(
     return cache_variables(cache / key, environment, "cpu" in subject["device"])
 
 
-_MOST_COMPARED = 100
-
-
 def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> None:
     """Write how the most similar artifact differs. Raises Damaged if none is readable."""
     compared: list[tuple[int, str, list[str]]] = []
-    problem = ""
-    for name in sorted(names)[:_MOST_COMPARED]:
-        try:
-            apart = differences(subject, read_manifest(folder / name).subject)
+    for name in names:
+        with contextlib.suppress(Damaged, OSError):
+            other = read_manifest(folder / name).subject
+            apart = [part for part, value in subject.items() if other.get(part) != value]
             compared.append((len(apart), name.removesuffix(MANIFEST_SUFFIX), apart))
-        except (Damaged, OSError) as error:
-            problem = problem or str(error)
     if not compared:
-        raise Damaged(f"{folder} holds no readable artifact: {problem}")
+        raise Damaged(f"{folder} holds no readable artifact")
     _, key, apart = min(compared)
     reason = f"no artifact in {folder} matches this container; {key} has another {', '.join(apart)}"
     _log_cold(log, reason, nearest=key, differences=apart)
@@ -598,8 +553,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     place = cache / key_of(subject)
     try:
         make_cache_folder(environment)
-        if place.exists():
-            _remove(place)
+        shutil.rmtree(place, ignore_errors=True)
         archive_of(place).unlink(missing_ok=True)
         place.mkdir()
     except OSError as error:
@@ -607,8 +561,6 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
             f"set {CACHE_VARIABLE} to a writable folder of this user",
         ) from None
-    if elsewhere := sorted(filter(environment.get, FOLDERS)):
-        log.warning(f"not collected, because their folders are set: {', '.join(elsewhere)}")
     if environment.get("VLLM_API_KEY") or environment.get(f"{PREFIX}API_KEY"):
         log.warning(
             "the API key is part of the keys of vLLM's caches: this artifact only helps engines "
@@ -625,91 +577,34 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
 
 _PARTIAL = ".partial"
 _MARK = "restored.json"
-_ABANDONED_SECONDS = 3600.0
-"""A partial folder of this age is abandoned."""
-_TRIES = 3
 
 
 def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
     """Unpack the artifact to ``cache/<key>``. False if that was done before, also by another
     process at the same time. Raises Damaged, OSError; then nothing is left."""
     place, mark = cache / manifest.key, {"sha256": manifest.sha256}
-
-    def is_restored() -> bool:
-        try:
-            return bool(read_file(place / _MARK) == mark)
-        except (OSError, InvalidJson):
-            return False
-
-    if is_restored():
-        return False
     cache.mkdir(parents=True, exist_ok=True)
-    with _temporary_folder(cache, manifest.key) as folder:
-        free = shutil.disk_usage(cache).free
-        if free < manifest.unpacked_bytes:
+    lock = os.open(cache, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError, InvalidJson):
+            if read_file(place / _MARK) == mark:
+                return False
+        if (free := shutil.disk_usage(cache).free) < manifest.unpacked_bytes:
             raise Damaged(
                 f"{cache} has {free / 1e6:.1f} MB free, and {manifest.unpacked_bytes / 1e6:.1f} MB "
                 f"are needed ({LARGER_DISK})"
             )
-        unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
-        (folder / _MARK).write_text(json.dumps(mark), encoding="ascii")
-        for _ in range(_TRIES):
-            with contextlib.suppress(OSError):
-                os.rename(folder, place)
-                return True
-            if is_restored():
-                return False
-            _remove(place)
-    raise Damaged(f"{place} keeps being changed by other processes")
-
-
-@contextlib.contextmanager
-def _temporary_folder(cache: Path, key: str) -> Iterator[Path]:
-    """A new folder beside the folders of the keys, removed at the end unless it was renamed.
-    Abandoned ones are removed too."""
-    for left in cache.glob(f"*{_PARTIAL}"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
-                shutil.rmtree(left)
-    folder = Path(tempfile.mkdtemp(prefix=f"{key}.", suffix=_PARTIAL, dir=cache))
-    try:
-        yield folder
+        partial = cache / f"{manifest.key}{_PARTIAL}"
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        try:
+            partial.mkdir()
+            unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, partial)
+            (partial / _MARK).write_text(json.dumps(mark), encoding="ascii")
+            shutil.rmtree(place, ignore_errors=True)  # another archive, or half of one
+            partial.rename(place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove(place: Path) -> None:
-    """Remove a key's folder atomically. Raises OSError."""
-    with (
-        _temporary_folder(place.parent, place.name) as folder,
-        contextlib.suppress(FileNotFoundError),
-    ):
-        os.rename(place, folder / place.name)
-
-
-_STEP = 128 * 1024
-"""Bytes per call: the kernel reads at most one read-ahead window for each."""
-
-
-def read_ahead(folders: Iterable[str]) -> threading.Thread:
-    """Start reading the weights in ``folders``, up to half of the free memory, in a thread that
-    needs no join and may fail silently."""
-    free = 0
-    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-
-    def read(paths: list[str], limit: int) -> None:
-        for path in paths:
-            with contextlib.suppress(OSError):
-                for file in sorted(Path(path).glob("*.safetensors")):
-                    with file.open("rb") as stream:
-                        size = min(os.fstat(stream.fileno()).st_size, max(limit, 0))
-                        limit -= size
-                        for begin in range(0, size, _STEP):
-                            advice = os.POSIX_FADV_WILLNEED
-                            os.posix_fadvise(stream.fileno(), begin, _STEP, advice)
-
-    thread = threading.Thread(target=read, args=(list(folders), free * 512), daemon=True)
-    thread.start()
-    return thread
+        os.close(lock)
+    return True

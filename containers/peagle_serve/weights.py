@@ -1,6 +1,4 @@
-"""Which weights vLLM loads; whether they exist, can be streamed, and are those of the plan.
-
-vLLM reports a missing model after its imports, and a missing streamer after loading the target.
+"""Which weights vLLM loads; whether they exist, and are those of the plan.
 
 `peagle weights sync` writes a manifest beside the folders of target and drafter, and a deploy pins
 its SHA-256 in ``PEAGLE_WEIGHTS_SHA256``. Names and sizes are compared at every start, contents with
@@ -16,7 +14,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,31 +139,6 @@ def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
     return {VOCABULARY_VARIABLE: folder} if VOCABULARY_FILE in names_in(Path(folder)) else {}
 
 
-_STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
-"""Values of vLLM's ``--load-format`` for ``s3://``; the first is its default for such a target."""
-_PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
-
-
-def check_streamer(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment for an ``s3://`` URI that this vLLM cannot load."""
-    streamed = {where: path for where, path in models_in(environment).items() if is_s3_uri(path)}
-    if not streamed:
-        return
-    where, path = next(iter(streamed.items()))
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise InvalidEnvironment(
-            f"{where} is {path}, but this image has no {missing[0]} to stream it",
-            "use an image with runai-model-streamer[s3], or mount the weights",
-        )
-    load_format = environment.get(LOAD_FORMAT, "auto").strip()
-    if load_format not in _STREAMERS and (load_format != "auto" or MODEL not in streamed):
-        raise InvalidEnvironment(
-            f"{where} is {path}, which {LOAD_FORMAT} {load_format} cannot load",
-            f"set {LOAD_FORMAT}={_STREAMERS[0]}",
-        )
-
-
 _FORMAT = 1
 _CHUNK = 1 << 20
 _THREADS = 8
@@ -198,16 +170,16 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
     manifest = mount / WEIGHTS_MANIFEST
     folders = _read_manifest(manifest, pin)
     named = {**models_in(environment), _TOKENIZER: environment.get(_TOKENIZER, "")}
+    root = mount.resolve()
     for where, path in named.items():
-        # A link counts as the folder where it is, and as the one it leads to.
-        for real in (os.path.abspath, os.path.realpath) if is_folder_path(path) else ():
-            folder, root = Path(real(path)), Path(real(mount))
-            part = folder.relative_to(root).parts[:1] if folder.is_relative_to(root) else None
-            if part is not None and (not part or part[0] not in folders):
-                raise InvalidEnvironment(
-                    f"{where} is {path}, which {manifest} does not list",
-                    "copy these weights with `peagle weights sync` too, and deploy again",
-                )
+        folder = Path(path).resolve()
+        if not (is_folder_path(path) and folder.is_relative_to(root)):
+            continue
+        if not folder.relative_to(root).parts or folder.relative_to(root).parts[0] not in folders:
+            raise InvalidEnvironment(
+                f"{where} is {path}, which {manifest} does not list",
+                "copy these weights with `peagle weights sync` too, and deploy again",
+            )
     for role, files in folders.items():
         _compare_sizes(mount / role, files)
     if verify == FULL:

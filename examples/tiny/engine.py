@@ -89,11 +89,11 @@ class Server:
         """vLLM's speculation counters; names of those by position end in _0, _1, ..."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as reply:  # nosec B310 # our own engine
             page = reply.read().decode()
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         for name, labels, value in COUNTER.findall(page):
             position = POSITION.search(labels)
-            found[f"{name}_{position[1]}" if position else name] = float(value)
-        return found
+            counters[f"{name}_{position[1]}" if position else name] = float(value)
+        return counters
 
     def _post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
         data = json.dumps(body).encode()

@@ -122,7 +122,7 @@ class PairFolder:
             if name not in _NOT_FOR_CONTAINER
         }
         inherited = os.environ.get("PYTHONPATH")
-        own = {"stem": str(self.folder / "tmp" / "probe"), "own": self._setting().own()}
+        probe_settings = {"stem": str(self.folder / "tmp" / "probe"), "own": self._setting().own()}
         return {
             **variables,
             "CUDA_VISIBLE_DEVICES": gpu,
@@ -130,18 +130,18 @@ class PairFolder:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), inherited])),
             # The head keeps its own embedding, as the published heads do.
             "SM_VLLM_WORKER_EXTENSION_CLS": probe.EXTENSION,
-            probe.VARIABLE: json.dumps(own),
+            probe.VARIABLE: json.dumps(probe_settings),
         }
 
     def _setting(self) -> Setting:
         return Setting(self.pair, "p-eagle", CARD_K[self.pair])
 
     def _speculation(self) -> dict[str, Any]:
-        own = {"model": "/opt/ml/model/drafter"}
+        settings = {"model": "/opt/ml/model/drafter"}
         if self.pair == TINY_PAIR:
             own_k = {"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": True}
-            return {**own_k, **own}
-        return {**(speculation(self._setting()) or {}), **own}
+            return {**own_k, **settings}
+        return {**(speculation(self._setting()) or {}), **settings}
 
 
 def folder_sizes(folder: Path, depth: int, since: float = 0.0) -> dict[str, int]:
@@ -150,7 +150,7 @@ def folder_sizes(folder: Path, depth: int, since: float = 0.0) -> dict[str, int]
     Largest first. With ``since`` (a Unix time) only files that were written later; restored files
     keep their older times.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for path in folder.rglob("*"):
         try:
             facts = path.lstat()
@@ -158,8 +158,8 @@ def folder_sizes(folder: Path, depth: int, since: float = 0.0) -> dict[str, int]
             continue
         if stat.S_ISREG(facts.st_mode) and facts.st_mtime >= since:
             name = "/".join(path.relative_to(folder).parts[:depth])
-            found[name] = found.get(name, 0) + facts.st_size
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            sizes[name] = sizes.get(name, 0) + facts.st_size
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
 class NotReady(Exception):

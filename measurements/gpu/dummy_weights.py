@@ -13,7 +13,7 @@ SERIALIZATION = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 """Environment in which vLLM sends a function to its worker (``experts_touched``)."""
 
 
-def keep_own_tensors(own: tuple[str, ...]) -> None:
+def keep_own_tensors(names: tuple[str, ...]) -> None:
     """Make a head with dummy weights keep these tensors, as if its checkpoint contained them.
 
     Dummy weights of one shape are equal, and vLLM shares equal tensors, so one row of the head's
@@ -28,10 +28,10 @@ def keep_own_tensors(own: tuple[str, ...]) -> None:
         remove_biases(model)
         if "Eagle3" not in type(model).__name__:
             return
-        if "embed_tokens" in own:
+        if "embed_tokens" in names:
             model.has_own_embed_tokens = True
             model.model.embed_tokens.weight.data[:1].add_(1)
-        if "lm_head" in own:
+        if "lm_head" in names:
             model.has_own_lm_head = True
             model.lm_head.weight.data[:1].add_(1)
 
@@ -76,8 +76,8 @@ def experts_touched(llm: Any, tokens: int) -> float | None:
     From the embeddings alone: with dummy weights a layer adds less to them than bfloat16 resolves.
     ``None`` for a target without experts. Needs ``SERIALIZATION`` in the engine's environment.
     """
-    found: list[float | None] = llm.apply_model(partial(_experts_touched, tokens=tokens))
-    return found[0]
+    counts: list[float | None] = llm.apply_model(partial(_experts_touched, tokens=tokens))
+    return counts[0]
 
 
 def _experts_touched(model: Any, tokens: int) -> float | None:

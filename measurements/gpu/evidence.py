@@ -113,8 +113,10 @@ def merge_rows(document: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, An
         if "device" in document and devices - {document["device"]}:
             raise ValueError(f"{raw['name']} is from {devices}, not from {document['device']}")
         if raw.get("vllm", version).partition("+")[0] != version:
-            found = raw["vllm"]
-            raise ValueError(f"{raw['name']} is from vLLM {found}, the evidence from {version}")
+            measured_version = raw["vllm"]
+            raise ValueError(
+                f"{raw['name']} is from vLLM {measured_version}, the evidence from {version}"
+            )
         row = _finished({**raw, "host": raw.get("host", host)})
         if row is None:
             continue
@@ -250,8 +252,8 @@ def acceptance_is_imposed(row: Row) -> bool:
     if not row.get("imposed_rates"):
         return True
     expected = 1 + sum(row["imposed_rates"])
-    found: float = load.fastest(row["tries"])["acceptance_length"]
-    return abs(found - expected) <= 0.3 * expected
+    length: float = load.fastest(row["tries"])["acceptance_length"]
+    return abs(length - expected) <= 0.3 * expected
 
 
 def is_disturbed(row: Row, rows: Sequence[Row]) -> bool:
@@ -267,7 +269,7 @@ def is_disturbed(row: Row, rows: Sequence[Row]) -> bool:
         return True
     if row["concurrency"] != 1:
         return False
-    same = (one for one in rows if all(one[key] == row[key] for key in _ENGINE_AND_LOAD))
+    same = (other for other in rows if all(other[key] == row[key] for key in _ENGINE_AND_LOAD))
     return _median_itl(row) > (1 + DISTURBED) * min(map(_median_itl, same))
 
 

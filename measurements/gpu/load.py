@@ -132,10 +132,10 @@ def fastest(tries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Other work on the host and vLLM's compilation of kernels for a new shape of batch (about 1 s
     each) only slow a repetition down, so the fastest is nearest to an undisturbed, warm engine.
     """
-    best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    best = max(tries, key=lambda attempt: float(attempt["output_tokens_per_second"]))
     return {
         "output_tokens_per_second": best["output_tokens_per_second"],
-        "low": min(one["output_tokens_per_second"] for one in tries),
+        "low": min(attempt["output_tokens_per_second"] for attempt in tries),
         "high": best["output_tokens_per_second"],
         "repetitions": len(tries),
         "acceptance_length": best["acceptance_length"],
@@ -150,7 +150,7 @@ def repeated(once: Callable[[], dict[str, Any]], workload: Workload) -> list[dic
     tries: list[dict[str, Any]] = []
     while len(tries) < maximum:
         tries.append(once())
-        speeds = [one["output_tokens_per_second"] for one in tries]
+        speeds = [attempt["output_tokens_per_second"] for attempt in tries]
         narrow = max(speeds) - min(speeds) <= INTERVAL * statistics.median(speeds)
         if len(tries) >= minimum and (narrow or time.perf_counter() >= end):
             break
@@ -240,8 +240,8 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
         return {}
     several = values if len(values) > 1 else [*values, *values]
     cuts = statistics.quantiles(several, n=100, method="inclusive")
-    found = {f"p{percent}": round(cuts[percent - 1], 6) for percent in PERCENTILES}
-    return {"mean": round(statistics.fmean(values), 6), **found}
+    result = {f"p{percent}": round(cuts[percent - 1], 6) for percent in PERCENTILES}
+    return {"mean": round(statistics.fmean(values), 6), **result}
 
 
 def counters(llm: Any) -> dict[str, int]:

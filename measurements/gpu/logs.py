@@ -28,9 +28,9 @@ _NUMBERS = {
 
 def engine_numbers(text: str) -> dict[str, Any]:
     """The engine's own numbers about memory and start-up, and whether it found compiled code."""
-    found = {key: re.search(pattern, text) for key, pattern in _NUMBERS.items()}
+    matches = {key: re.search(pattern, text) for key, pattern in _NUMBERS.items()}
     numbers: dict[str, Any] = {
-        key: float(match[1].replace(",", "")) for key, match in found.items() if match
+        key: float(match[1].replace(",", "")) for key, match in matches.items() if match
     }
     if "AOT compil" in text:
         numbers["compiled_before"] = "saved AOT compiled function" not in text

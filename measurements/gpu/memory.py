@@ -153,9 +153,9 @@ def summary(row: dict[str, Any]) -> str:
     return f"{row['name']}: {' '.join(numbers)} | {end}"
 
 
-def remaining(out: Path, only: str, known: set[str]) -> list[Setting]:
+def remaining(out: Path, only: str, measured: set[str]) -> list[Setting]:
     """The settings to measure: those that neither the folder nor ``known`` has."""
-    done = {row["name"] for row in evidence.rows_of([out]) if "error" not in row} | known
+    done = {row["name"] for row in evidence.rows_of([out]) if "error" not in row} | measured
     return [row for row in memory_settings() if row.name not in done and re.search(only, row.name)]
 
 
@@ -296,8 +296,8 @@ def main() -> None:
         document = document or evidence.new_memory_document(rows)
         evidence.write(options.evidence, evidence.merge_rows(document, rows))
         return
-    known = set() if options.again else evidence.measured(document)
-    todo = remaining(options.out, options.only, known)
+    measured = set() if options.again else evidence.measured(document)
+    todo = remaining(options.out, options.only, measured)
     if options.list:
         print("\n".join(row.name for row in todo))
         return

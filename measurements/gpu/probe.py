@@ -37,13 +37,13 @@ class Probe:
         path.write_text(json.dumps(self.facts, default=str))
 
 
-def announce(stem: Path, own: Iterable[str]) -> dict[str, Any]:
+def announce(stem: Path, names: Iterable[str]) -> dict[str, Any]:
     """Configure the probe through the environment; returns the engine argument that loads it."""
-    os.environ[VARIABLE] = json.dumps({"stem": str(stem.resolve()), "own": list(own)})
+    os.environ[VARIABLE] = json.dumps({"stem": str(stem.resolve()), "own": list(names)})
     return {"worker_extension_cls": EXTENSION}
 
 
-def install(stem: Path, own: Iterable[str]) -> None:
+def install(stem: Path, names: Iterable[str]) -> None:
     """Wrap the worker's steps: once per process, before the worker creates its device."""
     from vllm.v1.worker.gpu_worker import Worker
 
@@ -56,7 +56,7 @@ def install(stem: Path, own: Iterable[str]) -> None:
         ("compile_or_warm_up_model", _after_warm_up),
     ):
         _wrap(Worker, step, probe, after)
-    keep_own_tensors(tuple(own))
+    keep_own_tensors(tuple(names))
 
 
 def _wrap(owner: Any, step: str, probe: Probe, after: Callable[[Any, Facts, Any], None]) -> None:
@@ -133,12 +133,12 @@ def _watch_loading(worker: Any, facts: Facts) -> None:
 
 def _storages(model: Any) -> dict[int, tuple[int, str]]:
     """The storages of a model's tensors: address -> (bytes, first name)."""
-    found: dict[int, tuple[int, str]] = {}
+    storages: dict[int, tuple[int, str]] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.device.type == "cuda":
             storage = tensor.untyped_storage()
-            found.setdefault(storage.data_ptr(), (storage.nbytes(), name))
-    return found
+            storages.setdefault(storage.data_ptr(), (storage.nbytes(), name))
+    return storages
 
 
 def _part(name: str) -> str:

@@ -76,20 +76,20 @@ def warm_summary(runs: dict[str, Document]) -> list[Document]:
         for start in run["starts"]
         if "error" not in start
     }
-    found = []
+    rows = []
     for (step, pair, kind), seconds in by.items():
         cold = by.get((step, pair, "cold")) or by.get(("first", pair, "cold"))
         if kind != "cold" and cold:
-            own = (step, pair, "cold") in by
+            is_cold = (step, pair, "cold") in by
             faster = {
                 name: round(cold[name] / value, 2)
                 for name, value in seconds.items()
                 if name in cold and value
             }
-            found.append({"pair": pair, "machine": step, "kind": kind, "warm": seconds,
-                          "cold": cold, "cold_machine": step if own else "first",
+            rows.append({"pair": pair, "machine": step, "kind": kind, "warm": seconds,
+                          "cold": cold, "cold_machine": step if is_cold else "first",
                           "times_faster": faster})  # fmt: skip
-    return found
+    return rows
 
 
 def start_times(start: Document) -> dict[str, float]:

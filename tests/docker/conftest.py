@@ -36,15 +36,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(scope="session")
 def docker(_nothing_of_this_machine: None) -> Docker:
     """An engine that answers, the base, and the CPU engine's packages."""
-    found = Docker()
+    engine = Docker()
     try:
-        found.check()
+        engine.check()
         engine_packages(DEFAULT_VLLM)
-        if found.inspect("image", BASE) is None:
+        if engine.inspect("image", BASE) is None:
             raise PeagleError(f"there is no image {BASE}", ".ci/docker-engine base")
     except PeagleError as error:
         pytest.skip(_WHY or str(error))
-    return found
+    return engine
 
 
 @pytest.fixture(scope="session")

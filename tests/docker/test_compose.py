@@ -23,7 +23,7 @@ from peagle.engine.runner import LocalOptions, run_arguments
 from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
-from peagle.render.formats.compose import CACHE_VOLUME, ComposeService, compose_text
+from peagle.render.formats.compose import CACHE_VOLUME, compose_text
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
@@ -77,13 +77,13 @@ def _container_of(docker: Docker, service: str) -> str:
 def _healthy(docker: Docker, container: str) -> dict[str, Any]:
     until = time.monotonic() + START_SECONDS
     while True:
-        found = docker.inspect("container", container)
-        assert found is not None
-        ((published,),) = found["HostConfig"]["PortBindings"].values()
+        described = docker.inspect("container", container)
+        assert described is not None
+        ((published,),) = described["HostConfig"]["PortBindings"].values()
         if is_healthy(int(published["HostPort"])):
-            return found
+            return described
         log = docker.run("logs", "--tail", "20", container, doing="reading the log")
-        assert found["State"]["Running"], log
+        assert described["State"]["Running"], log
         assert time.monotonic() < until, log
         time.sleep(0.2)
 
@@ -123,8 +123,8 @@ def test_it_may_do_what_the_container_of_local_up_may(
     finally:
         docker.run("rm", "--volumes", made, doing="removing it")
     assert ours is not None
-    given, expected = _settings_of(running), _settings_of(ours)
-    assert given == expected
+    compose, expected = _settings_of(running), _settings_of(ours)
+    assert compose == expected
     assert expected["HostConfig"]["ReadonlyRootfs"] is True
     assert expected["HostConfig"]["CapDrop"] == ["ALL"]
     assert expected["Mounts"]["/var/cache/peagle"] == ("volume", CACHE_VOLUME, True)
@@ -134,11 +134,11 @@ def _settings_of(container: dict[str, Any]) -> dict[str, Any]:
     """What decides over a container, without names and the order of lists."""
     settings, config = container["HostConfig"], container["Config"]
     mounts = {
-        one["Destination"]: (one["Type"], one.get("Name") or one["Source"], one["RW"])
-        for one in container["Mounts"]
+        mount["Destination"]: (mount["Type"], mount.get("Name") or mount["Source"], mount["RW"])
+        for mount in container["Mounts"]
     }
     bare = {name: settings[name] or None for name in SAME}
-    bare["SecurityOpt"] = [one.replace(":true", "") for one in settings["SecurityOpt"]]
+    bare["SecurityOpt"] = [mount.replace(":true", "") for mount in settings["SecurityOpt"]]
     return {
         "HostConfig": bare,
         "Mounts": mounts,
@@ -173,12 +173,13 @@ def test_compose_reads_every_value_as_it_is(
     folder = tmp_path / "a \"b\" $HOME 'c' é:ro,x"
     folder.mkdir()
     (folder / "there").touch()
-    given = {"NASTY": "$HOME ${A:-b} $$x 'it''s' \"q\" \\\n# no\n: - {é} `c`\ty", "TYPED": "1e3"}
-    service = ComposeService(
-        "nasty", image["name"], given, {"/mnt/x": str(folder)}, "127.0.0.1:0", 60
-    )
+    values = {"NASTY": "$HOME ${A:-b} $$x 'it''s' \"q\" \\\n# no\n: - {é} `c`\ty", "TYPED": "1e3"}
     file = tmp_path / "compose.yaml"
-    file.write_text(compose_text(service, "nasty"))
+    text = compose_text(
+        "nasty", name="nasty", image=image["name"], environment=values,
+        mounts={"/mnt/x": str(folder)}, address="127.0.0.1:0", start_seconds=60,
+    )  # fmt: skip
+    file.write_text(text)
     program = "import json, os; print(json.dumps([dict(os.environ), os.listdir('/mnt/x')]))"
     command = [*compose, "--file", str(file)]
     try:
@@ -189,7 +190,7 @@ def test_compose_reads_every_value_as_it_is(
         _run([*command, "down"])
     assert done.returncode == 0, done.stderr
     environment, files = json.loads(done.stdout)
-    assert {name: environment[name] for name in given} == given
+    assert {name: environment[name] for name in values} == values
     assert files == ["there"]
 
 

@@ -83,15 +83,15 @@ def test_an_answer_is_streamed_and_its_drafts_are_accepted(running: dict[str, An
 def test_only_this_machine_reaches_it_and_it_may_do_little(
     running: dict[str, Any], docker: Docker
 ) -> None:
-    found = docker.inspect("container", running["container"])
-    assert found is not None
-    settings = found["HostConfig"]
+    described = docker.inspect("container", running["container"])
+    assert described is not None
+    settings = described["HostConfig"]
     (published,) = settings["PortBindings"]["8080/tcp"]
     assert published == {"HostIp": "127.0.0.1", "HostPort": str(running["port"])}
     assert settings["ReadonlyRootfs"] is True
     assert settings["CapDrop"] == ["ALL"]
-    assert found["Config"]["User"] == "10001:10001"
-    assert not any(name.startswith("AWS_") for name in found["Config"]["Env"])
+    assert described["Config"]["User"] == "10001:10001"
+    assert not any(name.startswith("AWS_") for name in described["Config"]["Env"])
 
 
 def test_list_and_logs_know_it(running: dict[str, Any], peagle: Peagle) -> None:
@@ -106,21 +106,24 @@ def test_the_compose_file_does_the_same(
     done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker",
                   "--emit-compose", "-", "--port", str(running["port"]))  # fmt: skip
     service = yaml.safe_load(done.stdout)["services"][running["container"]]
-    found = docker.inspect("container", running["container"])
-    assert found is not None
-    given = {f"{name}={value}" for name, value in service["environment"].items()}
-    assert given <= set(found["Config"]["Env"])
+    described = docker.inspect("container", running["container"])
+    assert described is not None
+    environment = {f"{name}={value}" for name, value in service["environment"].items()}
+    assert environment <= set(described["Config"]["Env"])
     assert service["ports"] == [f"127.0.0.1:{running['port']}:8080"]
-    mounted = {mount["Destination"] for mount in found["Mounts"]}
-    assert {one["target"] for one in service["volumes"]} == mounted
+    mounted = {mount["Destination"] for mount in described["Mounts"]}
+    assert {volume["target"] for volume in service["volumes"]} == mounted
 
 
 def test_the_container_knows_its_image_and_down_lets_an_answer_finish(
     running: dict[str, Any], peagle: Peagle, docker: Docker
 ) -> None:
-    found = docker.inspect("container", running["container"])
-    assert found is not None
-    assert any(one.startswith("PEAGLE_IMAGE_DIGEST=sha256:") for one in found["Config"]["Env"])
+    described = docker.inspect("container", running["container"])
+    assert described is not None
+    assert any(
+        variable.startswith("PEAGLE_IMAGE_DIGEST=sha256:")
+        for variable in described["Config"]["Env"]
+    )
     command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
     with asked(running["port"], max_tokens=1200, ignore_eos=True) as reply:
         first = reply.read1()

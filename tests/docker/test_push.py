@@ -94,9 +94,9 @@ def context_tar(dockerfile: bytes) -> bytes:
 def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
     registry: str, small: str, peagle: Peagle, tmp_path: Path
 ) -> None:
-    own = tmp_path / "docker-config"
-    own.mkdir()
-    place = {**os.environ, "PEAGLE_HOME": str(tmp_path / "home"), "DOCKER_CONFIG": str(own),
+    settings = tmp_path / "docker-config"
+    settings.mkdir()
+    place = {**os.environ, "PEAGLE_HOME": str(tmp_path / "home"), "DOCKER_CONFIG": str(settings),
              "TMPDIR": str(tmp_path)}  # fmt: skip
     try:
         done = peagle("image", "push", small, "--sandbox", "--registry", registry, "--json",
@@ -106,7 +106,7 @@ def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
         assert address == f"{registry}/peagle-push-test"
         port = int(registry.rpartition(":")[2])
         assert status(port, f"/v2/peagle-push-test/manifests/{digest}") == http.HTTPStatus.OK
-        assert list(own.iterdir()) == []
+        assert list(settings.iterdir()) == []
         kept = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert not any(PASSWORD.encode() in path.read_bytes() for path in kept)
         removed = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)

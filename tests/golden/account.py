@@ -168,8 +168,11 @@ class Account:
     def _answering(self) -> Iterator[None]:
         """Sessions of botocore that are created within the block reach this account."""
         usual: list[Any] = botocore.handlers.BUILTIN_HANDLERS
-        own: list[Any] = [("provide-client-params", self._remember), ("before-call", self._answer)]
-        with replaced(botocore.handlers, BUILTIN_HANDLERS=[*usual, *own]):
+        handlers: list[Any] = [
+            ("provide-client-params", self._remember),
+            ("before-call", self._answer),
+        ]
+        with replaced(botocore.handlers, BUILTIN_HANDLERS=[*usual, *handlers]):
             yield
 
     def _remember(self, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
@@ -200,8 +203,8 @@ def masked(document: Any) -> Any:
     """The recording with fingerprints as numbers, in the order in which they appear."""
     numbers: dict[str, int] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return f"<{numbers.setdefault(found[0], len(numbers) + 1)}>"
+    def number(match: re.Match[str]) -> str:
+        return f"<{numbers.setdefault(match[0], len(numbers) + 1)}>"
 
     return json.loads(_FINGERPRINT.sub(number, json.dumps(document)))
 
@@ -229,7 +232,7 @@ def as_set(calls: list[tuple[str, Any]]) -> list[list[Any]]:
     texts = {
         json.dumps([operation, shown(_timeless(parameters))]) for operation, parameters in calls
     }
-    return [json.loads(one) for one in sorted(texts)]
+    return [json.loads(text) for text in sorted(texts)]
 
 
 def _timeless(parameters: Mapping[str, Any]) -> dict[str, Any]:

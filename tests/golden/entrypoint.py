@@ -141,7 +141,7 @@ def record(folder: Path) -> dict[str, Any]:
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(content, encoding="utf-8")
     (folder / "empty").mkdir()
-    return {name: _started(folder, given) for name, given in ENVIRONMENTS.items()}
+    return {name: _started(folder, variables) for name, variables in ENVIRONMENTS.items()}
 
 
 def _started(folder: Path, variables: dict[str, str]) -> dict[str, Any]:

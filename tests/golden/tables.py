@@ -35,13 +35,13 @@ def _speeds() -> list[str]:
 
 
 def _memory() -> dict[str, Any]:
-    found = {}
+    table = {}
     for row in rows():
         gib, share = off(row, row.compiled)
-        found[f"{row.name}, {row.case.engine.kv_cache_dtype}, K={row.case.engine.k}"] = {
+        table[f"{row.name}, {row.case.engine.kv_cache_dtype}, K={row.case.engine.k}"] = {
             "kv_gib": round(row.kv_gib, 3),
             "off_gib": round(gib, 3),
             "tokens": row.tokens,
             "off_tokens": round(share, 4),
         }
-    return found
+    return table

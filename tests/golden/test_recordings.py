@@ -11,7 +11,9 @@ from tests.golden.recordings import recorders, written
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [one for one in recorders() if one != "interruptions"])
+@pytest.mark.parametrize(
+    "name", [recording for recording in recorders() if recording != "interruptions"]
+)
 def test_it_is_as_recorded(name: str, tmp_path: Path) -> None:
     assert_golden(f"{name}.json", written(name, tmp_path))
 

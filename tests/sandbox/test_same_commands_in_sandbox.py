@@ -19,7 +19,7 @@ def test_command_lines_against_the_sandbox_end_as_they_did(
     workplace = Workplace(tmp_path_factory.mktemp("workplace"), sandbox.settings)
     lost, lost_since_first = {}, {}
     for line in RECORDED["sandbox"]:
-        now = workplace.outline(line)
+        now, _ = workplace.outline(line)
         lost[line] = outline.losses_since(RECORDED, "sandbox", line, now)
         lost_since_first[line] = first.unexpected("sandbox", line, now)
     assert {line: found for line, found in lost.items() if found} == {}

@@ -73,9 +73,11 @@ def cli_page() -> str:
     """The chapter."""
     top = click.Context(cli, info_name="peagle", **cli.context_settings)
     shared = _shared(top)
-    common = table(("option", "meaning"), [(f"`{one}`", text) for one, text in _COMMON.items()])
+    common = table(
+        ("option", "meaning"), [(f"`{option}`", text) for option, text in _COMMON.items()]
+    )
     first = _command(top, _SHARED_BY[0])
-    plans = _options(first, [one for one in first.command.params if one.name in shared])
+    plans = _options(first, [option for option in first.command.params if option.name in shared])
     parts = [f"{_INTRODUCTION}{common}\n", f"{_OF_PLANS}{plans}\n", f"{_KEYS}{_keys(top)}\n"]
     for group, names in COMMANDS.items():
         parts.append(f"## {group}\n")
@@ -108,7 +110,11 @@ def _command(parent: click.Context, name: str) -> click.Context:
 def _shared(top: click.Context) -> set[str]:
     """The names of the options of a plan."""
     names = [
-        {one.name for one in _command(top, name).command.params if _is_option(one)}
+        {
+            parameter.name
+            for parameter in _command(top, name).command.params
+            if _is_option(parameter)
+        }
         for name in _SHARED_BY
     ]
     return {name for name in set.intersection(*names) if name} - {"as_json", "profile", "sandbox"}
@@ -129,10 +135,10 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
     options = [one for one in command.params if isinstance(one, click.Option) and _is_option(one)]
     common = [f"`{one}`" for one in _COMMON if any(one in option.opts for option in options)]
     of_plan = [one for one in options if one.name in shared]
-    own = [one for one in options if not _is_common(one) and one not in of_plan]
+    remaining = [one for one in options if not _is_common(one) and one not in of_plan]
     if 0 < len(of_plan) < _FEW:
-        own, of_plan = [one for one in options if not _is_common(one)], []
-    if described := _options(ctx, own):
+        remaining, of_plan = [one for one in options if not _is_common(one)], []
+    if described := _options(ctx, remaining):
         yield f"{described}\n"
     also = [f"[{_OF_SEVERAL}](#options-that-several-commands-have): {', '.join(common)}"]
     also = also if common else []
@@ -151,14 +157,14 @@ def _is_option(parameter: click.Parameter) -> bool:
 
 
 def _is_common(option: click.Option) -> bool:
-    return any(one in _COMMON for one in option.opts)
+    return any(spelling in _COMMON for spelling in option.opts)
 
 
 def _options(ctx: click.Context, parameters: Collection[click.Parameter]) -> str:
     rows = []
-    for one in parameters:
-        record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
-        if record is None or one.name == "help":
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+        if record is None or parameter.name == "help":
             continue
         names, meaning = record
         shown = names.replace("|", "\\|")
@@ -180,5 +186,5 @@ def _help(text: str) -> str:
 
 def _examples(epilog: str) -> str:
     lines = [line.strip() for line in epilog.replace("\b", "").splitlines()]
-    found = [re.sub("^Examples?: ?", "", line) for line in lines]
-    return "\n".join(line for line in found if line.startswith(("peagle ", "eval ")))
+    examples = [re.sub("^Examples?: ?", "", line) for line in lines]
+    return "\n".join(line for line in examples if line.startswith(("peagle ", "eval ")))

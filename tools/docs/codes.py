@@ -47,80 +47,83 @@ class Code:
     def add(self, level: str, causes: Sequence[Text], fixes: Sequence[Text], file: Path) -> None:
         """One more place that makes it."""
         name = file.relative_to(PACKAGE).as_posix()
-        self.levels += [one for one in (level,) if one and one not in self.levels]
-        self.causes += [one for one in causes if one not in self.causes]
-        self.fixes += [one for one in fixes if one not in self.fixes]
-        self.files += [one for one in (name,) if one not in self.files]
+        self.levels += [value for value in (level,) if value and value not in self.levels]
+        self.causes += [value for value in causes if value not in self.causes]
+        self.fixes += [value for value in fixes if value not in self.fixes]
+        self.files += [value for value in (name,) if value not in self.files]
 
 
 def parts_of(document: str) -> tuple[Text | None, Text | None]:
     """The first paragraph of a docstring, and the one that begins with ``Fix: ``."""
     text = inspect.cleandoc(document).replace("``", "`")
-    parts = [" ".join(one.split()) for one in text.split("\n\n") if one]
-    fixes = [one[5:].rstrip(".") for one in parts if one.startswith("Fix: ")]
+    parts = [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph]
+    fixes = [paragraph[5:].rstrip(".") for paragraph in parts if paragraph.startswith("Fix: ")]
     return Text(parts[0]) if parts else None, Text(fixes[0]) if fixes else None
 
 
 @cache
 def findings_found() -> dict[str, Code]:
     """The codes of findings that the toolkit itself has, sorted."""
-    found: dict[str, Code] = defaultdict(Code)
+    codes: dict[str, Code] = defaultdict(Code)
     for path, call, scope in _calls():
-        _add_finding(found, call, scope, path)
+        _add_finding(codes, call, scope, path)
     for rule in rules_found():
-        _add_rule(found, rule)
-    del found[_KNOWN]  # whose findings have the codes of ``known_problems``
-    for one in found.values():
-        one.explain()
-    return dict(sorted(found.items()))
+        _add_rule(codes, rule)
+    del codes[_KNOWN]  # whose findings have the codes of ``known_problems``
+    for code in codes.values():
+        code.explain()
+    return dict(sorted(codes.items()))
 
 
 def known_problems() -> dict[str, tuple[str, KnownProblem]]:
     """The problems of drafters in the catalogue: code -> pair and problem, sorted."""
-    found = {
+    problems = {
         problem.code: (f"{target.short_name}+{drafter.name}", problem)
         for target in catalogue().targets.values()
         for drafter in target.drafters
         for problem in drafter.problems
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(problems.items()))
 
 
 @cache
 def errors_found() -> dict[str, Code]:
     """The codes of errors that the toolkit itself has, sorted; ``levels`` are exit codes."""
-    found: dict[str, Code] = defaultdict(Code)
+    codes: dict[str, Code] = defaultdict(Code)
     kinds: dict[str, type[PeagleError]] = {}
     for path, call, scope in _calls():
-        _add_error(found, kinds, call, scope, path)
+        _add_error(codes, kinds, call, scope, path)
     for classes, kind, message, fix, code in _OF_CLIENT:
         remedy = fix if isinstance(fix, Fix) else Fix(fix)
         shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
         cause = shown.replace("{", OPEN).replace("}", CLOSE)
-        _add_text(found, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/client.py")
+        _add_text(codes, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/client.py")
     for kind in _classes(PeagleError):
         kinds.setdefault(kind.code, kind)
     for code, kind in kinds.items():
-        _of_class(found[code], kind)
-    found.pop(PeagleError.code, None)
+        _of_class(codes[code], kind)
+    codes.pop(PeagleError.code, None)
     same = findings_found()
-    for code, one in found.items():
-        one.explain()
+    for code, entry in codes.items():
+        entry.explain()
         if code in same:  # such as a finding that ends another command as well
-            one.causes, one.fixes = one.causes or same[code].causes, one.fixes or same[code].fixes
-    return dict(sorted(found.items()))
+            entry.causes, entry.fixes = (
+                entry.causes or same[code].causes,
+                entry.fixes or same[code].fixes,
+            )
+    return dict(sorted(codes.items()))
 
 
 def _classes(of: type[PeagleError]) -> list[type[PeagleError]]:
     """The classes of errors whose code is their own."""
-    below = [one for sub in of.__subclasses__() for one in (sub, *_classes(sub))]
-    return [one for one in below if one.__module__.startswith("peagle") and one.code != of.code]
+    below = [kind for sub in of.__subclasses__() for kind in (sub, *_classes(sub))]
+    return [kind for kind in below if kind.__module__.startswith("peagle") and kind.code != of.code]
 
 
 def _add_text(
-    found: dict[str, Code], code: str, kind: type[PeagleError], cause: str, fix: Text, file: str
+    codes: dict[str, Code], code: str, kind: type[PeagleError], cause: str, fix: Text, file: str
 ) -> None:
-    found[code].add(str(kind.exit_code), [Text(cause)], [fix], PACKAGE / file)
+    codes[code].add(str(kind.exit_code), [Text(cause)], [fix], PACKAGE / file)
 
 
 def _of_class(code: Code, kind: type[PeagleError]) -> None:
@@ -133,14 +136,14 @@ def _of_class(code: Code, kind: type[PeagleError]) -> None:
     code.files = code.files or [Path(inspect.getfile(kind)).relative_to(PACKAGE).as_posix()]
 
 
-def incomplete(found: Mapping[str, Code]) -> list[str]:
+def incomplete(codes: Mapping[str, Code]) -> list[str]:
     """The codes that lack a severity, a cause or a fix."""
     return [
         code
-        for code, one in found.items()
-        if not one.levels
-        or not any(map(says_something, one.causes))
-        or not any(map(says_something, one.fixes))
+        for code, entry in codes.items()
+        if not entry.levels
+        or not any(map(says_something, entry.causes))
+        or not any(map(says_something, entry.fixes))
     ]
 
 
@@ -162,30 +165,30 @@ _IMPORTED = (
 
 @cache
 def _calls() -> tuple[tuple[Path, ast.Call, Scope], ...]:
-    found = []
+    calls = []
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if path.name == "__main__.py" or not any(one in text for one in _IMPORTED):
+        if path.name == "__main__.py" or not any(name in text for name in _IMPORTED):
             continue
         module = module_of(path)
         for body in bodies(path):
-            found += [
+            calls += [
                 (path, node, Scope(module, body, place))
                 for node, place in body.nodes
                 if isinstance(node, ast.Call)
             ]
-    return tuple(found)
+    return tuple(calls)
 
 
 @cache
 def _callers() -> Mapping[FunctionType, Sequence[tuple[ast.Call, Scope]]]:
     """The calls of each function."""
-    found: dict[FunctionType, list[tuple[ast.Call, Scope]]] = defaultdict(list)
+    callers: dict[FunctionType, list[tuple[ast.Call, Scope]]] = defaultdict(list)
     for _, call, scope in _calls():
         function = scope.value(call.func)
         if isinstance(function, FunctionType) and function.__module__.startswith("peagle"):
-            found[function].append((call, scope))
-    return found
+            callers[function].append((call, scope))
+    return callers
 
 
 def _said(node: ast.expr | None, scope: Scope) -> list[Text]:
@@ -195,21 +198,21 @@ def _said(node: ast.expr | None, scope: Scope) -> list[Text]:
     if function is None or not is_parameter or not isinstance(node, ast.Name):
         return texts(node, scope)
     at = scope.body.parameters.index(node.id)
-    known = getattr(scope.module, function.name, None)
+    called = getattr(scope.module, function.name, None)
     return [
         text
-        for call, caller in (_callers().get(known, ()) if known else ())
+        for call, caller in (_callers().get(called, ()) if called else ())
         for text in texts(argument(call, at, node.id), caller)
     ] or texts(node, scope)
 
 
-def _add_finding(found: dict[str, Code], call: ast.Call, scope: Scope, path: Path) -> None:
+def _add_finding(codes: dict[str, Code], call: ast.Call, scope: Scope, path: Path) -> None:
     """Add the finding that the call makes, if it makes one."""
     for maker in _makers(call.func, scope):
         made = scope.value(maker)
         if rule_level := _LEVEL_OF_RULE.get(id(made)):
             for name in _rules_of(scope):
-                _put(found, name, rule_level, _values(call, 1), scope, path)
+                _put(codes, name, rule_level, _values(call, 1), scope, path)
             continue
         code: ast.expr | None
         level: ast.expr | None
@@ -224,8 +227,8 @@ def _add_finding(found: dict[str, Code], call: ast.Call, scope: Scope, path: Pat
             continue
         for name in _codes(code, scope):
             for shown in texts(level, scope):
-                _put(found, name, shown.sentence, values, scope, path)
-            found[name].document = found[name].document or _document(code, scope)
+                _put(codes, name, shown.sentence, values, scope, path)
+            codes[name].document = codes[name].document or _document(code, scope)
 
 
 _LEVEL_OF = {
@@ -257,10 +260,13 @@ def _makers(function: ast.expr, scope: Scope) -> list[ast.expr]:
     """The function that is called; where a name stands for several, all of them."""
     values = []
     if isinstance(function, ast.Name):
-        values = [one.node for one in scope.body.reaching(function.id, scope.place)]
+        values = [value.node for value in scope.body.reaching(function.id, scope.place)]
     if values:
-        parts = [[one.body, one.orelse] if isinstance(one, ast.IfExp) else [one] for one in values]
-        return [one for part in parts for one in part]
+        parts = [
+            [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            for value in values
+        ]
+        return [value for part in parts for value in part]
     return [function]
 
 
@@ -276,17 +282,21 @@ def _keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 def _codes(node: ast.expr | None, scope: Scope) -> list[str]:
     """The codes that the expression may be; none where only a running program knows it."""
-    found = [one.sentence for one in texts(node, scope)]
-    return [one for one in found if one.replace("-", "").isalnum()]
+    sentences = [text.sentence for text in texts(node, scope)]
+    return [text for text in sentences if text.replace("-", "").isalnum()]
 
 
 def _document(node: ast.expr | None, scope: Scope) -> str:
     """The docstring of a constant that is a code."""
     if not isinstance(node, ast.Name):
         return ""
-    for one, below in pairwise(_syntax_of(scope.module).body):
+    for statement, below in pairwise(_syntax_of(scope.module).body):
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == node.id and is_text:
+        if (
+            isinstance(statement, ast.Assign)
+            and ast.unparse(statement.targets[0]) == node.id
+            and is_text
+        ):
             text = str(ast.literal_eval(below.value))  # type: ignore[attr-defined]
             return "" if text.startswith("The code of") else text
     return ""
@@ -298,19 +308,19 @@ def _syntax_of(module: ModuleType) -> ast.Module:
 
 
 def _put(
-    found: dict[str, Code],
+    codes: dict[str, Code],
     code: str,
     level: str,
     values: Sequence[ast.expr | None],
     scope: Scope,
     path: Path,
 ) -> None:
-    found[code].add(level, _said(values[0], scope), _said(values[1], scope), path)
+    codes[code].add(level, _said(values[0], scope), _said(values[1], scope), path)
 
 
-def _add_rule(found: dict[str, Code], rule: Rule) -> None:
+def _add_rule(codes: dict[str, Code], rule: Rule) -> None:
     """What a rule guards against is its cause; entries of version_rules.yaml have its fixes."""
-    code = found[rule.code]
+    code = codes[rule.code]
     path = Path(inspect.getfile(rule.function))
     for entry in catalogue().version_rules.rules:
         if entry.code == rule.code:
@@ -320,7 +330,7 @@ def _add_rule(found: dict[str, Code], rule: Rule) -> None:
 
 
 def _add_error(
-    found: dict[str, Code],
+    entries: dict[str, Code],
     kinds: dict[str, type[PeagleError]],
     call: ast.Call,
     scope: Scope,
@@ -330,10 +340,10 @@ def _add_error(
     kind = scope.value(call.func)
     if not (isinstance(kind, type) and issubclass(kind, PeagleError)):
         return
-    given = call.args[2] if len(call.args) > 2 else _keyword(call, "code")
-    codes = [kind.code] if given is None else _codes(given, scope)
+    code_argument = call.args[2] if len(call.args) > 2 else _keyword(call, "code")
+    codes = [kind.code] if code_argument is None else _codes(code_argument, scope)
     for code in codes:
-        if given is None:
+        if code_argument is None:
             kinds[code] = kind
-        _put(found, code, str(kind.exit_code), _values(call, 0), scope, path)
-        found[code].document = found[code].document or _document(given, scope)
+        _put(entries, code, str(kind.exit_code), _values(call, 0), scope, path)
+        entries[code].document = entries[code].document or _document(code_argument, scope)

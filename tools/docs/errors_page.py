@@ -60,13 +60,13 @@ null.
 
 def errors_page() -> str:
     """The chapter."""
-    found = findings_found()
+    codes = findings_found()
     about = {rule.code: rule.about for rule in rules_found()}
     parts = [_INTRODUCTION]
     for kind, title in _ABOUT.items():
-        parts.append(_findings(title, {c: f for c, f in found.items() if about.get(c) == kind}))
+        parts.append(_findings(title, {c: f for c, f in codes.items() if about.get(c) == kind}))
     for folder, title in _FOLDERS.items():
-        rest = {c: f for c, f in found.items() if c not in about and folder_of(f) == folder}
+        rest = {c: f for c, f in codes.items() if c not in about and folder_of(f) == folder}
         parts.append(_findings(title, rest))
     parts += [_problems(), *_errors(), _crashes()]
     return "\n".join(parts)
@@ -77,10 +77,10 @@ def folder_of(code: Code) -> str:
     return code.files[0].partition("/")[0]
 
 
-def _findings(title: str, found: Mapping[str, Code]) -> str:
+def _findings(title: str, codes: Mapping[str, Code]) -> str:
     rows = [
-        (f"`{code}`", _severity(one), cell(one.causes, 2), cell(one.fixes, 3))
-        for code, one in found.items()
+        (f"`{code}`", _severity(entry), cell(entry.causes, 2), cell(entry.fixes, 3))
+        for code, entry in codes.items()
     ]
     return f"## {title}\n\n{table(('finding', 'severity', 'cause', 'fix'), rows)}\n"
 
@@ -93,24 +93,24 @@ def _problems() -> str:
     rows = [
         (
             f"`{code}`",
-            one.level,
-            f"{pair}: {escaped(one.summary)}",
-            escaped(one.fix) or "nothing: plans do what it says",
+            problem.level,
+            f"{pair}: {escaped(problem.summary)}",
+            escaped(problem.fix) or "nothing: plans do what it says",
         )
-        for code, (pair, one) in known_problems().items()
+        for code, (pair, problem) in known_problems().items()
     ]
     heading = ("finding", "severity", "cause", "fix")
     return f"## Known problems of drafters in the catalogue\n\n{table(heading, rows)}\n"
 
 
 def _errors() -> list[str]:
-    found = errors_found()
+    codes = errors_found()
     parts = []
     for number, title in _EXIT_CODES.items():
         rows = [
-            (f"`{code}`{_also(one.levels[1:])}", cell(one.causes, 2), cell(one.fixes, 3))
-            for code, one in found.items()
-            if one.levels[0] == number
+            (f"`{code}`{_also(entry.levels[1:])}", cell(entry.causes, 2), cell(entry.fixes, 3))
+            for code, entry in codes.items()
+            if entry.levels[0] == number
         ]
         if rows:
             parts.append(f"## {title}\n\n{table(('error', 'cause', 'fix'), rows)}\n")
@@ -125,8 +125,8 @@ def _also(exit_codes: Sequence[str]) -> str:
 def _crashes() -> str:
     """The causes that the container and ``deploy`` recognize in the log of an engine."""
     rows = [
-        (f"`{one.cause}`", cell([Text(one.fix, one.command)], 1) or "as the line says")
-        for one in CRASHES
+        (f"`{crash.cause}`", cell([Text(crash.fix, crash.command)], 1) or "as the line says")
+        for crash in CRASHES
     ]
     introduction = (
         "The container and `deploy` recognize these causes in the engine's log, and quote the line:"

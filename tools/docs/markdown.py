@@ -23,18 +23,18 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def cell(found: Iterable[Text], most: int) -> str:
+def cell(texts: Iterable[Text], most: int) -> str:
     """The first texts that differ, as one cell; empty if none says anything."""
     kept: list[str] = []
-    for text in found:
+    for text in texts:
         shown = _shown(text)
-        if shown and all(_ratio(shown, one) < _ALIKE for one in kept):
+        if shown and all(_ratio(shown, earlier) < _ALIKE for earlier in kept):
             kept.append(shown)
     return "; or ".join(kept[:most])
 
 
-def _ratio(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+def _ratio(text: str, other: str) -> float:
+    return SequenceMatcher(None, text, other, autojunk=False).ratio()
 
 
 def _shown(text: Text) -> str:
@@ -43,8 +43,8 @@ def _shown(text: Text) -> str:
     if _has_words(text):
         parts.append(_PLACE.sub(r"*\1*", escaped(text.sentence)))
     if _is_program(text):
-        words = [_PLACE.sub(lambda found: _word(found[1]), word) for word in text.command]
-        command = " ".join(one if one.isupper() else shlex.quote(one) for one in words)
+        words = [_PLACE.sub(lambda match: _word(match[1]), word) for word in text.command]
+        command = " ".join(part if part.isupper() else shlex.quote(part) for part in words)
         command = re.sub(r"…( …)+", "…", command.replace("'…'", "…")).replace("…", "...")
         parts.append(f"`{command.replace('|', chr(92) + '|')}`")
     return ": ".join(parts)
@@ -74,6 +74,8 @@ def escaped(text: str) -> str:
     line = " ".join(text.split())
     parts = re.split("(`[^`]*`)", line)
     return "".join(
-        one.replace("|", r"\|") if one.startswith("`") else re.sub(r"([\\*<>|\[\]])", r"\\\1", one)
-        for one in parts
+        part.replace("|", r"\|")
+        if part.startswith("`")
+        else re.sub(r"([\\*<>|\[\]])", r"\\\1", part)
+        for part in parts
     )

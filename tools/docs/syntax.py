@@ -50,34 +50,47 @@ class Body:
         """The names of its parameters."""
         if self.function is None:
             return []
-        known = self.function.args
-        return [one.arg for one in (*known.posonlyargs, *known.args, *known.kwonlyargs)]
+        arguments = self.function.args
+        return [
+            argument.arg
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        ]
 
     def reaching(self, name: str, place: Place) -> list[Value]:
         """The values that the name may have there: the last one that is set on every way, and those
         that are set on some way after it."""
-        before = [one for one in self.values.get(name, ()) if one.place.line < place.line]
-        certain = [one for one in before if one.place.block == place.block[: len(one.place.block)]]
+        before = [
+            assigned for assigned in self.values.get(name, ()) if assigned.place.line < place.line
+        ]
+        certain = [
+            assigned
+            for assigned in before
+            if assigned.place.block == place.block[: len(assigned.place.block)]
+        ]
         if not certain:
-            return [one for one in before if not one.ends]
+            return [assigned for assigned in before if not assigned.ends]
         last = certain[-1]
-        after = [one for one in before if one.place.line > last.place.line and not one.ends]
-        return [last, *(one for one in after if one.place.block != last.place.block)]
+        after = [
+            assigned
+            for assigned in before
+            if assigned.place.line > last.place.line and not assigned.ends
+        ]
+        return [last, *(assigned for assigned in after if assigned.place.block != last.place.block)]
 
 
 @cache
 def bodies(path: Path) -> tuple[Body, ...]:
     """The functions of a file, and the file itself."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: list[Body] = []
+    inside: list[Body] = []
     pending: list[tuple[ast.FunctionDef | None, Sequence[ast.stmt]]] = [(None, tree.body)]
     while pending:
         function, statements = pending.pop()
         body = Body(function)
-        found.append(body)
+        inside.append(body)
         for inner in _visit(body, statements, (), iter(range(1, 10**6))):
             pending.append((inner, inner.body))
-    return tuple(found)
+    return tuple(inside)
 
 
 def _visit(
@@ -90,7 +103,7 @@ def _visit(
             yield statement
             continue
         inner = [block for block in _blocks(statement) if block]
-        below = {id(one) for part in inner for one in part}
+        below = {id(child) for part in inner for child in part}
         pending: list[ast.AST] = [statement]
         while pending:
             node = pending.pop()
@@ -100,9 +113,9 @@ def _visit(
                 place = Place(block, statement.lineno)
                 body.values.setdefault(name, []).append(Value(value, place, ends))
             pending += [
-                one
-                for one in ast.iter_child_nodes(node)
-                if not isinstance(one, _WITHOUT_CALLS) and id(one) not in below
+                child
+                for child in ast.iter_child_nodes(node)
+                if not isinstance(child, _WITHOUT_CALLS) and id(child) not in below
             ]
         for part in inner:
             # The methods of a class are functions of the file.
@@ -111,10 +124,10 @@ def _visit(
 
 
 def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
-    found = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-    found += [handler.body for handler in getattr(statement, "handlers", [])]
-    found += [case.body for case in getattr(statement, "cases", [])]
-    return found
+    blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+    blocks += [handler.body for handler in getattr(statement, "handlers", [])]
+    blocks += [case.body for case in getattr(statement, "cases", [])]
+    return blocks
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -132,8 +145,8 @@ def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple):
-        for at, one in enumerate(target.elts):
+        for at, element in enumerate(target.elts):
             if isinstance(value, ast.Tuple) and at < len(value.elts):
-                yield from _targets(one, value.elts[at])
+                yield from _targets(element, value.elts[at])
             else:
-                yield from _targets(one, ast.Subscript(value, ast.Constant(at)))
+                yield from _targets(element, ast.Subscript(value, ast.Constant(at)))

@@ -84,8 +84,8 @@ def texts(node: ast.expr | None, scope: Scope) -> list[Text]:
     """What the expression may be, at most a few texts; none for an empty one."""
     if node is None or scope.depth > _DEEPEST:
         return []
-    found = [one for one in _texts(node, scope) if one.sentence or one.command]
-    return list(dict.fromkeys(found))[:_MOST]
+    shown = [text for text in _texts(node, scope) if text.sentence or text.command]
+    return list(dict.fromkeys(shown))[:_MOST]
 
 
 def _texts(node: ast.expr, scope: Scope) -> list[Text]:
@@ -100,7 +100,7 @@ def _texts(node: ast.expr, scope: Scope) -> list[Text]:
         case ast.IfExp(body=body, orelse=orelse):
             return [*texts(body, scope), *texts(orelse, scope)]
         case ast.BoolOp(values=values):
-            return [one for value in values for one in texts(value, scope)]
+            return [text for value in values for text in texts(value, scope)]
         case ast.Name(id=name):
             return _named(name, node, scope)
         case ast.Call():
@@ -112,13 +112,13 @@ def _texts(node: ast.expr, scope: Scope) -> list[Text]:
 
 def _named(name: str, node: ast.expr, scope: Scope) -> list[Text]:
     if reaching := scope.body.reaching(name, scope.place):
-        found = [
+        values = [
             text
             for value in reaching
             for text in texts(value.node, replace(scope, place=value.place, depth=scope.depth + 1))
         ]
         is_part = any(isinstance(value.node, ast.Subscript) for value in reaching)
-        return found or ([_place(node)] if is_part else [])
+        return values or ([_place(node)] if is_part else [])
     return list(scope.given.get(name, ())) or _constant(scope.value(node)) or [_place(node)]
 
 
@@ -133,13 +133,13 @@ def _part(node: ast.expr, scope: Scope) -> list[Text]:
     """A part of an f-string: a text that is composed before it, else a placeholder."""
     if not isinstance(node, ast.FormattedValue):
         return texts(node, scope)
-    found = texts(node.value, replace(scope, depth=scope.depth + 1))
-    return [one for one in found if not one.command] or [_place(node.value)]
+    shown = texts(node.value, replace(scope, depth=scope.depth + 1))
+    return [text for text in shown if not text.command] or [_place(node.value)]
 
 
 def _joined(parts: Sequence[Sequence[Text]]) -> list[Text]:
     shown = [part or [Text("")] for part in parts]
-    return [Text("".join(one.sentence for one in way)) for way in islice(product(*shown), _MOST)]
+    return [Text("".join(text.sentence for text in way)) for way in islice(product(*shown), _MOST)]
 
 
 def _called(call: ast.Call, scope: Scope) -> list[Text]:
@@ -148,7 +148,7 @@ def _called(call: ast.Call, scope: Scope) -> list[Text]:
     if function is Fix:
         sentences = texts(argument(call, 0, "sentence"), scope) or [Text("")]
         words = _words(argument(call, 1, "command"), scope)
-        return [Text(one.sentence, words) for one in sentences]
+        return [Text(sentence.sentence, words) for sentence in sentences]
     if isinstance(call.func, ast.Attribute) and call.func.attr in _OF_TEXTS:
         return texts(call.func.value, scope)
     if function is nearest:
@@ -158,14 +158,14 @@ def _called(call: ast.Call, scope: Scope) -> list[Text]:
 
 def _returned(call: ast.Call, scope: Scope, at: int | None = None) -> list[Text]:
     """What the called function returns, or the part ``at`` of a tuple that it returns."""
-    found = []
+    shown = []
     for result, inner in _results(call, scope):
         part: ast.expr | None = result
         if at is not None:
             elements = result.elts if isinstance(result, ast.Tuple) else []
             part = elements[at] if at < len(elements) else None
-        found += texts(part, inner)
-    return found
+        shown += texts(part, inner)
+    return shown
 
 
 def _results(call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
@@ -182,20 +182,20 @@ def _results(call: ast.Call, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
     for body in bodies(Path(module.__file__)):
         if body.function is None or body.function.name != name or scope.depth >= _DEEPEST:
             continue
-        given = {}
+        arguments = {}
         for position, parameter in enumerate(body.parameters[shift:]):
-            found = texts(argument(call, position, parameter), scope)
-            given[parameter] = found or [_place(ast.Name(parameter))]
-        inner = Scope(module, body, Place(), given, scope.depth + 1)
+            shown = texts(argument(call, position, parameter), scope)
+            arguments[parameter] = shown or [_place(ast.Name(parameter))]
+        inner = Scope(module, body, Place(), arguments, scope.depth + 1)
         for node, place in body.nodes:
             if not isinstance(node, ast.Call) and node.value is not None:
                 yield node.value, replace(inner, place=place)
 
 
-def _is_text(found: Sequence[Text]) -> bool:
+def _is_text(shown: Sequence[Text]) -> bool:
     """Whether it has more than numbers and placeholders, which are added, not joined."""
     places = f"{OPEN}.*?{CLOSE}"
-    return any(re.search(r"[^\d +]", re.sub(places, "", one.sentence)) for one in found)
+    return any(re.search(r"[^\d +]", re.sub(places, "", text.sentence)) for text in shown)
 
 
 def _is_self(node: ast.expr) -> bool:
@@ -216,8 +216,8 @@ def _words(node: ast.expr | None, scope: Scope) -> tuple[str, ...]:
         case ast.Call() if scope.value(node.func) is plan_arguments:
             return (f"{OPEN}pair{CLOSE}", "…")  # any of the options of a plan
         case ast.Call():
-            found = (_words(result, inner) for result, inner in _results(node, scope))
-            return next(found, (_place(node).sentence,))
+            ways = (_words(result, inner) for result, inner in _results(node, scope))
+            return next(ways, (_place(node).sentence,))
         case None:
             return ()
     value = scope.value(node)
@@ -227,8 +227,8 @@ def _words(node: ast.expr | None, scope: Scope) -> tuple[str, ...]:
 def _word(node: ast.expr, scope: Scope) -> tuple[str, ...]:
     if isinstance(node, ast.Starred):
         return _words(node.value, scope)
-    found = texts(node, scope)
-    return (found[0].sentence,) if found else ()
+    shown = texts(node, scope)
+    return (shown[0].sentence,) if shown else ()
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
@@ -236,7 +236,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
-    plain = [one for one in call.args if not isinstance(one, ast.Starred)]
+    plain = [value for value in call.args if not isinstance(value, ast.Starred)]
     return plain[position] if position < len(plain) else None
 
 
@@ -260,5 +260,5 @@ def _name(node: ast.expr) -> str:
         case ast.BinOp(left=of) | ast.FormattedValue(value=of) | ast.IfExp(body=of):
             return _name(of)
         case ast.JoinedStr(values=values):
-            return next((_name(one) for one in values if _name(one)), "")
+            return next((_name(value) for value in values if _name(value)), "")
     return ""

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import strategies as st
 
 from peagle.catalog.documents import BadFile, read_document
-from peagle.catalog.evidence import read_evidence, read_run, read_starts
-from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
+from peagle.catalog.evidence import read_run, read_starts
+from peagle.catalog.loading import Targets, check_catalog_file
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.vllm.gpus import capability_of
@@ -85,7 +85,7 @@ def _document(content: bytes) -> None:
 
 def _evidence(content: bytes) -> None:
     path = written("catalog/evidence/one.json", content)
-    for read in (read_evidence, read_run, read_starts):
+    for read in (read_run, read_starts):
         try:
             read(path)
         except BadFile:
@@ -95,8 +95,8 @@ def _evidence(content: bytes) -> None:
 def _short_names(text: str) -> None:
     path = written("catalog/acme/chat-7b.yaml", text)
     files = {"acme/chat-7b": path, "acme/chat-8b": path}
-    read_short_names(files)
-    assert Targets(files, {}).weights is not None
+    for key in ("short_name", "weights"):
+        assert Targets(files).texts(key) is not None
 
 
 def _versions(case: tuple[str, str]) -> None:

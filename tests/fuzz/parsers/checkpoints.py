@@ -92,7 +92,7 @@ def _new_entry(case: tuple[bytes, bytes]) -> None:
     model, head = (read_checkpoint(Files({"config.json": one})) for one in case)
     file = Path("acme/chat-7b.yaml")
     entry = new_entry(model, head if is_head(head.config) else None, file, "0.28.0")
-    entry_text(entry.target, entry.unknown, entry.missing, file)
+    entry_text(entry.target, entry.unknown, file)
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:

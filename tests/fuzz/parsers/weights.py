@@ -13,7 +13,7 @@ from peagle.errors import PeagleError
 from peagle.weights.bucket import Bucket, read_lock
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle.weights.pins import archive_sha256s
+from peagle.weights.mounted import archive_sha256s
 from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.aws import Answers

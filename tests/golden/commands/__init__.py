@@ -4,11 +4,13 @@
 ``sandbox.txt``    command lines against the sandbox, which run one after the other
 ``interface.json`` every command with its options and arguments, as recorded
 ``runs.json``      how each command line ends, as recorded
+``messages.json``  the words of errors and findings by code: the one place that records wording
 ``first.json``     the first recording of all of them, with which ``first.py`` compares
 ``first_changes.json`` what ends in another way than at first, with the reason
 
-``python -m tests.golden.commands`` records ``interface.json`` and ``runs.json`` again from the
-current code. Review the diff before committing: a removed or changed line breaks a user's script.
+``python -m tests.golden.commands`` records ``interface.json``, ``runs.json`` and
+``messages.json`` again from the current code. Review the diff before committing: a removed or
+changed line breaks a user's script.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 INTERFACE = FOLDER / "interface.json"
 RUNS = FOLDER / "runs.json"
+MESSAGES = FOLDER / "messages.json"
 
 
 def command_lines(name: str) -> tuple[str, ...]:

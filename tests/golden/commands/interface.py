@@ -25,26 +25,31 @@ def interface() -> dict[str, Description]:
 
 def losses(before: Description, now: Description) -> list[str]:
     """What worked with a command before and does not now; additions are no losses."""
-    found = []
+    lost = []
     for option in before["options"]:
         for spelling in option["spellings"]:
-            same = next((one for one in now["options"] if spelling in one["spellings"]), None)
-            found += [f"{spelling}: {loss}" for loss in _parameter_losses(option, same)]
+            same = next(
+                (described for described in now["options"] if spelling in described["spellings"]),
+                None,
+            )
+            lost += [f"{spelling}: {loss}" for loss in _parameter_losses(option, same)]
     for at, argument in enumerate(before["arguments"]):
         same = now["arguments"][at] if at < len(now["arguments"]) else None
         if same is not None and same["values"] == ANY and argument["values"] == 1:
             same = {**same, "values": 1, "metavar": same["metavar"].removesuffix("...")}
         if same is not None and same["metavar"] != argument["metavar"]:
-            found.append(f"{argument['metavar']}: is called {same['metavar']}")
-        found += [f"{argument['metavar']}: {loss}" for loss in _parameter_losses(argument, same)]
+            lost.append(f"{argument['metavar']}: is called {same['metavar']}")
+        lost += [f"{argument['metavar']}: {loss}" for loss in _parameter_losses(argument, same)]
     new_options = [
-        one for one in now["options"]
-        if not any(set(one["spellings"]) & set(old["spellings"]) for old in before["options"])
+        described for described in now["options"]
+        if not any(set(described["spellings"]) & set(old["spellings"]) for old in before["options"])
     ]  # fmt: skip
-    for one in (*new_options, *now["arguments"][len(before["arguments"]) :]):
-        if one["required"]:
-            found.append(f"{one.get('metavar') or one['spellings']}: is new, and required")
-    return found
+    for described in (*new_options, *now["arguments"][len(before["arguments"]) :]):
+        if described["required"]:
+            lost.append(
+                f"{described.get('metavar') or described['spellings']}: is new, and required"
+            )
+    return lost
 
 
 def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Description]]:
@@ -57,8 +62,8 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
     yield (
         words,
         {
-            "options": [one for one in described if "spellings" in one],
-            "arguments": [one for one in described if "spellings" not in one],
+            "options": [entry for entry in described if "spellings" in entry],
+            "arguments": [entry for entry in described if "spellings" not in entry],
         },
     )
     if isinstance(command, click.Group):

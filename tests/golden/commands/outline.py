@@ -58,27 +58,45 @@ def outline(done: Done, writes: Sequence[str]) -> Outline:
     return kept
 
 
+def read_messages(done: Done) -> dict[str, dict[str, Any]]:
+    """The errors and findings in a command's JSON by code: ``message`` and ``fix``."""
+    last_line = done.err.splitlines()[-1] if done.err else ""
+    messages: dict[str, dict[str, Any]] = {}
+    nodes = [_document(done.out), _document(last_line)]
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+            if "code" in node and "message" in node:
+                messages.setdefault(
+                    node["code"], {key: node[key] for key in ("message", "fix") if node.get(key)}
+                )
+    return messages
+
+
 def losses(before: Outline, now: Outline) -> list[str]:
     """What a script could rest on before and cannot now; additions are no losses."""
-    found = [
+    lost = [
         f"{key} was {before[key]}, is {now[key]}"
         for key in ("code", "stdout")
         if before[key] != now[key]
     ]
     gone = set(before.get("writes", ())) - set(now.get("writes", ()))
-    found += [f"no longer writes {name}" for name in sorted(gone)]
+    lost += [f"no longer writes {name}" for name in sorted(gone)]
     keys = now.get("keys", {})
     for path, types in before.get("keys", {}).items():
         if path not in keys:
-            found.append(f"the key {path} is gone")
+            lost.append(f"the key {path} is gone")
         # Where only null was seen nothing is known of the type.
         elif types != "null" and not set(keys[path].split("|")) <= set(types.split("|")):
-            found.append(f"{path} was {types}, is {keys[path]}")
+            lost.append(f"{path} was {types}, is {keys[path]}")
     values = now.get("values", {})
     for key, value in before.get("values", {}).items():
         if not _still(value, values.get(key)):
-            found.append(f"{key} was {value!r}, is {values.get(key)!r}")
-    return found
+            lost.append(f"{key} was {value!r}, is {values.get(key)!r}")
+    return lost
 
 
 def losses_since(recording: dict[str, Any], kind: str, line: str, now: Outline) -> list[str]:
@@ -92,9 +110,9 @@ def share_keys(groups: Sequence[dict[str, Outline]]) -> dict[str, dict[str, str]
     Returns them by command (the first word of a line); ``with_shared`` puts them back.
     """
     documents: dict[str, list[dict[str, str]]] = {}
-    for line, one in ((line, one) for group in groups for line, one in group.items()):
-        if "keys" in one:
-            documents.setdefault(_command(line), []).append(one["keys"])
+    for line, kept in ((line, kept) for group in groups for line, kept in group.items()):
+        if "keys" in kept:
+            documents.setdefault(_command(line), []).append(kept["keys"])
     shared = {
         command: dict(item for item in all_keys[0].items() if all(
             keys.get(item[0]) == item[1] for keys in all_keys))
@@ -138,10 +156,10 @@ def _document(text: str) -> Any:
 
 
 def _keys(document: Any) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    types: dict[str, set[str]] = {}
     for path, type_ in _types(document, ""):
-        found.setdefault(path, set()).add(type_)
-    return found
+        types.setdefault(path, set()).add(type_)
+    return types
 
 
 def _types(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -164,7 +182,8 @@ def _values(document: Any) -> dict[str, Any]:
         kept["speculation"] = {key: speculation[key] for key in SPECULATION}
     if "findings" in document:
         kept["findings"] = {
-            f"{one['level']} {one['code']}": one["where"] for one in document["findings"]
+            f"{finding['level']} {finding['code']}": finding["where"]
+            for finding in document["findings"]
         }
     if isinstance(rules := document.get("rules"), list):
         kept["rules"] = {rule["code"]: rule["about"] for rule in rules}

@@ -9,8 +9,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tests.golden.commands.outline import Outline, outline
+from tests.golden.commands.outline import Outline, outline, read_messages
 from tests.support import Done, in_process
 from tests.unit.catalog.catalog_files import GOOD, write_target
 from tests.unit.checks.damage import Damage, damaged, tiny
@@ -84,14 +85,15 @@ class Workplace:
     def run(self, line: str) -> Done:
         """Run a command line without the word ``peagle``; ``NAME=value`` may stand before it."""
         words = shlex.split(line)
-        own: dict[str, str] = {}
+        variables: dict[str, str] = {}
         while words and "=" in words[0] and not words[0].startswith("-"):
             name, _, value = words.pop(0).partition("=")
-            own[name] = value
-        return in_process(*words, environment={**self.environment, **own}, folder=self.folder)
+            variables[name] = value
+        return in_process(*words, environment={**self.environment, **variables}, folder=self.folder)
 
-    def outline(self, line: str) -> Outline:
-        """Run a command line; how it ended. What it wrote below ``out`` is removed."""
+    def outline(self, line: str) -> tuple[Outline, dict[str, dict[str, Any]]]:
+        """Run a command line; how it ended, and its messages by code. What it wrote below ``out``
+        is removed."""
         out = self.folder / "out"
         out.mkdir()
         try:
@@ -100,4 +102,8 @@ class Workplace:
         finally:
             shutil.rmtree(out)
         writes = sorted(path.relative_to(self.folder).as_posix() for path in files)
-        return outline(replace(done, out=done.out.replace(str(self.folder), ".")), writes)
+        texts = {
+            name: getattr(done, name).replace(str(self.folder), ".") for name in ("out", "err")
+        }
+        done = replace(done, **texts)
+        return outline(done, writes), read_messages(done)

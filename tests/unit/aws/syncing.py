@@ -17,8 +17,7 @@ from s3transfer.utils import ChunksizeAdjuster
 from peagle.aws.client import Aws
 from peagle.planning.plan import Weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle.weights.sources import PairWeights
-from peagle.weights.sync import SyncPlan, SyncResult, plan_sync, sync_weights
+from peagle.weights.sync import PairWeights, SyncPlan, SyncResult, plan_sync, sync_weights
 
 PART = 1024 * 1024
 """The part size in these tests, instead of S3's smallest one of 5 MiB: less to hash."""

@@ -18,9 +18,9 @@ from peagle.aws.client import Aws
 from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError, Refused
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
+from peagle.weights.bucket import copied_pair
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
-from peagle.weights.manifest import copied_pair
 from peagle.weights.sync import SyncProgress, sync_weights
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
@@ -472,7 +472,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     hub = Hub()
     hub.token = "hf_a-secret"
     monkeypatch.setenv("HF_TOKEN", hub.token)
-    monkeypatch.setattr("peagle.weights.sources.sleep", hub.waits.append)
+    monkeypatch.setattr("peagle.weights.sync.sleep", hub.waits.append)
     hub.files = {
         "config.json": CONFIG,
         "model.safetensors": ON_HUB,

@@ -12,11 +12,10 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CheckpointError, CloudError, Refused, UserError
-from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock
+from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock, read_manifest
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import unknown_objects, weights_prefix
-from peagle.weights.manifest import read_manifest
-from peagle.weights.sources import open_source
+from peagle.weights.sync import open_source
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
@@ -51,7 +50,7 @@ def target(tmp_path: Path) -> Path:
 
 def copied_names(folder: Path) -> set[str]:
     source = open_source(folder_weights(folder), pytest.fail)
-    return {file.name for file in source.files}
+    return set(source.files)
 
 
 def test_duplicates_and_training_state_are_not_copied(tmp_path: Path) -> None:
@@ -393,4 +392,4 @@ def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, conte
     hostile = {"id": "../../../etc/passwd", "holder": "\x1b[2Jevil\r\n"}
     put(aws, PLACE.lock_key, json.dumps(hostile).encode())
     lock = read_lock(bucket, PLACE)
-    assert (lock.holder, lock.id, lock.stale) == ("[2Jevil", "", False)
+    assert (lock.holder, lock.stale) == ("[2Jevil", False)

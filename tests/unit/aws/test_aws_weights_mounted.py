@@ -15,8 +15,7 @@ from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.weights.bucket import Bucket, Lock
 from peagle.weights.mounted import mounted_findings
-from peagle.weights.sources import PairWeights
-from peagle.weights.sync import plan_sync
+from peagle.weights.sync import PairWeights, plan_sync
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.syncing import (

@@ -50,7 +50,6 @@ def _changed(**fields: Any) -> list[str]:
         ({"usd_per_hour": None}, "price per hour $1.41 -> unknown"),
         ({"ami": "al2023"}, "host AMI none -> al2023"),
         ({"startup_timeout_seconds": 900}, "start-up timeout 600 s -> 900 s"),
-        ({"image": f"{IMAGE[:-6]}0.28.1"}, "image 0.28.0 -> 0.28.1"),
         ({"image": "other/vllm:1"}, f"image {IMAGE} -> other/vllm:1"),
         (
             {"settings": BEFORE.settings | {"kv-cache-dtype": "fp8"}},
@@ -67,14 +66,6 @@ def _changed(**fields: Any) -> list[str]:
 )
 def test_every_setting_has_its_words(fields: dict[str, Any], text: str) -> None:
     assert text in _changed(**fields)
-
-
-def test_digests_are_shortened_and_complete_in_json() -> None:
-    old, new = (f"repository/vllm@sha256:{digit * 64}" for digit in "ab")
-    before = BEFORE.model_copy(update={"image": old})
-    (change,) = changes(before, before.model_copy(update={"image": new}))
-    assert change.text == "image sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb"
-    assert change.document() == {"setting": "image", "before": old, "after": new}
 
 
 def test_a_secret_is_hidden_in_json_too() -> None:
@@ -107,7 +98,7 @@ def test_an_update_is_compared_with_the_instances_that_run(world: World) -> None
     texts = [change.text for change in preflight.changes]
     assert "instances 3 -> 1" in texts
     assert "price per hour $4.22 -> $1.41" in texts
-    assert "image 0.28.0 -> 0.28.0.1" in texts
+    assert f"image {IMAGE} -> {IMAGE}.1" in texts
     assert "vLLM 0.28.0 -> 0.28.1" in texts
 
 

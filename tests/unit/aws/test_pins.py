@@ -13,7 +13,7 @@ from peagle.findings import Finding
 from peagle.options import Options
 from peagle.planning.plan import Pins, Plan
 from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
-from peagle.weights.pins import pin_plan
+from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.test_warming import DRAFTER, TARGET, in_s3

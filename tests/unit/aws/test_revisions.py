@@ -13,7 +13,7 @@ from peagle.checkpoints.models import hub_snapshot
 from peagle.findings import Finding
 from peagle.planning import Options, make_plan
 from peagle.planning.plan import Plan, Weights
-from peagle.weights.pins import pin_revisions
+from peagle.weights.mounted import pin_revisions
 from tests.unit.checkpoints.web import Reply, Web, serve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

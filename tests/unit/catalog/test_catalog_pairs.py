@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
-from peagle.catalog.loading import check_catalog_file, read_short_names, target_files
+from peagle.catalog.loading import check_catalog_file
 from peagle.data import data_folder
 from peagle.errors import CatalogError, NotFound, UserError
 from peagle.request_validation import service_model
@@ -161,24 +161,6 @@ def test_one_file_with_a_taken_short_name_has_a_problem(elsewhere: bool, tmp_pat
 def test_a_file_may_replace_the_target_of_its_id(tmp_path: Path) -> None:
     write_target(tmp_path / "first")
     assert check_catalog_file(write_target(tmp_path / "other"), tmp_path / "first") == []
-
-
-def test_a_copy_in_the_bundled_folder_is_found_by_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The way of CONTRIBUTING.md: a new file beside the bundled ones, checked by its path."""
-    bundled = tmp_path / "model_catalog"
-    text = (data_folder("model_catalog") / "openai" / "gpt-oss-20b.yaml").read_text()
-    for org in ("openai", "acme"):
-        (bundled / org).mkdir(parents=True)
-        named = text.replace("id: openai/gpt-oss-20b\n", f"id: {org}/gpt-oss-20b\n")
-        (bundled / org / "gpt-oss-20b.yaml").write_text(named)
-    monkeypatch.setattr("peagle.catalog.documents.data_folder", lambda name: tmp_path / name)
-    new, old = (bundled / org / "gpt-oss-20b.yaml" for org in ("acme", "openai"))
-    (problem,) = check_catalog_file(new)
-    _, (loaded,) = read_short_names(target_files(None))
-    assert problem.text == f"{new}: short_name: gpt-oss-20b is also the short name in {old}"
-    assert {str(new), str(old)} == {loaded.file, loaded.message.rpartition(" ")[2]}
 
 
 # A new instance type needs one table entry, and a new pair one file.

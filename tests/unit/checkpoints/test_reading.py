@@ -121,7 +121,7 @@ def test_config_only_reads_nothing_else() -> None:
         ({"b.safetensors": OTHER[:-1]}, "weights-damaged", "memory/b.safetensors is truncated"),
         ({"b.safetensors": OTHER[:5]}, "weights-damaged", "memory/b.safetensors is truncated"),
         ({"b.safetensors": b""}, "weights-damaged", "memory/b.safetensors is truncated"),
-        ({"b.safetensors": None}, "weights-damaged", "memory/b.safetensors is missing"),
+        ({"b.safetensors": None}, "weights-damaged", "memory/b.safetensors: missing"),
         ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
         ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),
         (

@@ -12,7 +12,7 @@ import pytest
 from peagle.checkpoints import vocabulary
 from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.planning.plan import Weights
-from peagle.weights.sources import open_source
+from peagle.weights.sync import open_source
 from peagle_serve.contract import MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE
 from peagle_serve.weights import vocabulary as served_vocabulary
 from tests.unit.checks.damage import tiny
@@ -86,12 +86,12 @@ def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
     assert needs_vocabulary(without.source)
     put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
     found = open_source(in_folder(gpt_oss), no_aws)
-    (file,) = [file for file in found.files if file.name == VOCABULARY_FILE]
+    file = found.files[VOCABULARY_FILE]
     assert file.size == len(CONTENT)
     assert found.read(VOCABULARY_FILE, 2, 5) == CONTENT[2:7]
     assert len(found.files) == len(without.files) + 1
     assert found.location == without.location
-    assert VOCABULARY_FILE not in {f.name for f in open_source(in_folder(other), no_aws).files}
+    assert VOCABULARY_FILE not in open_source(in_folder(other), no_aws).files
 
 
 def test_the_container_uses_the_one_beside_the_weights(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from peagle.cli.weights import copying, use_command
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import CloudError, Refused
 from peagle.planning.plan import MODEL_BUCKET
+from peagle.weights.bucket import FileEntry, FolderEntry
 from peagle.weights.layout import weights_prefix
-from peagle.weights.manifest import FileEntry, FolderEntry
 from peagle.weights.sync import SyncProgress
 from tests.support import Peagle, raises_code
 from tests.unit.cli.endpoints import deployed
@@ -62,7 +62,9 @@ def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
     def copy() -> None:
         with copying(PLACE, again, remove) as show:
             if has_copied:
-                show(SyncProgress(5_000_000_000, 10_000_000_000, 1, 250e6, 20.0))
+                progress = SyncProgress(10_000_000_000)
+                progress.move(5_000_000_000)
+                show(progress)
             raise error
 
     with pytest.raises(type(error)):

@@ -61,25 +61,6 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 7
 
 
-@pytest.mark.thorough
-def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "invoke_endpoint":
-            updated.cloud.before = at_the_end
-
-    def at_the_end(operation: str) -> None:
-        if operation == "list_tags":  # the result is about to be shown
-            raise KeyboardInterrupt
-
-    updated.cloud.before = interrupt
-    assert updated.run("rollback", NAME, "--yes").code == 130
-    updated.recovers()
-    done = updated.run("rollback", NAME, "--yes", "--json")
-    assert "the rollback to it had begun, and is continued" in done.err
-    assert done.document["k"] == 7
-    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
-
-
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
     assert done.code == 3

@@ -2,7 +2,8 @@
 
 What counts is recorded in ``tests/golden/commands``: the interface of every command, and how each
 line of ``commands.txt`` and ``sandbox.txt`` ends. Additions are fine. What goes or changes is a
-failure: scripts of users rest on it. Sentences for people are not recorded.
+failure: scripts of users rest on it. ``messages.json`` has the words of errors and findings, once
+for each code, so that other tests assert codes.
 
 A new command, option or line is recorded with ``python -m tests.golden.commands``, which writes
 everything again from the current code: review the diff before committing. The first recording
@@ -14,13 +15,14 @@ from __future__ import annotations
 import pytest
 
 from peagle.options import read_flags
-from tests.golden.commands import INTERFACE, RUNS, command_lines, first, outline, recorded
+from tests.golden.commands import INTERFACE, MESSAGES, RUNS, command_lines, first, outline, recorded
 from tests.golden.commands.interface import interface, losses
 from tests.golden.commands.workplace import Workplace
 
 KEYS_OF_FILE = [name for name, flag in read_flags() if flag.in_file] + ["max_price_increase"]
 COMMANDS = recorded(INTERFACE)
 RECORDED = recorded(RUNS)
+WORDING = recorded(MESSAGES)
 RETIRED_COMMANDS = {"peagle image list", "peagle image show", "peagle image remove"}
 RETIRED = {
     "FORMAT: choices no longer have boto3",
@@ -58,9 +60,11 @@ def test_a_command_has_no_more_options_than_a_user_can_read(name: str) -> None:
 
 @pytest.mark.parametrize("line", RECORDED["commands"])
 def test_command_line_ends_as_before(workplace: Workplace, line: str) -> None:
-    now = workplace.outline(line)
+    now, messages = workplace.outline(line)
     assert outline.losses_since(RECORDED, "commands", line, now) == []
     assert first.unexpected("commands", line, now) == []
+    wording = {code: words for code, words in WORDING.items() if words["line"] == line}
+    assert wording == {code: {"line": line, **messages.get(code, {})} for code in wording}
 
 
 def test_every_line_is_recorded() -> None:

@@ -42,7 +42,7 @@ def artifact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
     key = key_of(about)
     folder.mkdir(parents=True, exist_ok=True)
     packed = pack(filled(folder.parent / "collected" / key), folder / f"{key}.tar.gz", [])
-    manifest = Manifest(key=key, subject=about, seconds_cold=101.0, made="now", **packed._asdict())
+    manifest = Manifest(key=key, subject=about, seconds_cold=101.0, made="now", **packed)
     write(folder, manifest)
     return manifest
 

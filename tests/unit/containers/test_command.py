@@ -67,12 +67,6 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
         ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which cannot be read"),
-        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),
-        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
-        (
-            {b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"},
-            "SM_VLLM_X is not UTF-8 (invalid byte at offset 0)",
-        ),
     ],
 )
 def test_an_invalid_environment_ends_the_container_with_one_line(
@@ -195,5 +189,4 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 def test_a_signal_before_anything_is_imported_ends_it_with_0() -> None:
     command = [sys.executable, "-c", SIGNAL_WHILE_IMPORTING, str(SERVE)]
     done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr)["stage"] == "ended"
+    assert (done.returncode, done.stderr) == (0, b"")

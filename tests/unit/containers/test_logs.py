@@ -15,7 +15,7 @@ from peagle.engine.logs import find_crash
 from peagle.engine_log import log_text
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.crash import parse_crash
-from peagle_serve.logs import LONGEST, SERVING, STARTING, EngineLines, Log, Redactor, is_secret
+from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor, engine_fields, is_secret
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
 AWS_KEY = "AKIA" + "ABCDEFGH23456789"
@@ -52,27 +52,31 @@ class Written:
         ("api_server.py: error: x", "ERROR", "api_server.py: error: x", None, None),
         ("/x.py:1: UserWarning: old", "WARNING", "/x.py:1: UserWarning: old", None, None),
         ("plain words", "INFO", "plain words", None, None),
-        ('(APIServer pid=7)   File "core.py"', "INFO", '  File "core.py"', "APIServer pid=7", None),
+        (
+            '(APIServer pid=7)   File "core.py"',
+            "ERROR",
+            '  File "core.py"',
+            "APIServer pid=7",
+            None,
+        ),
     ],
 )
 def test_lines_of_the_engine_are_parsed(
     line: str, level: str, message: str, process: str | None, place: str | None
 ) -> None:
     expected = {"level": level, "message": message, "process": process, "place": place}
-    assert EngineLines().fields(line) == {name: v for name, v in expected.items() if v is not None}
+    assert engine_fields(line) == {name: v for name, v in expected.items() if v is not None}
 
 
-def test_a_traceback_is_an_error_until_its_end() -> None:
+def test_a_traceback_is_an_error() -> None:
     lines = {
         "(APIServer pid=7) Traceback (most recent call last):": "ERROR",
         '(APIServer pid=7)   File "core.py", line 1, in run': "ERROR",
         "(APIServer pid=7)     begin()": "ERROR",
-        "of another process": "INFO",
         "(APIServer pid=7) KeyError": "ERROR",
         "(APIServer pid=7) plain": "INFO",
     }
-    parser = EngineLines()
-    assert {line: parser.fields(line)["level"] for line in lines} == lines
+    assert {line: engine_fields(line)["level"] for line in lines} == lines
 
 
 def test_every_line_has_time_level_and_stage() -> None:

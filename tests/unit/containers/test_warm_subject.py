@@ -16,7 +16,6 @@ from peagle_serve.warm import (
     UnknownDevice,
     canonical,
     cpu_device,
-    differences,
     gpu_device,
     key_of,
     subject_of,
@@ -115,11 +114,6 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
     hub = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_REVISION": "1", "SM_VLLM_SPECULATIVE_CONFIG": config}
     assert pair_of(hub) == {"target": "a/b@1", "drafter": "c/d@2"}
     assert pair_of({"SM_VLLM_MODEL": "a/b"}) == {"target": "a/b@", "drafter": None}
-
-
-def test_the_differences_are_named() -> None:
-    assert differences(SUBJECT, {**SUBJECT, "image": "", "engine": {}}) == ["image", "engine"]
-    assert differences(SUBJECT, None) == list(SUBJECT)
 
 
 def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,12 @@ import pytest
 from peagle_serve import weights
 from peagle_serve.checkpoint import check_folder
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.weights import check_streamer, with_model
+from peagle_serve.weights import with_model
 from tests.unit.containers.weights import model, safetensors
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
-S3_TARGET, S3_DRAFTER = "s3://models/pair/target/", "s3://models/pair/drafter/"
+S3_TARGET = "s3://models/pair/target/"
 
 
 @pytest.fixture
@@ -139,49 +138,6 @@ def test_of_the_hub_only_safetensors_are_loaded(root: Path) -> None:
     assert served(root, HF_MODEL_ID="org/name")[LOAD_FORMAT] == "safetensors"
     assert served(root, HF_MODEL_ID="org/name", **{LOAD_FORMAT: "dummy"})[LOAD_FORMAT] == "dummy"
     assert LOAD_FORMAT not in served(root, SM_VLLM_MODEL=S3_TARGET)
-
-
-@pytest.fixture
-def streamer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules of this image: all required ones, until a test removes one."""
-    there = ["runai_model_streamer", "runai_model_streamer_s3"]
-
-    def find_spec(name: str) -> ModuleSpec | None:
-        return ModuleSpec(name, None) if name in there else None
-
-    monkeypatch.setattr(weights, "find_spec", find_spec)
-    return there
-
-
-@pytest.mark.parametrize(
-    ("target", "drafter", "load_format", "missing", "words"),
-    [
-        (S3_TARGET, "", "", "", ""),
-        (S3_TARGET, S3_DRAFTER, "", "", ""),
-        (S3_TARGET, S3_DRAFTER, "auto", "", ""),
-        ("org/a", S3_DRAFTER, "runai_streamer", "", ""),
-        ("org/a", "/opt/ml/model/drafter", "", "runai_model_streamer", ""),
-        (S3_TARGET, "", "runai_streamer", "runai_model_streamer", "has no runai_model_streamer"),
-        (S3_TARGET, "", "", "runai_model_streamer_s3", "has no runai_model_streamer_s3"),
-        ("org/a", S3_DRAFTER, "", "runai_model_streamer", "use an image with runai-model-stream"),
-        # By default vLLM streams only with a target in S3, then the drafter too.
-        ("org/a", S3_DRAFTER, "", "", f"{S3_DRAFTER}, which {LOAD_FORMAT} auto cannot load"),
-        (S3_TARGET, "", "safetensors", "", f"set {LOAD_FORMAT}=runai_streamer"),
-    ],
-)
-def test_what_the_image_can_stream(
-    streamer: list[str], target: str, drafter: str, load_format: str, missing: str, words: str
-) -> None:
-    streamer[:] = [name for name in streamer if name != missing]
-    environment = {"SM_VLLM_MODEL": target}
-    environment |= {SPECULATION: drafting(drafter)} if drafter else {}
-    environment |= {LOAD_FORMAT: load_format} if load_format else {}
-    if words:
-        with pytest.raises(InvalidEnvironment) as refused:
-            check_streamer(environment)
-        assert words in str(refused.value)
-    else:
-        check_streamer(environment)
 
 
 @pytest.fixture

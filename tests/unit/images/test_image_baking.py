@@ -18,7 +18,7 @@ from peagle.images.build import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
 from peagle.render.image import BAKED_ROOT, Copied, Download, Recipe, dockerfile
-from peagle.weights.sources import open_source
+from peagle.weights.sync import open_source
 from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
@@ -100,7 +100,7 @@ def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
     (found,) = baked(plan_with(directory(folder)))
     assert isinstance(found, Copied)
     synced = open_source(directory(folder), no_aws)  # type: ignore[arg-type]
-    assert set(found.files) == {file.name for file in synced.files} == set(MODEL)
+    assert set(found.files) == set(synced.files) == set(MODEL)
     assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
 
 
@@ -109,7 +109,7 @@ def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) ->
     (found,) = baked(plan_with(HUB))
     synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
     assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
-    assert {file.name for file in synced.files} == set(MODEL)
+    assert set(synced.files) == set(MODEL)
 
 
 @pytest.mark.thorough

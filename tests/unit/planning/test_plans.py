@@ -22,7 +22,7 @@ def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
     head = read_checkpoint(FolderSource(data_folder("model_catalog") / "peagle/tiny/p-eagle"))
     read = {"drafter": HEAD, "drafter_checkpoint": head}
     monkeypatch.setattr("peagle.session.own_head", lambda location, aws_of: read)
-    monkeypatch.setattr("peagle.weights.manifest.copied_pair", lambda aws, location: copied)
+    monkeypatch.setattr("peagle.weights.bucket.copied_pair", lambda aws, location: copied)
     made = plan_pair("tiny", {"drafter": HEAD}, load_catalog(), lambda: cast(Aws, None))
     assert made.target.id == "peagle/tiny"
     assert made.drafter is not None

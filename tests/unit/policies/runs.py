@@ -21,7 +21,7 @@ from peagle.aws import ecr
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
-from peagle.deploy.access import ROLE_ACTIONS
+from peagle.deploy.preflight import ROLE_ACTIONS
 from peagle.images.build import member_of
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights

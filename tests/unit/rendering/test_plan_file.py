@@ -205,7 +205,7 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d: d.update(format=2), "verdict format 2"),
         (lambda d: d.pop("workloads"), "is not a verdict"),
-        (lambda d: (d.pop("workloads"), d.update(requests=[])), "is a plan, not a verdict"),
+        (lambda d: (d.pop("workloads"), d.update(requests=[])), "is not a verdict"),
         (lambda d: d.pop("gpu"), "'gpu'"),
         (lambda d: d.update(gpus=1), "'gpus'"),
         (lambda d: d["workloads"][0].update(loads=[]), "workloads[0].loads: "),

@@ -9,11 +9,11 @@ the SHA-256s of its parts, so the object's metadata records the part size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from boto3.s3.transfer import ProgressCallbackInvoker
 from s3transfer.exceptions import S3CopyFailedError
@@ -90,22 +90,15 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     except Missing:
         return False
     except AccessDenied as denied:
-        raise Refused(
-            f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            fix,
-            BUCKET_DENIED,
-        ) from denied
+        message = f"the bucket {bucket} belongs to another account, or may not be listed"
+        raise Refused(message, fix, BUCKET_DENIED) from denied
     except CloudError as error:
         if error.code not in OTHER_REGION_CODES:
             raise
-        region = ""
+        region = "another region"
     if region != aws.region:
-        raise Refused(
-            f"the bucket {bucket} is in {region or 'another region'}, not in {aws.region}",
-            f"{fix}, or add --region {region}".rstrip() + ": SageMaker reads weights in its own "
-            "region only",
-            code="bucket-region",
-        )
+        message = f"the bucket {bucket} is in {region}, and SageMaker reads weights in its own only"
+        raise Refused(message, f"{fix}, or add --region {region}", "bucket-region")
     return True
 
 
@@ -186,35 +179,34 @@ def _is_uploaded(
         head = aws.call("s3", "head_object", Bucket=bucket, Key=key)
     except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
-    if kms_key:
-        # S3 does not say which alias a key has.
-        is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
-        if not head.get("ServerSideEncryption", "").startswith("aws:kms"):
-            return False
-        if not is_key and "alias/" not in kms_key:
-            return False
+    if kms_key and not head.get("ServerSideEncryption", "").startswith("aws:kms"):
+        return False
     same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
     return bool(same_bytes and head["ContentLength"] == file.size)
 
 
+def abort_uploads(aws: Aws, bucket: str, keys: Container[str], prefix: str = "") -> None:
+    """Abort the unfinished multipart uploads to these keys, whose parts cost money; all are below
+    the prefix."""
+    place = {"Bucket": bucket} | ({"Prefix": prefix} if prefix else {})
+    for upload in list(aws.items("s3", "list_multipart_uploads", "Uploads", **place)):
+        if upload["Key"] in keys:
+            named = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            aws.delete("s3", "abort_multipart_upload", **named)
+
+
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
-    """Delete objects and their unfinished uploads, whose parts cost money; ignores objects that no
-    longer exist."""
+    """Delete objects and their unfinished uploads; ignores objects that no longer exist."""
     doomed = sorted(set(keys))
-    uploads: list[dict[str, Any]] = []
     with suppress(Missing):
         with suppress(AccessDenied):
-            uploads = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
-        for upload in (entry for entry in uploads if entry["Key"] in doomed):
-            place = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-            aws.call("s3", "abort_multipart_upload", **place)
+            abort_uploads(aws, bucket, doomed)
         for start in range(0, len(doomed), _DELETE_BATCH):
             objects = [{"Key": key} for key in doomed[start : start + _DELETE_BATCH]]
             request = {"Objects": objects, "Quiet": True}
             response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in response.get("Errors", ()):
-                uri = S3Uri(bucket, failed["Key"]).uri
-                message = f"{uri} was not deleted: {failed.get('Message')}"
+                message = f"{S3Uri(bucket, failed['Key'])} was not deleted: {failed.get('Message')}"
                 raise CloudError(message, code=failed["Code"])
 
 
@@ -227,9 +219,6 @@ def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
     """Add the rule, or replace the one with its id."""
     present, more = _lifecycle(aws, bucket)
     others = [other for other in present if other.get("ID") != rule["ID"]]
-    if any("Prefix" in other for other in others):
-        # S3 takes no rules of its earlier and its present form together.
-        rule = {key: value for key, value in rule.items() if key != "Filter"} | rule["Filter"]
     _write_lifecycle(aws, bucket, present, [*others, dict(rule)], more)
 
 
@@ -270,7 +259,6 @@ def _write_lifecycle(
 
 
 _MAX_FILES = 5_000
-
 
 OTHER_REGION_CODES = (
     "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
@@ -314,11 +302,8 @@ class S3Source:
         self._listing = {entry["Key"].removeprefix(self._prefix): entry for entry in entries}
         self._listing.pop("", None)
         if not self._listing:
-            raise CheckpointError(
-                f"there are no objects directly below {self.location}/",
-                _CHECK_URI,
-                code="no-objects",
-            )
+            message = f"there are no objects directly below {self.location}/"
+            raise CheckpointError(message, _CHECK_URI, code="no-objects")
         return {name: entry["Size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -328,16 +313,8 @@ class S3Source:
             response = self._aws.call(
                 "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
             )
-        with closing(response["Body"]) as body:
-            if start and not str(response.get("ContentRange", "")).startswith(f"bytes {start}-"):
-                raise CheckpointError(
-                    f"{self.location}/{name}: the server ignores byte ranges, and complete files "
-                    "are not downloaded",
-                    "copy the model to this machine",
-                    code="no-byte-ranges",
-                )
-            with translated("s3", self._aws.region):
-                content: bytes = body.read(length)
+        with closing(response["Body"]) as body, translated("s3", self._aws.region):
+            content: bytes = body.read(length)
         return content
 
     def digests(self, name: str) -> Mapping[str, str]:
@@ -360,14 +337,10 @@ class S3Source:
             ) from error
         except Missing as error:
             if error.code == "NoSuchBucket":
-                raise CheckpointError(
-                    f"there is no bucket {self._bucket}", _CHECK_URI, code="no-bucket"
-                ) from error
-            raise CheckpointError(
-                f"s3://{resource} is gone",
-                "another client deleted it; run the command again",
-                code="source-changed",
-            ) from error
+                message = f"there is no bucket {self._bucket}"
+                raise CheckpointError(message, _CHECK_URI, code="no-bucket") from error
+            message, fix = f"s3://{resource} is gone", "run the command again"
+            raise CheckpointError(message, fix, code="source-changed") from error
         except CloudError as error:
             if error.code not in OTHER_REGION_CODES:
                 raise
@@ -393,12 +366,6 @@ PARTS_AT_ONCE = 8
 """boto3 keeps ten connections."""
 
 _OTHER_ETAG = "PreconditionFailed"
-
-
-class Readable(Protocol):
-    """A stream that is read once, from its beginning to its end."""
-
-    def read(self, size: int = -1) -> bytes: ...
 
 
 class Transfers:
@@ -431,7 +398,7 @@ class Transfers:
 
     def upload(
         self,
-        stream: Readable,
+        stream: Any,
         size: int,
         place: S3Uri,
         metadata: Mapping[str, str],

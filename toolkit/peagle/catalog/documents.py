@@ -5,8 +5,8 @@ decimal fractions have a type; everything else is text. So ``no`` is text, a dat
 version such as ``0.20`` without quotes is a number, which the catalogue's models reject. There are
 no merge keys and no tags, and a duplicate key is an error.
 
-This is the toolkit's only YAML reader. Size, depth and number of values are limited: a file of 288
-bytes can stand for a billion values.
+This is the toolkit's only YAML reader. Size, depth and number of values are limited: with aliases,
+a file of 288 bytes can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -117,19 +117,18 @@ MOST_VALUES = 50_000
 """Scalars, lists and mappings of a file, those behind aliases included. The largest bundled file
 has 1,700."""
 
-
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_NO_KEY = object()
 
 
 @dataclass
 class _Open:
-    """A list or mapping that has begun. ``before``: how many values precede it."""
+    """A list or mapping that has begun. ``before``: how many values precede it; ``key``: that of a
+    mapping whose value follows."""
 
     holder: Any
     anchor: str | None
     before: int
-    key: Any = _NO_KEY
+    key: str | None = None
 
 
 class Document:
@@ -140,63 +139,47 @@ class Document:
         self.data = self._read()
 
     def _read(self) -> Any:
-        """The data, made of YAML's events. Raises BadFile for text beyond the limits: an alias
-        counts as all that it stands for."""
-        top = _Open([], None, 0)
-        path, values, documents = [top], 0, 0
-        anchors: dict[str, tuple[Any, int]] = {}
-        named: set[str] = set()
+        """The data, made of YAML's events: nodes of deep nesting would overflow the C stack."""
+        top: list[Any] = []
+        path, values = [_Open(top, None, 0)], 0
+        anchors: dict[str | None, tuple[Any, int]] = {}
         for event in yaml.parse(self._text, _LOADER):
-            value, size = None, 1
-            anchor = getattr(event, "anchor", None)
-            if anchor is not None and not isinstance(event, yaml.AliasEvent):
-                if anchor in named:
-                    raise self._bad("duplicate anchor", "use another name", event, anchor)
-                named.add(anchor)
+            size = 1
             if isinstance(event, yaml.ScalarEvent):
-                # Quoted text is text.
-                value = event.value if event.style else plain_value(event.value)
-                if anchor is not None:
-                    anchors[anchor] = value, 1
-            elif isinstance(event, yaml.AliasEvent):
-                if anchor not in anchors:
-                    raise self._bad("refers to itself or to nothing", "remove the alias", event)
-                value, size = anchors[anchor]
+                value: Any = event.value if event.style else plain_value(event.value)
+                anchors[event.anchor] = value, 1
             elif isinstance(event, yaml.CollectionStartEvent):
-                holder: Any = [] if isinstance(event, yaml.SequenceStartEvent) else {}
-                path.append(_Open(holder, anchor, values))
+                value = [] if isinstance(event, yaml.SequenceStartEvent) else {}
             elif isinstance(event, yaml.CollectionEndEvent):
                 ended = path.pop()
-                value, size = ended.holder, 0
-                if ended.anchor is not None:
-                    anchors[ended.anchor] = value, values - ended.before
-            else:
-                documents += isinstance(event, yaml.DocumentStartEvent)
-                if documents > 1:
-                    raise self._bad("has more than one document", "write one", event)
+                anchors[ended.anchor] = ended.holder, values - ended.before
                 continue
-            values += size
-            if len(path) - 1 > DEEPEST:
-                message, fix = f"is nested more than {DEEPEST} deep", "write it with fewer levels"
-                raise self._bad(message, fix, event)
-            if values > MOST_VALUES:
-                message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
-                raise self._bad(message, "use fewer aliases, or split the file", event)
+            elif isinstance(event, yaml.AliasEvent):
+                if event.anchor not in anchors:
+                    raise self._bad("refers to itself or to nothing", "remove the alias", event)
+                value, size = anchors[event.anchor]
+            elif isinstance(event, yaml.DocumentStartEvent) and top:
+                raise self._bad("has more than one document", "write one", event)
+            else:
+                continue
             around = path[-1]
-            if isinstance(event, yaml.CollectionStartEvent):
-                if path[-2].key is _NO_KEY and isinstance(path[-2].holder, dict):
-                    raise self._bad("a key must be plain text", "write `name: value`", event)
-            elif isinstance(around.holder, list):
+            if isinstance(around.holder, list):
                 around.holder.append(value)
-            elif around.key is not _NO_KEY:
-                around.holder[around.key], around.key = value, _NO_KEY
+            elif around.key is not None:
+                around.holder[around.key], around.key = value, None
             elif not isinstance(event, yaml.ScalarEvent):
                 raise self._bad("a key must be plain text", "write `name: value`", event)
             elif event.value in around.holder:
                 raise self._bad("duplicate key", "keep one of the two", event, event.value)
             else:
                 around.key = event.value
-        return top.holder[0] if top.holder else None
+            if isinstance(event, yaml.CollectionStartEvent):
+                path.append(_Open(value, event.anchor, values))
+            values += size
+            if len(path) > DEEPEST + 1 or values > MOST_VALUES:
+                message = f"has more than {MOST_VALUES:,} values, or {DEEPEST} levels"
+                raise self._bad(message, "split the file, or use fewer aliases", event)
+        return top[0] if top else None
 
     def _bad(self, message: str, fix: str, at: yaml.Event, key: str = "") -> BadFile:
         mark: Any = at.start_mark
@@ -283,23 +266,23 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
     try:
         return cast(Model, _entry(document, model)), []
     except ValidationError as error:
-        # A value that may have several types has one error for each; they become one problem.
-        by_location: dict[Location, list[ErrorDetails]] = {}
-        for detail in error.errors(include_url=False):
-            location: Location = detail["loc"]
-            # Without what pydantic adds to it, such as the member of a union.
-            while location and detail["type"] != "missing" and document.node(location) is None:
-                location = location[:-1]
-            by_location.setdefault(location, []).append(detail)
-        # A misspelt key is also a missing key; its own line helps more, so it comes first.
-        ordered = sorted(
-            by_location.items(),
-            key=lambda item: (item[1][0]["type"] == "missing", document.line(item[0]) or 0),
-        )
-        return None, [
-            problem_at(document, location, *_message(details, location, model))
-            for location, details in ordered
-        ]
+        details = error.errors(include_url=False)
+    # A value that may have several types has an error for each; they become one problem.
+    expected: dict[Location, list[str]] = {}
+    first: dict[Location, ErrorDetails] = {}
+    for detail in details:
+        location: Location = detail["loc"]
+        # Without what pydantic adds to it, such as the member of a union.
+        while location and detail["type"] != "missing" and document.node(location) is None:
+            location = location[:-1]
+        first.setdefault(location, detail)
+        expected.setdefault(location, []).append(detail["msg"].removeprefix("Input "))
+    problems = [
+        problem_at(document, location, *_message(detail, expected[location], location, model))
+        for location, detail in first.items()
+    ]
+    # A misspelt key is also a missing key; its own line helps more, so it comes first.
+    return None, sorted(problems, key=lambda p: (p.message == _MISSING, p.line or 0))
 
 
 @lru_cache(maxsize=64)
@@ -312,19 +295,21 @@ def problem_at(document: Document, location: Location, message: str, fix: str) -
     return Problem(document.file, document.line(location), dotted(location), message, fix)
 
 
+_MISSING = "missing key"
+
+
 def _message(
-    details: list[ErrorDetails], location: Location, model: type[BaseModel]
+    detail: ErrorDetails, expected: list[str], location: Location, model: type[BaseModel]
 ) -> tuple[str, str]:
     """The message and the fix."""
-    if details[0]["type"] == "missing":
-        return "missing key", "add the key"
-    if details[0]["type"] == "extra_forbidden":
+    if detail["type"] == "missing":
+        return _MISSING, "add the key"
+    if detail["type"] == "extra_forbidden":
         for step in location[:-1]:
             if field := model.model_fields.get(str(step)):
                 model = _model_in(field.annotation) or model
         return "unknown key", nearest(str(location[-1]), model.model_fields)
-    expected = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
-    return f"{' or '.join(expected)}, and is {json.dumps(details[0]['input'])[:60]}", ""
+    return f"{' or '.join(dict.fromkeys(expected))}, and is {json.dumps(detail['input'])[:60]}", ""
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

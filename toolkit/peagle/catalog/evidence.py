@@ -36,15 +36,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
+from pydantic_core import from_json
 
 from peagle.catalog.documents import (
-    LARGEST_EVIDENCE,
     BadFile,
     catalog_error,
     display_path,
@@ -52,32 +52,25 @@ from peagle.catalog.documents import (
     evidence_files,
     read_bytes,
 )
-from peagle.catalog.schema import NO_GPU, Drafter, EngineStart, Measurement, SpeedRun, Target
-from peagle.catalog.tables import Positive, Version
-from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits
+from peagle.catalog.schema import (
+    AcceptanceOnText,
+    Drafter,
+    EngineStart,
+    Measurement,
+    SpeedRun,
+    StartsFile,
+    Target,
+)
+from peagle.catalog.tables import Version
 
-Model = TypeVar("Model", bound=BaseModel)
-
-ENGINE = "vllm"
-"""The only engine whose results can be evidence."""
-_KEYS = {
-    "target": "pair",
-    "vllm": "engine.version",
-    "on_text": "results",
-    "seconds": "green_seconds",
-}
-"""Field of SpeedRun -> key of the file."""
-_LIMITS = Limits(size=LARGEST_EVIDENCE)
+Measured = TypeVar("Measured", bound=Measurement)
+Content = TypeVar("Content")
 
 
-class Evidence(Measurement):
+class Evidence(AcceptanceOnText):
     """A measured acceptance length, and the file that has the details."""
 
     target: str
-    drafter: str
-    k: Positive
-    acceptance_length: float = Field(ge=1)
     vllm: Version
     device: str
     date: str
@@ -86,13 +79,18 @@ class Evidence(Measurement):
 
 def load_evidence(user_folder: Path | None = None) -> tuple[Evidence, ...]:
     """All evidence of the bundled catalogue and of ``user_folder``; raises CatalogError."""
-    evidence: list[Evidence] = []
-    for path in evidence_files(user_folder):
-        try:
-            evidence += read_evidence(path)
-        except BadFile as bad:
-            raise catalog_error([bad.problem]) from bad
-    return tuple(evidence)
+    runs = _read_all(user_folder, _MENTIONS_RUN, lambda path, text: [(path, read_run(path, text))])
+    return tuple(
+        Evidence(
+            **{name: getattr(run, name) for name in ("target", "vllm", "device")},
+            date=str(run.date),
+            file=display_path(path),
+            **row.model_dump(),
+        )
+        for path, run in runs
+        if run and not run.speeds
+        for row in run.on_text
+    )
 
 
 def evidence_for(
@@ -103,62 +101,16 @@ def evidence_for(
     return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
 
 
-def read_evidence(path: Path) -> list[Evidence]:
-    """The evidence in one file. Raises BadFile, with the key, if one is missing or invalid."""
-    run = read_run(path)
-    if run is None or run.speeds:
-        return []
-    return [
-        Evidence(
-            target=run.target,
-            vllm=run.vllm,
-            device=run.device,
-            date=str(run.date),
-            file=display_path(path),
-            **row.model_dump(),
-        )
-        for row in run.on_text
-    ]
-
-
 def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
     """The run in one file, ``None`` if it has neither speeds nor results; ``text`` is its content,
     if known already. ``is_own`` is whether the file is in the user's catalogue.
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
-    document = _document(path, text)
-    results = document.get("results")
-    if "speeds" not in document and not results:
+    run = _read(SpeedRun, path, text, ("speeds", "results"))
+    if run is None or not (run.speeds or run.on_text):
         return None
-    engine, pair = document.get("engine"), document.get("pair")
-    fields = {**document, "file": path.name, "own": is_own}
-    if isinstance(engine, dict):
-        if engine.get("name", ENGINE) != ENGINE:
-            message = f"is {json.dumps(engine['name'])[:60]}, and plans are for {ENGINE}"
-            raise _bad(path, "engine.name", message, "remove the file")
-        fields["vllm"] = engine.get("version")
-    fields["target"] = pair.partition("+")[0] if isinstance(pair, str) else pair
-    if "speeds" not in document:
-        no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
-        fields |= {"on_text": results, **no_speeds}
-    run = _validated(SpeedRun, fields, path)
-    if "speeds" in document and not run.speeds:
-        raise _bad(path, "speeds", "is empty", "remove the file, or add the measured speeds")
-    seen = set()
-    for number, row in enumerate(run.speeds):
-        load = (row.drafter, row.k, row.concurrency, row.prompt_tokens, row.output_tokens)
-        problem = ""
-        if (row.drafter is None) != (row.k == 0):
-            problem = f"drafter {json.dumps(row.drafter)} with k {row.k}"
-        elif row.acceptance_length and row.acceptance_length > row.k + 1:
-            problem = f"acceptance_length {row.acceptance_length} with k {row.k}"
-        elif load in seen:
-            problem = f"duplicate row: k {row.k} with concurrency {row.concurrency}"
-        if problem:
-            raise _bad(path, f"speeds[{number}]", problem, "correct the row")
-        seen.add(load)
-    return run
+    return run.model_copy(update={"file": path.name, "own": is_own})
 
 
 def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
@@ -168,16 +120,11 @@ def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
 
 
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
-    """Runs by the target's id, in the order in which they answer; each is read at first use, which
-    raises CatalogError for a wrong file.
-
-    The content of files with runs is loaded at the first use of any target; only files that mention
-    a target are parsed for it.
-    """
+    """Runs by the target's id, in the order in which they answer. Only files that mention a target
+    are parsed for it, at its first use, which raises CatalogError for a wrong file."""
 
     def __init__(self, user_folder: Path | None) -> None:
         self._user_folder = user_folder
-        self._texts: dict[Path, bytes] | None = None
         self._read: dict[str, tuple[SpeedRun, ...]] = {}
 
     def __getitem__(self, target_id: str) -> tuple[SpeedRun, ...]:
@@ -190,26 +137,28 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         return self._read[target_id]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(run.target for run in self._runs()))
+        return iter(dict.fromkeys(run.target for run in self._runs("")))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _runs(self, mentioned: str = "") -> Iterator[SpeedRun]:
+    @cached_property
+    def _texts(self) -> dict[Path, bytes]:
+        files = _read_all(self._user_folder, _MENTIONS_RUN, lambda path, text: [(path, text)])
+        return dict(files)
+
+    def _runs(self, name: str) -> Iterator[SpeedRun]:
         """The runs of all files that mention this name."""
-        try:
-            if self._texts is None:
-                texts = {path: read_bytes(path) for path in evidence_files(self._user_folder)}
-                self._texts = {path: text for path, text in texts.items() if _HAS_RUN(text)}
-            for path, text in self._texts.items():
-                is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
-                if mentioned.encode() in text and (run := _run(path, text, is_own)):
+        for path, text in self._texts.items():
+            is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
+            try:
+                if name.encode() in text and (run := _run(path, text, is_own)):
                     yield run
-        except BadFile as bad:
-            raise catalog_error([bad.problem]) from bad
+            except BadFile as bad:
+                raise catalog_error([bad.problem]) from bad
 
 
-_HAS_RUN = re.compile(rb'"(?:speeds|results)"').search
+_MENTIONS_RUN = re.compile(rb'"(?:speeds|results)"').search
 # A process that loads the catalogue again parses only what has changed.
 _run = lru_cache(maxsize=64)(read_run)
 
@@ -217,66 +166,55 @@ _run = lru_cache(maxsize=64)(read_run)
 def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...]:
     """The starts in one file, none if it has no runs with starts; ``text`` is its content, if known
     already. Raises BadFile, with the key, if a key is missing or invalid."""
-    document = _document(path, text)
-    runs, engine = document.get("runs"), document.get("engine")
-    common = {
-        "device": document.get("device"),
-        "vllm": engine.get("version") if isinstance(engine, dict) else None,
-        "file": path.name,
-    }
-    starts = [
-        start
-        for run in (runs.values() if isinstance(runs, dict) else ())
-        if isinstance(run, dict)
-        for start in run.get("starts") or ()
-    ]
+    file = _read(StartsFile, path, text, ("runs",))
+    if file is None:
+        return ()
+    update = {"device": file.device, "vllm": file.vllm, "file": path.name}
     return tuple(
-        _validated(
-            EngineStart,
-            {**common, **start, "target": start.get("pair"), "seconds": start.get("green_seconds")},
-            path,
-        )
-        for start in starts
-        if isinstance(start, dict)
+        start.model_copy(update=update) for run in file.runs.values() for start in run.starts
     )
 
 
 def load_starts(user_folder: Path | None) -> tuple[EngineStart, ...]:
     """All measured starts. Raises CatalogError for a wrong file."""
-    starts: list[EngineStart] = []
+    return tuple(_read_all(user_folder, re.compile(rb'"green_seconds"').search, read_starts))
+
+
+def _read_all(
+    user_folder: Path | None,
+    is_read: Callable[[bytes], object],
+    read: Callable[[Path, bytes], Iterable[Content]],
+) -> list[Content]:
+    """What is in all files of evidence whose content ``is_read``. Raises CatalogError."""
     try:
-        for path in evidence_files(user_folder):
-            if b'"green_seconds"' in (text := read_bytes(path)):
-                starts += read_starts(path, text)
+        texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
+        return [each for path, text in texts if is_read(text) for each in read(path, text)]
     except BadFile as bad:
         raise catalog_error([bad.problem]) from bad
-    return tuple(starts)
 
 
-def _document(path: Path, text: bytes | None) -> dict[str, Any]:
-    """The file's JSON object; empty for other JSON, which holds no evidence."""
+def _read(
+    model: type[Measured], path: Path, text: bytes | None, keys: tuple[str, ...]
+) -> Measured | None:
+    """The file as ``model``; ``None`` for an invalid one without any of ``keys``, which holds
+    something else. Else BadFile with pydantic's first error and the key."""
+    text = read_bytes(path) if text is None else text
     try:
-        content = read_bytes(path) if text is None else text
-        document = json_reader.read(content, display_path(path), limits=_LIMITS)
-    except InvalidJson as error:
-        fix = "measure again, or remove the file"
-        raise BadFile(error.what, error.why, fix, error.line) from error
-    return document if isinstance(document, dict) else {}
-
-
-def _validated(model: type[Model], fields: dict[str, Any], path: Path) -> Model:
-    """The fields as ``model``; else BadFile with pydantic's first error and the key of the file."""
-    try:
-        values = {name: value for name, value in fields.items() if name in model.model_fields}
-        return model.model_validate_json(json.dumps(values))
+        return model.model_validate_json(text)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-    first, *rest = detail["loc"]
-    key = dotted((_KEYS.get(str(first), first), *rest))
+    shown = display_path(path)
+    if detail["type"] == "json_invalid":
+        raise BadFile(
+            shown, f"is not valid JSON: {detail['msg']}", "measure again, or remove the file"
+        )
+    document = from_json(text)
+    if not isinstance(document, dict) or not any(map(document.get, keys)):
+        return None
+    key = dotted(detail["loc"])
     if detail["type"] == "missing" or detail["input"] is None:
-        raise _bad(path, key, "missing key", "add the key")
-    raise _bad(path, key, f"is {json.dumps(detail['input'])[:60]}: {detail['msg'].lower()}")
-
-
-def _bad(path: Path, key: str, message: str, fix: str = "") -> BadFile:
-    return BadFile(display_path(path), message, fix, key=key)
+        raise BadFile(shown, "missing key", "add the key", key=key)
+    if detail["type"] == "value_error":  # a rule over several keys
+        raise BadFile(shown, str(detail["ctx"]["error"]), "correct the row", key=key)
+    message = f"is {json.dumps(detail['input'])[:60]}: {detail['msg'].lower()}"
+    raise BadFile(shown, message, key=key)

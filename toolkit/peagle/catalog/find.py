@@ -48,8 +48,6 @@ def find_drafter(target: Target, name: str) -> Drafter:
         hint = "it has no drafters in the catalogue; pass your own head with --drafter"
         if name.lower() in DRAFTLESS:
             hint = f"add it to the target: LOCATION+{name.lower()}"
-    if name.endswith("/"):
-        hint = f"there is no folder {name}; {hint}"
     raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
 
 
@@ -85,26 +83,21 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     target_id = target_named(catalog, name)
     if target_id is not None:
         return catalog.targets[target_id]
-    add = Fix(
-        "pass a head with --drafter, and add a target to a catalogue of your own",
-        ("peagle", "catalog", "init", name, "-o", "my-catalog"),
-    )
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
-        raise UserError(f"{name!r} is a location, not a pair", add, code="not-a-pair")
+        command = ("peagle", "catalog", "init", name, "-o", "my-catalog")
+        sentence = "pass a head with --drafter, and add a target to a catalogue of your own"
+        message = f"{name!r} is a location, not a pair"
+        raise UserError(message, Fix(sentence, command), code="not-a-pair")
     if name.endswith(".json"):
         sentence = "name a pair; the memory and the findings of a plan file are in the plan"
         fix = Fix(sentence, ("peagle", "plan", name, "--verbose"))
         raise NotFound(f"{name!r} is a plan file, not a pair", fix, code="not-a-pair")
-    if os.path.isfile(name):
-        raise NotFound(
-            f"{name!r} is a file, not a pair", Fix("list all pairs", _LIST), "not-a-pair"
-        )
-    if os.path.isdir(name):
-        fix = add if "/" in name else Fix(f"for the folder write ./{name}")
-        raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
-    hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
-    sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
-    fix = Fix(sentence, _LIST)
+    folder = f"for the folder write ./{name}; " if os.path.isdir(name) else ""
+    ids = [*catalog.targets]
+    names = [*_texts(catalog, "short_name").values(), *(each.partition("/")[2] for each in ids)]
+    hint = nearest(name, ids if "/" in name else names)
+    sentence = f"{folder}{hint} for a target of your own use --catalog DIR; list all targets"
+    fix = Fix(sentence.strip(), _LIST)
     raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 
@@ -120,43 +113,27 @@ def target_named(catalog: Catalog, name: str) -> str | None:
 
     Raises UserError if several targets have that name or those weights.
     """
-    lower_name = name.lower()
-    by_id = (target_id for target_id in catalog.targets if target_id.lower() == lower_name)
-    if (found_id := next(by_id, None)) is not None:
-        return found_id
-    for short_name, target_id in _short_names(catalog).items():
-        if short_name.lower() == lower_name:
-            return target_id
-    if "/" in lower_name:
-        weights = _weights(catalog)
-        target_ids = [
-            each for each in catalog.targets if weights.get(each, "").lower() == lower_name
-        ]
-    else:
-        target_ids = [
-            each for each in catalog.targets if each.partition("/")[2].lower() == lower_name
-        ]
+    wanted = name.lower()
+    ids = {target_id: target_id for target_id in catalog.targets}
+    for texts in (ids, _texts(catalog, "short_name")):
+        for target_id, text in texts.items():
+            if text.lower() == wanted:
+                return target_id
+    texts = _texts(catalog, "weights")
+    if "/" not in wanted:
+        texts = {target_id: target_id.partition("/")[2] for target_id in ids}
+    target_ids = [target_id for target_id, text in texts.items() if text.lower() == wanted]
     if len(target_ids) > 1:
         message = f"{name!r} is the name of several targets"
         raise UserError(message, f"write one of {', '.join(target_ids)}", code="several-targets")
     return target_ids[0] if target_ids else None
 
 
-def _weights(catalog: Catalog) -> Mapping[str, str]:
+def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
+    """The values of the key, by the target's id."""
     if isinstance(catalog.targets, Targets):
-        return catalog.targets.weights
-    return {target.id: target.weights for target in catalog.targets.values()}
-
-
-def _names(catalog: Catalog) -> list[str]:
-    """Short names, and ids without their organization."""
-    return [*_short_names(catalog), *(each.partition("/")[2] for each in catalog.targets)]
-
-
-def _short_names(catalog: Catalog) -> Mapping[str, str]:
-    if isinstance(catalog.targets, Targets):
-        return catalog.targets.short_names
-    return {target.short_name: target.id for target in catalog.targets.values()}
+        return catalog.targets.texts(key)
+    return {target_id: getattr(target, key) for target_id, target in catalog.targets.items()}
 
 
 _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}

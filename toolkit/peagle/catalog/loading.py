@@ -17,9 +17,8 @@ of the same id, and its tables replace the bundled ones.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -72,12 +71,12 @@ _UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
 
 class Targets(Mapping[str, Target]):
     """Targets by id, each read from its file at first use, which raises CatalogError if the file
-    is wrong. ``short_names`` maps short names to ids."""
+    is wrong."""
 
-    def __init__(self, files: Mapping[str, Path], short_names: Mapping[str, str]) -> None:
-        self.short_names = short_names
+    def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
         self._read: dict[str, Target] = {}
+        self._texts: dict[str, dict[str, str]] = {}
 
     def __getitem__(self, target_id: str) -> Target:
         if target_id not in self._read:
@@ -90,12 +89,13 @@ class Targets(Mapping[str, Target]):
     def __len__(self) -> int:
         return len(self._files)
 
-    @cached_property
-    def weights(self) -> dict[str, str]:
-        """The weights of each target, by its id, without those of files that cannot be read. As
-        short names they are found without parsing the files."""
-        weights = {target_id: _find_key("weights", file) for target_id, file in self._files.items()}
-        return {target_id: location for target_id, location in weights.items() if location}
+    def texts(self, key: str) -> dict[str, str]:
+        """The text of ``key`` at the left margin of each file that has it, by id. No file is
+        parsed: of 2,000 targets that takes 4 s, of which a plan needs one."""
+        if key not in self._texts:
+            texts = {target_id: _find_key(key, file) for target_id, file in self._files.items()}
+            self._texts[key] = {target_id: text for target_id, text in texts.items() if text}
+        return self._texts[key]
 
 
 def load_catalog(user_folder: Path | None = None) -> Catalog:
@@ -105,10 +105,9 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
     target raises it when it is first used.
     """
     files = target_files(user_folder)
-    short_names, problems = read_short_names(files)
-    if problems:
+    targets = Targets(files)
+    if problems := _same_short_names(targets, files):
         raise catalog_error(problems)
-    targets = Targets(files, short_names)
     return Catalog(
         targets=targets,
         runtimes=_updated("runtimes.yaml", user_folder, RuntimeTable, ImageTable),
@@ -194,24 +193,18 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
-    """Short name -> id, and a problem for each name that a second target uses.
-
-    Only ``short_name`` at the left margin of each file is read: for 2,000 targets that takes less
-    than 0.3 s, and parsing all files 4 s, of which a plan needs one. Bundled targets come first: of
-    a bundled and an own file with the same short name, the user's own has the problem.
-    """
+def _same_short_names(targets: Targets, files: Mapping[str, Path]) -> list[Problem]:
+    """A problem for each short name that a second target uses. Bundled targets come first: of a
+    bundled and an own file with the same short name, the user's own has the problem."""
     (bundled,) = folders(None)
-    ids: dict[str, str] = {}
+    names = targets.texts("short_name")
+    owners: dict[str, Path] = {}
     problems: list[Problem] = []
-    own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
-    for target_id, path in own_last:
-        name = _find_key("short_name", path)
-        if name in ids:
-            problems.append(_same_short_name(name, path, files[ids[name]]))
-        elif name:
-            ids[name] = target_id
-    return ids, problems
+    for target_id in sorted(names, key=lambda each: not files[each].is_relative_to(bundled)):
+        name, path = names[target_id], files[target_id]
+        if (other := owners.setdefault(name, path)) != path:
+            problems.append(_same_short_name(name, path, other))
+    return problems
 
 
 _KEY = r"^{}:[ \t]*[\"']?([^\s\"'#]+)"
@@ -240,7 +233,7 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, user_folder))]
     checked = [*targets.values(), *tables, *updates, *evidence_files(user_folder)]
     problems = [problem for path in checked for problem in _file_problems(path)]
-    problems += read_short_names(targets)[1]
+    problems += _same_short_names(Targets(targets), targets)
     for folder in folders(user_folder):
         read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
         for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
@@ -261,14 +254,13 @@ def check_catalog_file(path: Path, user_folder: Path | None = None) -> list[Prob
     problems = _file_problems(path)
     if problems or path.suffix == ".json" or path.name in _TABLES:
         return problems
-    folder, searched = path.resolve().parent.parent, folders(user_folder)
-    if folder not in (each.resolve() for each in searched):
-        searched.append(folder)
-    name, this = _find_key("short_name", path), f"{path.resolve().parent.name}/{path.stem}".lower()
+    own_id = f"{path.resolve().parent.name}/{path.stem}".lower()
+    files = _targets_in([*folders(user_folder), path.resolve().parent.parent])
+    names, name = Targets(files).texts("short_name"), _find_key("short_name", path)
     return [
-        _same_short_name(name, path, other)
-        for target_id, other in _targets_in(searched).items()
-        if target_id.lower() != this and _find_key("short_name", other) == name
+        _same_short_name(name, path, files[target_id])
+        for target_id, other in names.items()
+        if target_id.lower() != own_id and other == name
     ]
 
 
@@ -302,14 +294,12 @@ def _misnamed(user_folder: Path | None, targets: dict[str, Path]) -> Iterator[Pr
             continue  # reported by check_catalog
         if run is None:
             continue
-        names = [("pair", run.target, set(targets))]
-        if gpus:
-            names.append(("gpu", run.gpu, gpus))
+        names = [("pair", run.target, set(targets)), ("gpu", run.gpu, gpus or {run.gpu})]
         file = targets.get(run.target)
         if target := validate_file(file, Target)[0] if file else None:
-            known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+            drafters = {name for d in target.drafters for name in (d.name, d.weights) if name}
             used = {row.drafter for row in run.speeds} | {row.drafter for row in run.on_text}
-            names += [("drafter", name, known) for name in sorted(filter(None, used))]
+            names += [("drafter", name, drafters) for name in sorted(filter(None, used))]
         for key, name, valid in names:
             if name not in valid:
                 hint = nearest(name, valid) or f"known: {', '.join(sorted(valid))}"
@@ -323,44 +313,24 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
         fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
         yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
     layers = sum(group.layers for group in shape.attention)
-    # Hybrids have layers without a cache or with two; Gemma 3n shares caches among layers, and
-    # Nemotron's NAS models lack some.
+    # Hybrids have layers without a cache or with two; Gemma 3n shares caches among layers.
     one_each = not shape.recurrent and shape.latent is None and not shape.per_layer_embeddings
     if one_each and shape.feed_forward_layers is None and layers != shape.layers:
         message = f"the groups have {layers} layers in total, the model has {shape.layers}"
         yield ("architecture", "attention"), message, "correct the number of layers"
-    for number, group in enumerate(shape.attention):
-        if (group.kind == "sliding") != (group.window is not None):
-            where = ("architecture", "attention", number)
-            yield where, f"kind {group.kind} with window {group.window}", "only sliding has one"
-    if (shape.experts is None) != (shape.experts_per_token is None):
-        message = "experts and experts_per_token must both be set"
-        yield ("architecture",), message, "set both or neither"
-    if target.default_max_model_len > shape.max_positions:
-        message = f"{target.default_max_model_len} exceeds max_positions {shape.max_positions}"
-        yield ("default_max_model_len",), message, f"at most {shape.max_positions}"
     yield from _weights(("weights",), target.weights, path)
-    drafters = target.drafters
-    names = [drafter.name for drafter in drafters]
+    names = [drafter.name for drafter in target.drafters]
     if target.default_drafter is not None:
         yield from _unknown(("default_drafter",), "drafter", target.default_drafter, names)
-    yield from _duplicates(names, ("drafters",), "name")
-    yield from _duplicates([drafter.weights for drafter in drafters], ("drafters",), "weights")
-    public = [drafter.name for drafter in drafters if drafter.public]
-    for number, drafter in enumerate(drafters):
+    public = [drafter.name for drafter in target.drafters if drafter.public]
+    for number, drafter in enumerate(target.drafters):
         here = ("drafters", number)
-        draftless = drafter.method in DRAFTLESS
-        if bool(drafter.weights) != (drafter.public and not draftless):
+        if drafter.name in names[:number]:
+            yield (*here, "name"), f"duplicate name {drafter.name}", "keep one of them"
+        if bool(drafter.weights) != (drafter.public and drafter.method not in DRAFTLESS):
             message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
             message += "no weights" if drafter.weights else "weights"
             yield (*here, "weights"), message, "set either `weights` or `public: false`"
-        if drafter.parallel_drafting and drafter.method != "eagle3":
-            fix = "remove the key: only P-EAGLE has it, with method eagle3"
-            message = f"the method {drafter.method} does not support it"
-            yield (*here, "parallel_drafting"), message, fix
-        if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
-            message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
-            yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
         if drafter.fallback is not None:
             yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
         if (longer := drafter.long_context) is not None:
@@ -384,28 +354,13 @@ def _unknown(where: Location, kind: str, name: str, names: list[str]) -> Iterato
         yield where, f"there is no {kind} {name!r}", hint
 
 
-def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Violation]:
-    counts: Counter[str] = Counter()
-    for number, value in enumerate(values):
-        counts[(value or "").lower()] += 1
-        if value and counts[value.lower()] == 2:
-            yield (*where, number, key), f"duplicate {key} {value}", "keep one of them"
-
-
 def _runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
     versions = [runtime.vllm for runtime in table.runtimes]
-    yield from _unknown(("default",), "runtime", table.default, versions)
-    yield from _duplicates(versions, ("runtimes",), "vllm")
-    amis = [ami.name for ami in table.amis]
-    for number, runtime in enumerate(table.runtimes if amis else ()):
-        yield from _unknown(("runtimes", number, "ami"), "AMI", runtime.ami, amis)
+    return _unknown(("default",), "runtime", table.default, versions)
 
 
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     Target: _target_violations,
     RuntimeTable: _runtime_violations,
-    InstanceTable: lambda table, _path: _duplicates(
-        [instance.type for instance in table.instances], ("instances",), "type"
-    ),
 }
 """The rules between the keys of a file, beyond the type of each."""

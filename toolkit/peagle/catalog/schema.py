@@ -1,12 +1,13 @@
 """The catalogue: targets, drafters, measured speeds, and the tables. Sizes are bytes."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, model_validator
 
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
@@ -106,7 +107,6 @@ class Architecture(CatalogEntry):
     ``shared_expert_size`` is the width of the experts that every token uses.
     ``attention_gate``: queries have a gate of the same size. ``per_layer_embeddings`` is the width
     of a second embedding, for all layers together (Gemma 3n).
-    ``attention_blocks``: attention layers share the weights of so many (Zamba2).
     ``unknown_cache``: what of the cache is not known in vLLM's accounting; it counts as full.
     """
 
@@ -131,7 +131,6 @@ class Architecture(CatalogEntry):
     latent: LatentAttention | None = None
     recurrent: tuple[RecurrentGroup, ...] = ()
     quantized: QuantizedWeights | None = None
-    attention_blocks: Positive | None = None
     unknown_cache: str = ""
 
     @property
@@ -271,7 +270,7 @@ Latency = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Measurement(BaseModel):
     """Frozen and strict; unknown keys of evidence files are ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, strict=True, defer_build=True, validate_by_name=True)
 
 
 class Seconds(Measurement):
@@ -303,6 +302,14 @@ class Speed(Measurement):
     itl_seconds: Seconds | None = None
     tpot_seconds: Seconds | None = None
 
+    @model_validator(mode="after")
+    def _is_possible(self) -> "Speed":
+        if (self.drafter is None) != (self.k == 0):
+            raise ValueError(f"drafter {json.dumps(self.drafter)} with k {self.k}")
+        if self.acceptance_length and self.acceptance_length > self.k + 1:
+            raise ValueError(f"acceptance_length {self.acceptance_length} with k {self.k}")
+        return self
+
 
 NO_GPU = "CPU"
 """The GPU of a run without one. No instance has it, so no plan uses the run."""
@@ -316,22 +323,35 @@ class AcceptanceOnText(Measurement):
     acceptance_length: float = Field(ge=1, allow_inf_nan=False)
 
 
+_VLLM = AliasPath("engine", "version")
+
+
 class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``, and acceptance lengths ``on_text``.
     ``synthetic``: acceptance was set by hand; ``own``: the file is in the user's catalogue."""
 
-    target: str
+    target: Annotated[str, AfterValidator(lambda pair: pair.partition("+")[0])] = Field(
+        validation_alias="pair"
+    )
     device: str = ""
     date: date
-    vllm: Version
-    gpu: str
-    tensor_parallel_size: Positive
-    synthetic: bool
-    file: str
-    speeds: tuple[Speed, ...]
+    engine_name: Literal["vllm"] = Field("vllm", validation_alias=AliasPath("engine", "name"))
+    vllm: Version = Field(validation_alias=_VLLM)
+    gpu: str = NO_GPU
+    tensor_parallel_size: Positive = 1
+    synthetic: bool = False
+    file: str = ""
+    speeds: tuple[Speed, ...] = ()
     own: bool = False
     caveat: str = Field(default="", max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")
-    on_text: tuple[AcceptanceOnText, ...] = ()
+    on_text: tuple[AcceptanceOnText, ...] = Field((), validation_alias="results")
+
+    @model_validator(mode="after")
+    def _names_its_gpu(self) -> "SpeedRun":
+        absent = {"gpu", "tensor_parallel_size", "synthetic"} - self.model_fields_set
+        if self.speeds and absent:
+            raise ValueError(f"speeds without the keys {', '.join(sorted(absent))}")
+        return self
 
 
 class EngineStart(Measurement):
@@ -339,12 +359,26 @@ class EngineStart(Measurement):
     weights. ``target`` is a short name; ``kind`` is ``cold``, ``kept`` (with the caches of an
     earlier start) or ``restored`` (from an archive of compiled code)."""
 
-    target: str
+    target: str = Field(validation_alias="pair")
     kind: Literal["cold", "kept", "restored"]
-    seconds: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False, validation_alias="green_seconds")
+    device: str = ""
+    vllm: Version = ""
+    file: str = ""
+
+
+class StartsRun(Measurement):
+    """The starts of one run of measurements."""
+
+    starts: tuple[EngineStart, ...] = ()
+
+
+class StartsFile(Measurement):
+    """A file with measured starts."""
+
     device: str
-    vllm: Version
-    file: str
+    vllm: Version = Field(validation_alias=_VLLM)
+    runs: dict[str, StartsRun]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ Prices of instances are USD per hour.
 
 from collections.abc import Collection
 from datetime import date
+from itertools import takewhile
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -338,24 +339,15 @@ _NEXT_AREA = {"af": "eu", "ap": "us-west", "ca": "us-east", "eu": "us-east", "il
 
 
 def nearest_region(region: str, regions: Collection[str]) -> str:
-    """Of ``regions``, at least one, the nearest to ``region``: of its area, else of the next
-    area; there of its compass direction, else a large one. Regions of another partition
-    (China, GovCloud) come last."""
-    area, _, rest = region.partition("-")
-    direction = rest.rpartition("-")[0]
+    """Of ``regions``, at least one, the nearest to ``region``: of its partition, then by the name,
+    then of the next area, then a large one."""
+    area = region.partition("-")[0]
 
-    def distance(other: str) -> tuple[bool, bool, bool, bool, bool, int, str]:
-        other_area, _, other_rest = other.partition("-")
-        large = LARGE_REGIONS.index(other) if other in LARGE_REGIONS else len(LARGE_REGIONS)
-        return (
-            domain(other) != domain(region) or ("gov" in other) != ("gov" in region),
-            other != region,
-            other_area != area,
-            not other.startswith(_NEXT_AREA.get(area, area)),
-            other_rest.rpartition("-")[0] != direction,
-            large,
-            other,
-        )
+    def distance(other: str) -> tuple[bool, int, bool, bool, str]:
+        alike = [*takewhile(lambda pair: pair[0] == pair[1], zip(region, other, strict=False))]
+        is_next = other.startswith(_NEXT_AREA.get(area, area))
+        elsewhere, letters = domain(other) != domain(region), len(alike)
+        return elsewhere, -letters * (letters > 2), not is_next, other not in LARGE_REGIONS, other
 
     return min(regions, key=distance)
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,16 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     require_none_refused,
 )
-from peagle.bench.aiperf import Aiperf, find_sender, install_sender, installed_sender
 from peagle.bench.evidence import priced_result, read_result, save_evidence
+from peagle.bench.load import Aiperf, find_sender, install_sender, installed_sender
+from peagle.bench.load import bench as measure
 from peagle.bench.lossless import (
     LosslessResult,
     SweepLossless,
     check_lossless,
     prompts_of_pair,
     require_lossless,
-    sweep_lossless,
 )
-from peagle.bench.measure import bench as measure
 from peagle.bench.report import BenchGates, require_gates, require_report, summaries
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
@@ -39,6 +39,7 @@ from peagle.bench.sweep import (
     EndpointSweep,
     SweepProgress,
     SweepRequest,
+    parse_ks,
     sweep_on_this_machine,
 )
 from peagle.bench.targets import (
@@ -85,7 +86,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.runner import LocalOptions
-from peagle.engine.state import local_engines, ready_engine
+from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -101,9 +102,6 @@ from peagle.planning import Plan
 from peagle.speed.slo import Slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
-
-LOCAL = "local"
-"""The target that is the only engine of ``peagle local up``."""
 
 _LOAD_OPTIONS = (
     click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
@@ -217,7 +215,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     target = find(options["name"])
     sender = find_sender()
     if options["price_per_hour"] is not None:
-        target = target.at_price(options["price_per_hour"])
+        target = replace(target, usd_per_hour=options["price_per_hour"], price_source="as given")
     with StatusLine() as status:
         result = measure(
             target,
@@ -243,18 +241,7 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
-    on_aws, engine = session.names_deployment(name), None
-    if name == LOCAL:
-        names = [engine.name for engine in local_engines() if engine.state == "ready"]
-        if len(names) > 1:
-            message = f"{len(names)} engines are running: {', '.join(names)}"
-            raise UserError(message, "specify only one of them", code="several-engines")
-        engine = ready_engine(names[0]) if names else None
-        if engine is None:
-            start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-            raise NotFound("no engine of this machine is running", start, code="no-such-engine")
-    elif not on_aws:
-        engine = ready_engine(name)
+    engine = session.local_engine(name)
     if engine is not None:
         return target_of_engine(engine)
     try:
@@ -283,8 +270,6 @@ def _measure_text(
     file, alone = options["acceptance"], None
     if file:
         prompts = read_prompts(file)
-        if prompts.ignored:
-            print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
     else:
         prompts = prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
@@ -316,8 +301,7 @@ def _measure_text(
                     alone,
                     prompts,
                     max_tokens,
-                    keep=lossless.append,
-                    progress=lambda server, *done: show(f"greedy answers of {server}", *done),
+                    lambda server, *done: show(f"greedy answers of {server}", *done),
                 )
                 lossless.append(compared)
         finally:  # also after an error
@@ -353,7 +337,7 @@ def _target_alone(
     if against:
         return nullcontext(find(against))
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
-    if engine is None:
+    if engine is None or engine.image is not None:
         raise UserError(
             f"the target of {target.facts.name} cannot be started here without speculation",
             "serve it without speculation, and name that server with --against",
@@ -435,12 +419,13 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if is_plan_file(name):
         message = f"a sweep plans each setting, and {name} is one plan"
         raise UserError(message, "specify a pair, and the options of the plan")
-    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
-            "acceptance", "domain", "again")  # fmt: skip
+    sizes = (options[key] for key in ("prompt_tokens", "output_tokens"))
+    count = (options["loads"], options["repetitions"], options["requests"], *sizes)
+    workloads = tuple(dict.fromkeys(options["workloads"] or ("short-prompt",)))
     request = SweepRequest(
-        **{key: options[key] for key in same},
-        settings=options["sweep"],
-        workloads=options["workloads"] or ("short-prompt",),
+        parse_ks(options["sweep"]),
+        tuple(load for workload in workloads for load in make_loads(workload, *count)),
+        **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
         command=own_command(ctx),
     )
@@ -450,7 +435,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if not session.names_deployment(name):
         if options["max_cost"]:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
-        file, result, lossless = _on_this_machine(ctx, options, planning, request)
+        file, result, lossless = _on_this_machine(ctx, options, planning, request, workloads)
     else:
         for key in planning.keys() - _OF_LOADS:
             if is_typed(ctx, key):
@@ -482,13 +467,17 @@ def _require_outputs(options: dict[str, Any]) -> None:
 
 
 def _on_this_machine(
-    ctx: click.Context, options: dict[str, Any], planning: dict[str, Any], request: SweepRequest
+    ctx: click.Context,
+    options: dict[str, Any],
+    planning: dict[str, Any],
+    request: SweepRequest,
+    workloads: Sequence[str],
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
     """Measure with engines of this machine."""
     kind, gpus = options["engine_kind"], options["gpus"]
     if gpus and kind != "docker":
         raise OptionMissing("--gpus needs a container", "add --engine docker")
-    chosen = planning | {"concurrency": max(request.loads), "slo": None}
+    chosen = planning | {"concurrency": max(options["loads"]), "slo": None}
     plans: dict[int, Plan] = {}
 
     def plan_of(setting: BenchSetting) -> Plan:
@@ -510,10 +499,10 @@ def _on_this_machine(
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:
-            lossless = sweep_lossless(
+            lossless = SweepLossless(
                 catalog,
                 base.pair,
-                request.workloads,
+                workloads,
                 lambda server, done, count: status.show(
                     f"greedy answers, {server}", f"{done} of {count} prompts"
                 ),

@@ -33,7 +33,6 @@ from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint
 from peagle.deploy.proving import request_of_revision
 from peagle.deploy.status import stand_in_of
-from peagle.engine.state import ready_engine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
 from peagle.render import read_plan
@@ -87,17 +86,16 @@ def invoke(
     wake_timeout: int,
     as_json: bool,
 ) -> None:
-    """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
-    the prompt from standard input. A PROMPT that is a JSON object is sent as it is, as the body of
-    the request: {"messages": [...], "max_tokens": 64}.
+    """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
+    one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
+    as it is, as the body of the request: {"messages": [...], "max_tokens": 64}.
 
     With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
     engine's counters, which include other clients' requests. A request to an endpoint that scaled
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    on_aws = session.names_deployment(name)
-    engine = None if on_aws else ready_engine(name)
+    engine = session.local_engine(name)
     record, aws = (None, None) if engine else session.find_served(name)
     text = _read_prompt(prompt)
     request = InvokeRequest(text, chat, max_tokens, temperature, stream, _payload(text))

@@ -15,7 +15,7 @@ from peagle.catalog.documents import Problem
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
 from peagle.catalog.loading import check_catalog, check_catalog_file
-from peagle.catalog.writing import Tables, entry_text, new_texts, refuse_unwritable, write_texts
+from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
@@ -174,7 +174,7 @@ def init(
     loaded = command_catalog(ctx)
     checkpoint, head = read(model), read(drafter) if drafter else None
     entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
-    text = entry_text(entry.target, entry.unknown, entry.missing, file)
+    text = entry_text(entry.target, entry.unknown, file)
     findings = entry_findings(entry, checkpoint, head, loaded)
     if not as_json:
         print_findings(findings, err=True)
@@ -248,8 +248,6 @@ def refresh(
         message = "responses of the sandbox must not go into the bundled catalogue"
         raise UserError(message, "add --to DIR")
     folder = to or Path(own_folder or data_folder("model_catalog"))
-    if not dry_run:
-        refuse_unwritable(folder)
     loaded = load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if selected[part]] or list(PARTS)

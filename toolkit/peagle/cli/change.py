@@ -39,12 +39,11 @@ from peagle.cli.view.deploy import (
     show_changes,
 )
 from peagle.cli.view.progress import show_hashing
-from peagle.deploy.apply import end_rollback, preview_rollback, revision_for_rollback
+from peagle.deploy.apply import preview_rollback, revision_for_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
     change_share,
     options_beside,
-    options_of_served,
     require_comparable,
     start_comparison,
 )
@@ -143,31 +142,31 @@ def scale(
         def price(count: int) -> str:
             return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
 
-        facts = [("where", session.where(change.record.region))]
-        if scaling.count is not None:
-            counts = counted(2, live.hosts_components)
-            facts.append((counts, f"{live.engine_count} -> {scaling.count}"))
+        counts = counted(2, live.hosts_components)
         after = scaling.scaling.after if scaling.scaling else None
-        if scaling.scaling is not None:
-            facts.append(("scaling", scaling.scaling.text))
+        costs = price(scaling.instances or live.desired_count)
         if after is not None:
-            bounds = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
-            facts.append(("price", bounds))
-        else:
-            facts.append(("price", price(scaling.instances or live.desired_count)))
-        facts += [("ends", scaling.end_text), ("change", "none" if scaling.is_nothing else "")]
+            costs = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
+        is_fixed = scaling.count is not None
         print_status(name, bold=True)
-        print_facts(facts)
+        print_facts(
+            (
+                ("where", session.where(change.record.region)),
+                (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
+                ("scaling", scaling.scaling.text if scaling.scaling else ""),
+                ("price", costs),
+                ("ends", scaling.end_text),
+                ("change", "none" if scaling.is_nothing else ""),
+            )
+        )
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled", yes=yes)
             change.run(apply_scale, scaling)
     document = deployment_status(change.aws, change.record)
-    document["changed"] = not scaling.is_nothing
-    counts = counted(2, live.hosts_components)
     running = document[f"{counts}_running"]
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    document[f"{counts}_desired"] = desired
+    document |= {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
     if as_json:
         return print_json(deployment_in_context(document))
     text = f"{name} runs {running} {counted(running, live.hosts_components)}"
@@ -192,24 +191,20 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
     with session.changing(name) as change:
         record = change.record
         target = revision_for_rollback(record)
-        preview = preview_rollback(change.aws, record, target)
+        changes, rollout = preview_rollback(change.aws, record, target)
         print_status(name, bold=True)
         serves = f"configuration {target.name} again"
-        if record.returning_to == target.fingerprint:
-            serves += ": the rollback to it had begun, and is continued"
         print_facts((("where", session.where(record.region)), ("serves", serves)))
-        show_changes(preview.changes)
+        show_changes(changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
-        kept = f"of the plan before: {preview.kept}" if preview.kept else ""
-        print_facts((("rollout", preview.rollout), ("keeps", kept), ("price", price)))
+        print_facts((("rollout", rollout), ("price", price)))
         confirm("Return to this revision?", "not rolled back", yes=yes)
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
-        document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
-        document["changes"] = [setting.document() for setting in preview.changes]
+        document = deployment_status(change.aws, record)
+        document["changes"] = [setting.document() for setting in changes]
         if as_json or not unproved:
             _print_changed(document, session, as_json, "again")
-        end_rollback(record)
     if unproved:
         raise unproved
 
@@ -320,19 +315,16 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
     pair, options = options_in(ctx, text, "--with")
-    for option, value in (("name", record.name), ("region", record.region)):
-        if options.get(option, value) != value:
-            raise UserError(
-                f"--{option} {options[option]} cannot be used within --with: the plan is for "
-                f"{record.name} in {record.region}",
-                f"omit --{option}",
-            )
+    place = {"name": record.name, "region": record.region}
+    for option in place.keys() & options.keys():
+        if options[option] != place[option]:
+            message = f"--{option} {options[option]} within --with is not that of {record.name}"
+            raise UserError(message, f"omit --{option}")
     if is_plan_file(pair):
         plan = planned(ctx, pair, options)
-        if (plan.name, plan.region) != (record.name, record.region):
+        if {"name": plan.name, "region": plan.region} != place:
             raise UserError(
-                f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
-                f"{record.region}",
+                f"{pair} is for {plan.name} in {plan.region}",
                 f"plan it with --name {record.name} --region {record.region}",
                 code="plan-of-another-deployment",
             )
@@ -340,11 +332,11 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     revision = record.serving or record.current
     catalog = command_catalog(ctx)
     if revision.plan is None:
-        print_status(
-            "This machine does not have the plan that serves: its --set, --env, tags, pins, "
-            "scaling and rollout are not copied to the second variant."
+        raise UserError(
+            f"another machine deployed {record.name}: the options of its plan are unknown here",
+            "name a plan file, or deploy its plan from here first",
+            code="no-plan",
         )
-        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **options})
     return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
 
 

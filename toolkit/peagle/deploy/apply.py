@@ -17,12 +17,11 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
-from peagle.aws import s3, sagemaker
+from peagle.aws import cloudwatch, s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
-from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, ResourceKind, Tag
+from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, records
 from peagle.deploy.context import (
     TICK_SECONDS,
     DeploymentContext,
@@ -62,7 +61,6 @@ from peagle.deploy.revisions import (
     require_no_comparison,
     require_own,
     rollback_target,
-    rollback_unreported,
     stale_resources,
 )
 from peagle.deploy.scaling import (
@@ -90,11 +88,12 @@ from peagle.errors import (
 )
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.planning.weights import pins_of
+from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
 from peagle.render.requests import REVISION_TAG, requests
-from peagle.render.resources import END_TAGS
+from peagle.render.resources import END_TAGS, deployment_config
 from peagle.s3uri import S3Uri
 from peagle.text import format_duration
-from peagle.weights.pins import require_pinned
+from peagle.weights.mounted import require_pinned
 
 PAUSE_SECONDS = 60.0
 """Between two rounds without capacity: AWS frees instances within minutes, not seconds."""
@@ -105,6 +104,10 @@ class RolledBack(NotProved, code="rolled-back"):
 
     Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
     """
+
+
+class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
+    """An alarm fired during an update, and what served before serves again."""
 
 
 def deploy(
@@ -133,7 +136,7 @@ def deploy(
             prove_in_service(context, revision, request, started, keep_unproved)
     else:
         _tag_again(context, desired)
-        context.change(failure=None, returning_to="")
+        context.change(failure=None)
         put(context, revision, planned_end(context, revision))
     if wait or change == "scale":
         scaling = desired.plan.scaling
@@ -153,7 +156,7 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
     deployment. Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
     revision = desired.revision
     end = planned_end(context, revision)
-    context.change(pending=revision, failure=None, returning_to="")
+    context.change(pending=revision, failure=None)
     try:
         upload_weights(context, desired)
         MODEL.put(context, revision, revision.model, desired.model)
@@ -262,7 +265,7 @@ def put_endpoint(
             count = live.instance_count if kept else revision.served.instance_count
             if len(live.running) > 1 or is_comparison(revision.fingerprint):
                 count = 1  # SageMaker replaces several variants at once only
-            steps = alarms.rollout_parameter(context, revision, count) if rolled_out else {}
+            steps = _rollout_parameter(context, revision, count) if rolled_out else {}
             sagemaker.update(aws, request | steps, count, clock, keep_count=kept)
 
 
@@ -296,7 +299,7 @@ def _put_copies(
     count = copies_at_update(aws, live, revision, count)
     steps = {}
     if rolled_out and running:  # none serves after a scale to zero
-        steps = alarms.rollout_parameter(context, revision, min(count, running))
+        steps = _rollout_parameter(context, revision, min(count, running))
     request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
     sagemaker.update_component(aws, request, running)
 
@@ -324,7 +327,7 @@ def wait_in_service(
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
             context.change(pending=None)
-        raise alarms.rolled_back(context, revision, live) or not_in_service(live, log)
+        raise _rolled_back(context, revision, live) or not_in_service(live, log)
     sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), revision.tag])
     return started if updating else 0.0
 
@@ -448,20 +451,68 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
-    """Give alarms and dashboard the values of a kept revision that serves again, as far as its plan
-    or the account tells them. What cannot be written stays, with a notice: the endpoint serves."""
+    """Give alarms and dashboard the values of a kept revision that serves again. Without its plan,
+    or where they cannot be written, they stay, with a notice: the endpoint serves."""
     try:
         if revision.plan is not None:
             put_settings(context, revision)
         elif any(resource.type in ("Alarm", "Dashboard") for resource in context.record.resources):
-            alarms.follow(context, revision)
-            if kept := alarms.kept_of_plan_before(context.record, revision):
-                context.notice(
-                    f"unchanged since the plan before: {kept}; another machine has the plan that "
-                    "serves now, and deploying it there renews them"
-                )
+            context.notice(
+                "alarms and dashboard are of the plan before; another machine has the plan that "
+                "serves now, and deploying it there renews them"
+            )
     except CloudError as error:
         context.notice(f"alarms and dashboard are of the plan before: {error.message}")
+
+
+def _rollout_parameter(
+    context: DeploymentContext, revision: Revision, count: int
+) -> dict[str, Any]:
+    """The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an
+    update of ``count`` instances or copies; empty without one. On the way back to a kept revision,
+    an alarm in the state ALARM would undo that at once: it is left out."""
+    config = deployment_config(revision.plan, count) if revision.plan else None
+    if config is None:
+        return {}
+    record = context.record
+    kept = {each.fingerprint for each in (record.serving, record.previous) if each}
+    rollback = config.pop("AutoRollbackConfiguration")
+    names = tuple(alarm["AlarmName"] for alarm in rollback["Alarms"])
+    fired = _in_alarm(context, names) if revision.fingerprint in kept else []
+    for name in fired:
+        context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
+    left = [{"AlarmName": name} for name in names if name not in fired]
+    watched = {"AutoRollbackConfiguration": {"Alarms": left}} if left else {}
+    return {"DeploymentConfig": {**config, **watched}}
+
+
+def _rolled_back(
+    context: DeploymentContext, revision: Revision, live: Endpoint
+) -> RolledBackOnAlarm | None:
+    """The error for an update that an alarm undid: the one that SageMaker's reason names, else
+    those that are in the state ALARM now."""
+    plan = revision.plan
+    if plan is None or plan.rollout is None or live.status != "InService":
+        return None
+    names = rollback_alarm_names(plan)
+    fired = [name for name in names if name in (live.failure or "")] or _in_alarm(context, names)
+    if not fired:
+        return None
+    fix = Fix("look at what the alarm watches", ("peagle", "status", live.name))
+    if fired[0] == alarm_name(plan.name, "acceptance"):
+        fix = Fix("switch speculation off", without_speculation(plan))
+    return RolledBackOnAlarm(
+        f"the update was rolled back on the alarm {' and '.join(fired)}: the earlier configuration "
+        f"{live.revision} serves again",
+        fix,
+    )
+
+
+def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
+    with suppress(CloudError):
+        alarms = cloudwatch.described_alarms(context.aws, names, StateValue="ALARM")
+        return [alarm["AlarmName"] for alarm in alarms]
+    return []
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:
@@ -496,52 +547,38 @@ def revision_for_rollback(record: Deployment) -> Revision:
     return target
 
 
-@dataclass(frozen=True)
-class RollbackPreview:
-    """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
-    instances, and what stays of the plan before, which only another machine could renew."""
-
-    changes: tuple[Change, ...] = ()
-    rollout: str = ""
-    kept: str = ""
-
-
-def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> RollbackPreview:
-    """What ``rollback`` to ``target`` would do. Reads only."""
+def preview_rollback(
+    aws: Aws, record: Deployment, target: Revision
+) -> tuple[tuple[Change, ...], str]:
+    """What ``rollback`` to ``target`` changes in what the endpoint serves, and how it replaces the
+    instances. Reads only."""
     live = sagemaker.describe(aws, record.name)
     if live is None:
-        return RollbackPreview()
+        return (), ""
     plan, count = target.plan, count_at_update(aws, record, target, live)
     rollout = "none"
     if plan and plan.rollout:
         rollout = cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
-    kept = alarms.kept_of_plan_before(record, target)
-    return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
+    return changes_of_live(record, live, target), rollout
 
 
 def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Return to the previous revision and prove it again; with an update that is not finished or
-    not proved, to what served before that. Until ``end_rollback``, the same call continues this
-    rollback: nobody undoes it who has not seen its result. ``catalog`` says what to prove of a
-    revision that another machine deployed. A revision whose proof fails now stays in service,
-    unproved."""
+    not proved, to what served before that. The same call continues an interrupted rollback.
+    ``catalog`` says what to prove of a revision that another machine deployed. A revision whose
+    proof fails now stays in service, unproved."""
     record = context.record
     target = revision_for_rollback(record)
     require_weights_of(context, target)
-    live = sagemaker.describe(context.aws, record.name) if rollback_unreported(record) else None
-    if live and live.serves_steadily(target.name):
-        remove_stale(context)
-        return context.record
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})
-    pending = {"pending": unproved} if is_previous else {}
-    context.change(failure=None, returning_to=target.fingerprint, **pending)
+    context.change(failure=None, **({"pending": unproved} if is_previous else {}))
     try:
         with context.recording_failure():
             started = return_to(context, target, rolled_out=True)
     except Missing as error:
-        gone = {"pending": None, "previous": None} if is_previous else {}
-        context.change(returning_to="", **gone)
+        if is_previous:
+            context.change(pending=None, previous=None)
         message = f"the previous revision cannot serve: {error.message}"
         raise Refused(message, "deploy its plan again", "previous-missing") from error
     except PeagleError:
@@ -552,11 +589,6 @@ def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     prove_in_service(context, target, request, started, keep_unproved=True)
     return_to_scaling(context, target)
     return context.record
-
-
-def end_rollback(record: Deployment) -> None:
-    """The result of the rollback is reported, proved or not: the next one is another."""
-    records.save(record.model_copy(update={"returning_to": ""}))
 
 
 def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:

@@ -18,11 +18,8 @@ from typing import Any
 
 from peagle import proof
 from peagle.aws import sagemaker
-from peagle.case import DEFAULT_AMI
 from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog
-from peagle.checks.facts import is_aws_image
-from peagle.deploy import alarms
 from peagle.deploy.apply import (
     prove_in_service,
     put,
@@ -37,7 +34,7 @@ from peagle.deploy.apply import (
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
-from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL
+from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, delete
 from peagle.deploy.revisions import (
     CANDIDATE,
     as_compared,
@@ -63,6 +60,7 @@ from peagle.errors import (
 )
 from peagle.options import Options
 from peagle.planning import Plan
+from peagle.render.alarms import alarm_name
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT, deploy_command, reproduce_options
 
@@ -142,27 +140,6 @@ def options_beside(
         if isinstance(stated.get(name), dict)
     }
     return pair, {**kept, **stated, **merged}
-
-
-def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
-    """The options of what serves, as far as the account's descriptions show them."""
-    concurrency = served.settings.get("max-num-seqs")
-    options: dict[str, Any] = {
-        "name": served.name,
-        "region": served.region,
-        "instance_type": served.instance_type,
-        "instance_count": served.configured_count or served.instance_count,
-        "copies": 1 if served.copies is None else served.per_instance,
-        "max_model_len": served.max_model_len,
-        "concurrency": concurrency if isinstance(concurrency, int) else None,
-        "ami": served.ami or DEFAULT_AMI,
-        "subnets": served.subnets,
-        "security_groups": served.security_groups,
-        "network_isolation": served.network_isolation,
-        "kms_key": served.kms_key,
-    }
-    by_aws = is_aws_image(served.image, catalog.runtimes)
-    return options | ({"vllm": served.vllm} if by_aws else {"image": served.image})
 
 
 def require_comparable(preflight: Preflight) -> Deployment:
@@ -281,9 +258,33 @@ def _put_beside(
     # The first variant keeps its type, so that its scaling goes on.
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
     both = both.model_copy(update={"served": kept})
-    alarms.suspend_acceptance(context, desired.revision.served)
+    _rest_acceptance_alarm(context, desired.revision.served)
     put_endpoint(context, both, request)
     return wait_in_service(context, both, request)
+
+
+def mixes_drafts(record: Deployment, candidate: Served) -> bool:
+    """Whether a comparison with ``candidate`` mixes the tokens that the acceptance alarm counts:
+    the engines of both variants write to one log."""
+    name = alarm_name(record.name, "acceptance")
+    both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
+    return both and any(alarm.name == name for alarm in record.of_type("Alarm"))
+
+
+def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> None:
+    """Remove the acceptance alarm during a comparison that mixes its tokens; the plan that serves
+    alone afterwards creates it again. Without permission, or without that plan, it stays."""
+    record, name = context.record, alarm_name(context.record.name, "acceptance")
+    if not mixes_drafts(record, candidate):
+        return
+    try:
+        if record.serving and record.serving.plan:
+            delete(context, record.serving.resource("Alarm", name))
+            return
+        reason = "another machine has the plan that creates it again"
+    except CloudError as error:
+        reason = error.message
+    context.notice(f"{name} counts the drafts of both plans together: {reason}")
 
 
 def change_share(context: DeploymentContext, share: float) -> Deployment:

@@ -49,13 +49,6 @@ TICK_SECONDS = 1.0
 _BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
 """The types of resources that one request creates."""
 
-_MEANINGS = {
-    "OutOfService": "; it takes no requests and is still billed",
-    "UpdateRollbackFailed": (
-        "; both the update and its rollback failed, and a mix of old and new instances serves"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -305,11 +298,8 @@ def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
         return failed_start(
             live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back"
         )
-    message = f"endpoint {live.name} is {live.status}: {cause}{_MEANINGS.get(live.status, '')}"
-    if live.status != "Failed":
-        again = f"deploying again deletes the endpoint and creates it again; {fix.sentence}"
-        return CloudError(message, Fix(again, fix.command), "endpoint-failed")
-    if log.began <= live.created and log.fatal and not lacks_capacity(live.failure or ""):
+    message = f"endpoint {live.name} is {live.status}: {cause}"
+    if live.status == "Failed" and log.began <= live.created and log.fatal:
         return WillNotServe(message, fix)
     return failed_start(live.failure, message, fix, "endpoint-failed")
 

@@ -18,7 +18,6 @@ from peagle.text import format_usd
 from peagle_serve.logs import is_secret
 
 _HIDDEN = "(hidden)"
-_DIGEST_DIGITS = 12
 
 _LABELS = {
     "pair": "pair",
@@ -89,11 +88,6 @@ class Change:
     @property
     def cells(self) -> tuple[str, str, str]:
         """Label, before and after, as texts."""
-        before, after = self.before, self.after
-        if self.path == "image" and before and after:
-            (old, old_tag), (new, new_tag) = _split_image(before), _split_image(after)
-            if old == new and old_tag and new_tag:  # of the same repository
-                before, after = old_tag, new_tag
         kind, _, name = self.path.partition(".")
         labels = {
             "engine": f"--{name}",
@@ -102,7 +96,7 @@ class Change:
             "variable": name,
         }
         label = labels.get(kind) or _LABELS.get(self.path, self.path)
-        return label, self._shown(before), self._shown(after)
+        return label, self._shown(self.before), self._shown(self.after)
 
     def _shown(self, value: Any) -> str:
         if value is True and "." in self.path:
@@ -118,17 +112,6 @@ class Change:
     def document(self) -> dict[str, Any]:
         """For ``--json``."""
         return {"setting": self.path, "before": self.before, "after": self.after}
-
-
-def _split_image(image: str) -> tuple[str, str]:
-    """Repository, and tag or shortened digest."""
-    repository, at, digest = image.partition("@")
-    if at:
-        algorithm, _, digits = digest.partition(":")
-        return repository.rpartition(":")[0] or repository, f"{algorithm}:{digits[:_DIGEST_DIGITS]}"
-    head, slash, last = image.rpartition("/")
-    name, _, tag = last.partition(":")
-    return f"{head}{slash}{name}", tag
 
 
 def changes(before: Served, after: Served) -> tuple[Change, ...]:

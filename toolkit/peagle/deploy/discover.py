@@ -45,11 +45,9 @@ from peagle.deploy.state import (
     Served,
     settings_of,
 )
-from peagle.errors import UserError
 from peagle.planning.weights import UPLOAD_FOLDER
 from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG, PLAN_TAG, REVISION_TAG, VARIANT
 from peagle.s3uri import S3Uri
-from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle_serve.contract import is_s3_uri
 
@@ -67,17 +65,6 @@ _KINDS: dict[str, ResourceKind] = {
 
 Prices = Callable[[], InstanceTable | None]
 """Loads the table of instances with their prices; called only when a price is needed."""
-
-
-def unknown_prices() -> None:
-    """No table: prices are unknown."""
-
-
-class DamagedTags(UserError, code="tags-damaged"):
-    """The tags or the description of a resource in the account cannot be those of a deployment.
-
-    Fix: correct the tag that the message names, or remove it
-    """
 
 
 @dataclass(frozen=True)
@@ -201,7 +188,7 @@ class Found:
         return self.kind == "EndpointConfig" and not is_comparison(self.fingerprint)
 
 
-def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Deployment | None:
+def find_deployment(aws: Aws, name: str, prices: Prices = lambda: None) -> Deployment | None:
     """The deployment ``name`` of the account and region, without a record; ``None`` when no
     resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
     is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
@@ -217,7 +204,7 @@ def current_deployment(
     aws: Aws,
     name: str,
     record: Deployment | None,
-    prices: Prices = unknown_prices,
+    prices: Prices = lambda: None,
     live: Endpoint | None = None,
 ) -> Deployment | None:
     """The record as the account has it now; without one, the deployment that the tags show. Where
@@ -239,9 +226,7 @@ def current_deployment(
     return with_resources(deployment, record.resources)
 
 
-def complete_deployment(
-    aws: Aws, record: Deployment, prices: Prices = unknown_prices
-) -> Deployment:
+def complete_deployment(aws: Aws, record: Deployment, prices: Prices = lambda: None) -> Deployment:
     """The deployment with what the tags show besides: resources and the previous revision that
     another machine has added since; as it is known where the tags may not be read."""
     try:
@@ -268,29 +253,18 @@ def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployme
     return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
 
 
-def find_deployments(
-    aws: Aws, prices: Prices = unknown_prices
-) -> tuple[list[Deployment], list[DamagedTags]]:
-    """All deployments of the account and region, by name, without what they have in S3; and the
-    errors about those whose tags are damaged, which hide no other. Raises what ``find_deployment``
-    does."""
+def find_deployments(aws: Aws, prices: Prices = lambda: None) -> list[Deployment]:
+    """All deployments of the account and region, by name, without what they have in S3. Raises what
+    ``find_deployment`` does."""
     by_name: dict[str, list[Found]] = {}
     for resource in _find_tagged(aws):
         by_name.setdefault(resource.tags[DEPLOYMENT_TAG], []).append(resource)
-    deployments: list[Deployment] = []
-    damaged: list[DamagedTags] = []
-    for name, resources in sorted(by_name.items()):
-        try:
-            if not is_endpoint_name(name):
-                raise ValueError(f"{sanitize(name, 80)!r} is not the name of an endpoint")
-            deployment = _deployment(aws, name, resources, prices, stored=False)
-            deployments += [deployment] if deployment else []
-        except (ValueError, TypeError, LookupError, OverflowError) as error:
-            names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            message = f"the tag {DEPLOYMENT_TAG} of {names} in {aws.region} is damaged: {reason}"
-            damaged.append(DamagedTags(message, "correct the tag, or remove it"))
-    return deployments, damaged
+    deployments = (
+        _deployment(aws, name, resources, prices, stored=False)
+        for name, resources in sorted(by_name.items())
+        if is_endpoint_name(name)
+    )
+    return [deployment for deployment in deployments if deployment]
 
 
 def is_endpoint_name(name: str) -> bool:

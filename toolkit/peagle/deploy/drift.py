@@ -43,16 +43,13 @@ from peagle.planning.weights import pins_of
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds
-from peagle.render.requests import VARIANT
 from peagle.render.resources import (
     BUDGET_TAG,
     ENDS_TAG,
     limit_name,
-    wake_alarm,
-    wake_policy_parameters,
 )
 from peagle.text import json_object
-from peagle.weights.pins import pin_plan
+from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
 
 _CONFIGURATION = frozenset(
@@ -256,23 +253,6 @@ def _scaling(compared: Compared) -> Iterator[Change]:
     yield from differing("scaling", *sides)
 
 
-def _wake_up(compared: Compared) -> Iterator[Change]:
-    """The policy that starts a copy where none runs, and the alarm that calls it."""
-    planned, name = compared.plan.scaling, compared.endpoint.name
-    if planned is None or not planned.scales_to_zero:
-        return
-    policy, steps = autoscaling.find_policy(compared.aws, name), "StepScalingPolicyConfiguration"
-    alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
-    if policy is not None:
-        parameters = wake_policy_parameters(name, VARIANT, planned)
-        yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
-    else:  # what the alarm calls is no second difference
-        yield Change("wake_up.policy", None, "exists")
-        for actual in ALARMS.read(compared.aws, compared.plan, [alarm["AlarmName"]]).values():
-            alarm["AlarmActions"] = actual.get("AlarmActions")
-    yield from differences(ALARMS, compared.aws, compared.plan, {alarm["AlarmName"]: alarm})
-
-
 def _limit(compared: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
     planned = compared.plan.limit
@@ -322,7 +302,6 @@ _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
     ),
     "configuration": _configuration,
     "scaling": _scaling,
-    "wake_up": _wake_up,
     "alarms": partial(_of_kind, ALARMS),
     "metric_filters": partial(_of_kind, FILTERS),
     "log": partial(_of_kind, LOG),

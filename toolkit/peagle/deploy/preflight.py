@@ -3,6 +3,7 @@ before anything is created. Reads only."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from peagle.aws import s3, sagemaker
+from peagle.aws import s3, sagemaker, vpc
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
@@ -33,14 +34,11 @@ from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.checkpoints.contents import contents_of, files_below
+from peagle.checkpoints.files import CONFIG as CONFIG_FILE
+from peagle.checks.facts import destinations
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.data import weights_folder
 from peagle.deploy import records
-from peagle.deploy.access import (
-    network_findings,
-    role_access_findings,
-    topic_findings,
-)
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
@@ -55,8 +53,8 @@ from peagle.deploy.scaling import (
     required_scaling,
 )
 from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
-from peagle.errors import CloudError, Refused
-from peagle.findings import Finding, error, errors, note, warning
+from peagle.errors import CloudError, Fix, Refused
+from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning.drafter import NOT_READ
 from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
@@ -75,8 +73,14 @@ from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
-from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
-from peagle.weights.pins import CHANGED, PIN_CODES, pin_plan
+from peagle.weights.mounted import (
+    CHANGED,
+    PIN_CODES,
+    WEIGHTS_CODES,
+    mounted_findings,
+    pin_plan,
+    prefixes_read,
+)
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
 """The operations of a plan's requests."""
@@ -95,6 +99,20 @@ the type."""
 
 CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
+
+ROLE_ACTIONS = (
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface", "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeNetworkInterfaces", "ec2:DescribeVpcs", "ec2:DescribeDhcpOptions",
+    "ec2:DescribeSubnets", "ec2:DescribeSecurityGroups",
+)  # fmt: skip
+"""What SageMaker does with the role to attach containers to a VPC: "Execution role permissions" of
+CreateModel in SageMaker's documentation."""
+
+_AWS_OWN_KEY = "alias/aws/sns"
+"""A key of AWS, whose policy does not let CloudWatch encrypt with it."""
+
+_KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
 
 _PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
 """The settings of a deployment that a company prescribes."""
@@ -285,7 +303,8 @@ class Preflight:
     """The change to make, the requests to make it with, and the findings. ``changes`` are the
     settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
     an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
-    run; ``most_usd_per_hour`` the price of the most that may run."""
+    run; ``most_usd_per_hour`` the price of the most that may run; ``instances`` how many run after
+    the change."""
 
     desired: DesiredState
     change: Action
@@ -297,6 +316,7 @@ class Preflight:
     scaling: ScalingChange | None = None
     rollout: Rollout | None = None
     most_usd_per_hour: float | None = None
+    instances: int = 1
 
 
 def preflight(
@@ -354,9 +374,7 @@ def preflight(
                     findings.append(error("prefix-in-use", "bucket", message, fix))
         findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
-    findings += topic_findings(aws, plan)
-    if change in ("nothing", "scale") and record:
-        findings += _rollout_findings(priced, record.serving)
+    findings += _topic_findings(aws, plan)
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
@@ -371,8 +389,9 @@ def preflight(
     if record and live and limit and limit.budget_usd is not None:
         usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
-        desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd
-    )
+        desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd,
+        count if change in ("create", "update") or live is None else live.desired_count,
+    )  # fmt: skip
 
 
 def _record(
@@ -430,17 +449,6 @@ def _changes(
             yield Change(path, *texts)
 
 
-def _rollout_findings(plan: Plan, serving: Revision | None) -> Iterator[Finding]:
-    """The note that a rollout which is new to a deployment without an update waits for the next."""
-    rollout, before = plan.rollout, serving.plan.rollout if serving and serving.plan else None
-    if rollout is None or (before and before.text == rollout.text):
-        return
-    message = f"nothing is updated now: the rollout ({rollout.text}) is that of the next update"
-    if rollout.alarms:
-        message += f"; its alarms ({', '.join(rollback_alarm_names(plan))}) are created now"
-    yield note("rollout-at-next-update", "rollout", message, "pass --rollout to that update too")
-
-
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
     """What SageMaker needs from IAM, S3 and ECR, and from the network for the instances that it
     starts. Nothing is asked about a role that is not fit."""
@@ -450,9 +458,9 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
         read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
         folders = sorted(uploaded | read, key=str)
-        yield from role_access_findings(aws, role, desired.plan, folders)
+        yield from _role_access_findings(aws, role, desired.plan, folders)
     yield from presence_findings(aws, desired.plan.runtime.image)
-    yield from network_findings(aws, desired.plan, started)
+    yield from _network_findings(aws, desired.plan, started)
 
 
 def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
@@ -504,3 +512,178 @@ def _quota_beside(
     for instance_type, count in together.items():
         need = QuotaNeed(instance_type, count, count, is_update=True)
         yield from quota_findings(aws, need, instances)
+
+
+def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
+    """Findings about the plan's subnets and security groups, of which the change starts
+    ``more_instances``; nothing without a VPC. SageMaker reports a wrong network only after minutes
+    of a starting instance."""
+    company = plan.company
+    if not company.in_vpc:
+        return
+    try:
+        subnets = vpc.find_subnets(aws, company.subnets)
+        groups = vpc.find_security_groups(aws, company.security_groups)
+        missing = [name for name in company.subnets if name not in subnets]
+        missing += [name for name in company.security_groups if name not in groups]
+        vpcs = sorted({s.vpc for s in subnets.values()} | {g.vpc for g in groups.values()})
+        if missing or len(vpcs) > 1:
+            message = f"{aws.region} has no {' and no '.join(missing)} in account {aws.account}"
+            if not missing:
+                message = f"subnets and security groups are of several VPCs: {', '.join(vpcs)}"
+            yield error("network-missing", "subnets", message, "correct the ids, or the --region")
+            return
+        free = sum(subnet.free_addresses for subnet in subnets.values())
+        if free < more_instances:
+            message = f"the subnets have {free} free addresses; the change starts {more_instances}"
+            yield error("network-full", "subnets", message, "name larger subnets")
+        # SageMaker places instances in any of the subnets: each needs a route to what is needed.
+        needed = destinations(plan.environment, company.network_isolation)
+        ways: dict[str, dict[str, str]] = {}
+        if needed.s3 or needed.internet:
+            routes = vpc.find_routes(aws, vpcs[0], company.subnets)
+            ways[needed.s3] = {name: route.s3 for name, route in routes.items()}
+            ways[needed.internet] = {name: route.internet for name, route in routes.items()}
+            ways.pop("", None)
+    except CloudError as failed:
+        yield warning(
+            "network-unknown", "subnets",
+            f"not known whether containers in {', '.join(company.subnets)} can start: "
+            f"{failed.message}",
+            "allow ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
+            "DescribeVpcEndpoints to these credentials, or check with others",
+        )  # fmt: skip
+        return
+    # Ports and destinations of outbound rules count; network ACLs are not looked at.
+    public = {"endpoint", "gateway"}
+    outside = [what for what, by_subnet in ways.items() if public & {*by_subnet.values()}]
+    reach = {group.https for group in groups.values()}
+    if reach == {"nowhere"} or ("anywhere" not in reach and outside):
+        message = f"no rule of {', '.join(sorted(groups))} lets requests to port 443 leave"
+        if reach != {"nowhere"}:
+            message += f" to {' and '.join(outside)}, but to private addresses only"
+        fix = "add an outbound rule for TCP 443, to 0.0.0.0/0 or to the prefix list of S3"
+        yield error("network-blocked", "security_groups", message, fix)
+    for what, by_subnet in ways.items():
+        without, unknown = (
+            ", ".join(sorted(name for name, route in by_subnet.items() if route == kind))
+            for kind in ("none", "unknown")
+        )
+        if without:
+            fix = (
+                "add a NAT gateway to its routes (an internet gateway serves no container), or "
+                "copy the weights to S3 with peagle weights sync and use --model-source"
+            )
+            if what == needed.s3:
+                fix = f"add a gateway endpoint for com.amazonaws.{aws.region}.s3 to {vpcs[0]}"
+            message = f"there is no route to {what} from {without}"
+            yield error("network-unreachable", "subnets", message, fix)
+        if unknown:
+            message = (
+                f"not known whether {what} can be reached from {unknown}: the default route leads "
+                "to something other than a NAT gateway"
+            )
+            yield warning("network-unknown", "subnets", message, "check where it leads")
+
+
+def _role_access_findings(
+    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
+) -> Iterator[Finding]:
+    """Whether the role's policies let it read these prefixes in S3, attach containers to the plan's
+    VPC, see the alarms of its rollout and write the data that it captures. The policies of bucket
+    and key are not simulated: what these can allow is a warning."""
+    for actions, resource, others, conditions in _needs(aws, role, plan, folders):
+        context = [
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+            for key, value in conditions.items()
+        ]
+        try:
+            response = aws.call(
+                "iam", "simulate_principal_policy", PolicySourceArn=role.arn,
+                ActionNames=list(actions), ResourceArns=[resource],
+                **({"ContextEntries": context} if context else {}),
+            )  # fmt: skip
+        except CloudError as failed:
+            message = f"not known whether {role.name!r} has {actions[0]}: {failed.message}"
+            fix = "allow iam:SimulatePrincipalPolicy on the role to these credentials, or check it"
+            yield warning("role-permission-unknown", "role", message, fix)
+            return
+        results = response["EvaluationResults"]
+        denied = [each["EvalActionName"] for each in results if each["EvalDecision"] != "allowed"]
+        if not denied:
+            continue
+        files = resource.removesuffix(CONFIG_FILE)
+        granted = resource if files == resource else f"{files}*"
+        policy = {"Effect": "Allow", "Action": denied, "Resource": granted}
+        command = (
+            "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
+            f"peagle-{denied[0].partition(':')[2]}", "--policy-document",
+            json.dumps({"Version": "2012-10-17", "Statement": [policy]}),
+        )  # fmt: skip
+        message = f"the role {role.name!r} does not allow {' and '.join(denied)} on {resource}"
+        message += f", unless {others} does" if others else ""
+        remedy = Fix("add it; the policies in infra/iam are examples", command)
+        level: Level = "warning" if others else "error"
+        yield finding(level, "role-lacks-permission", "role", message, remedy)
+
+
+def _needs(
+    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
+) -> Iterator[tuple[tuple[str, ...], str, str, dict[str, str]]]:
+    """Actions, resource, who else may allow them ("" where only the role's policies do), and values
+    of condition keys."""
+
+    def policy_of(bucket: str) -> str:
+        # The bucket that deploy creates has no policy.
+        is_ours = bucket == default_bucket(aws.account, aws.region)
+        return "" if is_ours else f"the policy of the bucket {bucket}"
+
+    here, in_s3 = f"{aws.region}:{aws.account}", f"arn:{role.partition}:s3:::"
+    for folder in folders:
+        others, below = policy_of(folder.bucket), {"s3:prefix": folder.key}
+        objects = f"{in_s3}{folder.bucket}/{folder.key}{CONFIG_FILE}"
+        yield ("s3:GetObject",), objects, others, below
+        yield ("s3:ListBucket",), f"{in_s3}{folder.bucket}", others, below
+    if plan.company.in_vpc:
+        yield ROLE_ACTIONS, "*", "", {}
+    through = {"kms:ViaService": f"s3.{aws.region}.amazonaws.com"}
+    for name in rollback_alarm_names(plan):
+        alarm = f"arn:{role.partition}:cloudwatch:{here}:alarm:{name}"
+        yield ("cloudwatch:DescribeAlarms",), alarm, "", through
+    capture = plan.observe.capture if plan.observe else None
+    if capture is None:
+        return
+    place = S3Uri.parse(capture.s3_uri).folder
+    objects = f"{in_s3}{place.bucket}/{place.key}{plan.name}/*"
+    yield ("s3:PutObject",), objects, policy_of(place.bucket), through
+    key = capture.kms_key or ""
+    if _KEY_ID.fullmatch(key):
+        key = f"arn:{role.partition}:kms:{here}:key/{key}"
+    if ":key/" in key:  # the policy of a role names no alias
+        for action in ("kms:GenerateDataKey", "kms:Decrypt"):
+            yield (action,), key, "the policy of the key", through
+
+
+def _topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """Whether the topic of the plan's alarms exists, can be published to, and has a subscriber."""
+    topic = plan.observe.alarm_topic if plan.observe else None
+    if topic is None:
+        return
+    try:
+        response = aws.find("sns", "get_topic_attributes", TopicArn=topic)
+    except AccessDenied as denied:
+        message = f"not known whether alarms can notify {topic}: {denied.message}"
+        fix = "allow sns:GetTopicAttributes on it, or check it"
+        yield warning("topic-unheard", "alarm_topic", message, fix)
+        return
+    if response is None:
+        message, fix = f"there is no topic {topic}", "create it, or use another one"
+        yield error("topic-missing", "alarm_topic", message, fix)
+    elif response["Attributes"].get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
+        message = f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use"
+        fix = "use a key whose policy allows cloudwatch.amazonaws.com, or no encryption"
+        yield warning("topic-unheard", "alarm_topic", message, fix)
+    elif response["Attributes"].get("SubscriptionsConfirmed", "0") == "0":
+        message = f"{topic} has no confirmed subscription: no one receives its notifications"
+        fix = "subscribe to it with aws sns subscribe, then confirm the e-mail"
+        yield warning("topic-unheard", "alarm_topic", message, fix)

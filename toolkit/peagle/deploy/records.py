@@ -9,7 +9,6 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,9 +16,6 @@ from peagle.deploy.state import Deployment, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.render.plan_file import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
-
-FORMAT = 3
-"""Incremented when records of earlier versions can no longer be read."""
 
 
 class Ambiguous(UserError, code="ambiguous-name"):
@@ -45,19 +41,13 @@ def save(record: Deployment) -> None:
 
 
 def load_record(scope: str, region: str, name: str) -> Deployment | None:
-    """The record, or ``None``. Raises UserError when the file is damaged or too new."""
+    """The record, or ``None``. Raises DamagedRecord."""
     path = record_path(scope, region, name)
     return _read(path) if path.is_file() else None
 
 
 def remove_record(record: Deployment) -> None:
     record_path(*record.key).unlink(missing_ok=True)
-
-
-def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
-    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name. Raises
-    UserError for the first that cannot be read."""
-    return tuple(_read(path) for path in _paths(scope))
 
 
 def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserError, ...]]:
@@ -67,7 +57,7 @@ def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserErro
     for path in _paths(scope):
         try:
             deployments.append(_read(path))
-        except UserError as error:
+        except DamagedRecord as error:
             errors.append(error)
     return tuple(deployments), tuple(errors)
 
@@ -97,10 +87,8 @@ def find_record(name: str, scope: str | None = None, region: str | None = None) 
         elsewhere = named[0].parent.name
         fix = Fix(f"it is in {elsewhere}", options=("--region", elsewhere))
     elif name in deployment_names(None if scope == SANDBOX else SANDBOX):
-        in_sandbox = scope == SANDBOX
-        fix = Fix("leave out --sandbox" if in_sandbox else "it is in the sandbox: add --sandbox")
-    where = f" in {region}" if named else ""
-    raise NotFound(f"there is no deployment {name!r}{where}", fix, code="no-such-deployment")
+        fix = Fix(f"{'leave out' if scope == SANDBOX else 'add'} --sandbox")
+    raise NotFound(f"there is no deployment {name!r}", fix, code="no-such-deployment")
 
 
 @contextmanager
@@ -129,23 +117,16 @@ def _paths(scope: str | None) -> list[Path]:
 
 
 def _read(path: Path) -> Deployment:
-    """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
+    """The record in ``path``. Raises DamagedRecord: the contents of the account must not be
+    guessed."""
     try:
-        document: Any = read_json(path)
-        number = document.get("format") if isinstance(document, dict) else 0
-        if isinstance(number, int) and number > FORMAT:
-            message = (
-                f"the deployment record {path} has format {number}; this version reads {FORMAT}"
-            )
-            fix = "upgrade peagle-toolkit; the record is left unchanged"
-            raise UserError(message, fix, "record-too-new")
-        return Deployment.model_validate_json(json.dumps(document))
-    except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
+        return Deployment.model_validate_json(json.dumps(read_json(path)))
+    except (ValueError, TypeError, OSError) as error:
         reason = str(error).partition("\n")[0].replace(f"{path} ", "it ", 1)
         if isinstance(error, ValidationError):
             reason = first_problem(error, Deployment)
         damaged = DamagedRecord(
-            f"the deployment record {path} is damaged: {reason}",
+            f"the deployment record {path} is damaged, or of another version: {reason}",
             "delete the file: the deployment is then read from its tags in the account",
         )
         damaged.region = path.parent.name
@@ -160,7 +141,7 @@ def refuse_weights_in_use(
     what to do instead of removing them."""
     names = [
         record.name
-        for record in all_records(scope)
+        for record in map(_read, _paths(scope))
         if record.of_type("Endpoint")
         and any(
             prefix.startswith(uri) or uri.startswith(prefix)

@@ -198,18 +198,9 @@ class CaptureRule(Kind):
         return rules
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        bucket = S3Uri.parse(name).bucket
-        try:
-            with context.creating(revision.resource("LifecycleRule", name)):
-                days = body["Expiration"]["Days"]
-                context.say("Limiting captured data", f"{name}: {days} days")
-                s3.put_lifecycle_rule(context.aws, bucket, dict(body))
-        except AccessDenied as error:
-            fix = (
-                "ask for s3:GetLifecycleConfiguration and s3:PutLifecycleConfiguration on "
-                f"{bucket}, or leave captured data to it with capture_retention 0"
-            )
-            raise AccessDenied(error.message, fix, error.code) from error
+        with context.creating(revision.resource("LifecycleRule", name)):
+            context.say("Limiting captured data", f"{name}: {body['Expiration']['Days']} days")
+            s3.put_lifecycle_rule(context.aws, S3Uri.parse(name).bucket, dict(body))
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
         prefix, record = S3Uri.parse(resource.name), context.record

@@ -157,22 +157,14 @@ def roles_by_tags(
 
 def rollback_target(record: Deployment) -> Revision | None:
     """What ``peagle rollback`` returns to: with an update that is not finished, or not proved, what
-    served before it; else the previous revision. A rollback that has not reported its result
-    continues, and one whose proof failed is undone."""
-    for revision in (record.serving, record.previous):
-        if revision and record.returning_to and revision.fingerprint == record.returning_to:
-            return revision
-    if record.pending is None or rollback_unfinished(record):
-        return record.previous
-    return record.serving
-
-
-def rollback_unreported(record: Deployment) -> bool:
-    """Whether a rollback has returned, and was interrupted before it reported that."""
-    serving = record.serving
-    if record.pending or serving is None or not record.returning_to:
-        return False
-    return serving.fingerprint == record.returning_to and serving.is_proved
+    served before it; else the previous revision. A rollback that was interrupted continues, and one
+    whose proof failed is undone."""
+    serving, pending, previous = record.serving, record.pending, record.previous
+    # Interrupted while what an update had replaced was proved again.
+    is_proving = pending is None and serving is not None and serving.proof is None
+    if pending is None or rollback_unfinished(record):
+        return serving if is_proving and previous else previous
+    return serving
 
 
 def rollback_unfinished(record: Deployment) -> bool:
@@ -196,7 +188,7 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
             fix="continue it" if command else "continue it with the same deploy command",
             command=command,
         )
-    if live and (rollback_unfinished(record) or rollback_unreported(record)):
+    if live and rollback_unfinished(record):
         return Failure(
             message=f"the rollback to {record.current.name} was interrupted, or still runs",
             fix="finish it",

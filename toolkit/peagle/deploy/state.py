@@ -286,11 +286,10 @@ class Failure(Frozen):
 class Deployment(Frozen):
     """Everything known about one endpoint.
 
-    ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``.
-    ``returning_to`` is the fingerprint of the revision that ``peagle rollback`` returns to, from
-    its start until its result is reported. ``comparison`` is set from the start of `peagle compare`
-    until `peagle promote` or `peagle drop` has ended it. ``billing_since`` is when the endpoint was
-    requested and ``ends_at`` when EventBridge Scheduler deletes it, in epoch seconds, and
+    ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``. ``comparison``
+    is set from the start of `peagle compare` until `peagle promote` or `peagle drop` has ended it.
+    ``billing_since`` is when the endpoint was requested and ``ends_at`` when EventBridge Scheduler
+    deletes it, in epoch seconds, and
     ``budget_usd`` the budget that this was computed from. ``owner`` is the template or program that
     changes the endpoint; empty for this toolkit.
     """
@@ -304,7 +303,6 @@ class Deployment(Frozen):
     serving: Revision | None = None
     pending: Revision | None = None
     previous: Revision | None = None
-    returning_to: str = ""
     comparison: RunningComparison | None = None
     resources: tuple[Resource, ...] = ()
     billing_since: Moment | None = None

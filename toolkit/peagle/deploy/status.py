@@ -231,7 +231,7 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
 @dataclass(frozen=True)
 class Listing:
     """The rows of ``list``; ``unknown`` says which regions may have more, and ``damaged`` which
-    records of this machine, and which tags in the account, cannot be read."""
+    records of this machine cannot be read."""
 
     rows: tuple[dict[str, Any], ...]
     unknown: tuple[AccessDenied, ...]
@@ -244,15 +244,12 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
     cannot be read hides no other deployment, and not its own one where the account shows it."""
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
-    damaged: tuple[UserError, ...]
     readable, damaged = records.readable_records(aws.scope)
     for region in regions:
         there = aws.in_region(region)
         tagged: dict[str, Deployment] = {}
         try:
-            deployments, bad_tags = find_deployments(there, prices)
-            tagged = {deployment.name: deployment for deployment in deployments}
-            damaged = (*damaged, *bad_tags)
+            tagged = {each.name: each for each in find_deployments(there, prices)}
         except AccessDenied as denied:
             unknown.append(denied)
         recorded = {record.name: record for record in readable if record.region == region}

@@ -12,6 +12,7 @@ from peagle.catalog.schema import AttentionGroup, Drafter, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import (
     decoder_config,
+    is_expert_parallel,
     number,
     optional_number,
     quantization_settings,
@@ -19,7 +20,6 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.division import is_expert_parallel
 from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint, Tensor

@@ -14,8 +14,7 @@ from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.checkpoints.architecture import read_quantization
-from peagle.checkpoints.division import division_problem, divisions
+from peagle.checkpoints.architecture import division_problem, divisions, read_quantization
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, target_from_checkpoint
 from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check

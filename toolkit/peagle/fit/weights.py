@@ -130,12 +130,12 @@ def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
 
 def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
     """The kinds of attention, each with the number of layers that have its projections: also those
-    that read another layer's cache, and once for layers that share them. An indexer has none."""
+    that read another layer's cache. An indexer has none."""
     if shape.latent:
         yield shape.attention[0], shape.attention[0].layers
         return
     for group in shape.attention:
-        yield group, min(group.layers, shape.attention_blocks or group.layers)
+        yield group, group.layers
     if not shape.recurrent and shape.feed_forward_layers is None:
         like = max(shape.attention, key=lambda group: group.layers)
         yield like, max(shape.layers - sum(group.layers for group in shape.attention), 0)

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import Instance
-from peagle.checkpoints.division import divisions, is_expert_parallel
+from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import (
     drafter_on_gpu,

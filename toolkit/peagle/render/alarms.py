@@ -16,7 +16,7 @@ Names of alarms contain the endpoint's, so that an update changes its alarms in 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -297,48 +297,3 @@ def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, A
 
 def _length(k: int) -> str:
     return f"IF(drafted >= {MIN_DRAFTS * k}, 1 + {k} * accepted / drafted, {k + 1})"
-
-
-_PARAMETERS = (
-    "AlarmName", "AlarmDescription", "ActionsEnabled", "OKActions", "AlarmActions", "Namespace",
-    "MetricName", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "EvaluationPeriods",
-    "DatapointsToAlarm", "Threshold", "ComparisonOperator", "TreatMissingData", "Metrics",
-)  # fmt: skip
-"""Those of PutMetricAlarm that DescribeAlarms has too; tags stay."""
-
-
-def _changed(alarm: Mapping[str, Any], text: str, expression: str) -> dict[str, Any]:
-    """The parameters of PutMetricAlarm of an alarm, as DescribeAlarms has it, with another
-    description and expression, if there is one."""
-    parameters = {
-        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
-    }
-    parameters["AlarmDescription"] = text
-    if "Metrics" in parameters and expression:
-        parameters["Metrics"] = [
-            {**query, "Expression": expression} if query.get("Expression") else query
-            for query in parameters["Metrics"]
-        ]
-    return parameters
-
-
-def following(
-    alarm: Mapping[str, Any], config: str, k: int, threshold: float, text: str
-) -> dict[str, Any]:
-    """The parameters of PutMetricAlarm that let an alarm, as DescribeAlarms has it, watch another
-    endpoint configuration and K, with this threshold and description. A ``k`` of 0 is no
-    speculation: no drafts are counted then."""
-    parameters = _changed(alarm, text, _length(k) if k else "") | {"Threshold": threshold}
-    if "Dimensions" in parameters:
-        parameters["Dimensions"] = [
-            {**one, "Value": config} if one["Name"] == "EndpointConfigName" else one
-            for one in parameters["Dimensions"]
-        ]
-    return parameters
-
-
-def suspended(alarm: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of PutMetricAlarm that keep an acceptance alarm, as DescribeAlarms has it, in
-    the state OK; ``following`` ends that."""
-    text = "Suspended while two plans that draft are compared: both write to one log"
-    return _changed(alarm, text, f"{alarm['Threshold'] + 1:g} + 0 * drafted")

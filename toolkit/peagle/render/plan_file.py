@@ -7,7 +7,7 @@ digest of both: a file that was edited is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -57,22 +57,21 @@ def plan_bytes(plan: Plan) -> bytes:
 def read_plan(path: Path) -> Plan:
     """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
     truncated, not a plan of this format, or was edited."""
-    create, again = ("peagle", "plan", "PAIR", "--output"), recreate_fix({}, str(path))
-    return plan_from(_read_document(path, PlanFileError, create, again), str(path))
+    again = recreate_fix({}, str(path))
+    return plan_from(_read_document(path, PlanFileError, again), str(path))
 
 
 def plan_from(document: Any, file: str) -> Plan:
     """The plan in a document; ``file`` is its name in messages. Raises PlanFileError."""
+    if isinstance(document, dict) and "workloads" in document:
+        use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
+        raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
     if not isinstance(document, dict) or "format" not in document:
         raise PlanFileError(f"{file} is not a plan", recreate_fix({}, file), code="not-a-plan")
     again = recreate_fix(document, file)
-    if document["format"] != PLAN_FORMAT:
-        version = document["format"]
+    if (version := document["format"]) != PLAN_FORMAT:
         message = f"{file} has plan format {version!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, again, code="plan-format")
-    if "workloads" in document and "requests" not in document:
-        use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
-        raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
     if missing := [key for key in _COMPUTED if key not in document]:
         raise PlanFileError(f"{file}: the key {missing[0]!r} is missing", again)
     try:
@@ -101,12 +100,15 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
         keys = ", ".join(keys_of_file(options))
-    command = ("peagle", "plan", *words, "--output", _json_name(file))
-    return Fix(f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}", command)
+    # Commands recognize a plan by the suffix.
+    name = file if file.endswith(".json") else f"{file}.json"
+    text = f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}"
+    return Fix(text, ("peagle", "plan", *words, "--output", name))
 
 
-_CREATE_VERDICT = ("peagle", "verdict", "PAIR", "--gpu", "GPU", "-o")
-_VERDICT_AGAIN = Fix("create the verdict again", (*_CREATE_VERDICT, "FILE"))
+_VERDICT_AGAIN = Fix(
+    "create the verdict again", ("peagle", "verdict", "PAIR", "--gpu", "GPU", "-o", "FILE")
+)
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
@@ -122,16 +124,11 @@ def verdict_bytes(verdict: Verdict) -> bytes:
 def read_verdict(path: Path) -> Verdict:
     """The verdict in the file ``path``. Raises VerdictFileError for a file that is truncated, not a
     verdict of this format, or inconsistent."""
-    return verdict_from(
-        _read_document(path, VerdictFileError, _CREATE_VERDICT, _VERDICT_AGAIN), str(path)
-    )
+    return verdict_from(_read_document(path, VerdictFileError, _VERDICT_AGAIN), str(path))
 
 
 def verdict_from(document: Any, file: str) -> Verdict:
     """The verdict in a document; ``file`` is its name in messages. Raises VerdictFileError."""
-    if isinstance(document, dict) and "requests" in document and "workloads" not in document:
-        use = Fix("use the plan in place of the pair", ("peagle", "plan", file))
-        raise VerdictFileError(f"{file} is a plan, not a verdict", use, code="not-a-verdict")
     if not isinstance(document, dict) or not {"format", "workloads"} <= set(document):
         raise VerdictFileError(f"{file} is not a verdict", _VERDICT_AGAIN, code="not-a-verdict")
     if document["format"] != VERDICT_FORMAT:
@@ -145,26 +142,20 @@ def verdict_from(document: Any, file: str) -> Verdict:
         raise VerdictFileError(f"{file}: {problem}", _VERDICT_AGAIN) from error
 
 
-def _read_document(path: Path, kind: type[PeagleError], create: Sequence[str], again: Fix) -> Any:
-    """The JSON in the file ``path``. Raises ``kind``: with the command ``create`` for a missing
-    file, whose name completes it, and with ``again`` for one that is truncated or not JSON."""
+def _read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
+    """The JSON in the file ``path``. Raises ``kind`` with the fix for a file that is missing,
+    truncated or not JSON."""
     try:
         if path.is_fifo() and path.parent.name != "fd":  # one of <(jq ...) has a writer
-            raise kind(f"{path} is a named pipe, not a file", "write the document to a file")
+            raise kind(f"{path} is a named pipe, not a file", again)
         with path.open("rb") as stream:
             return json_reader.read(stream.read(json_reader.DEFAULT.size + 1), str(path))
     except FileNotFoundError:
-        fix = Fix("create it", (*create, _json_name(str(path))))
-        raise kind(f"there is no file {path}", fix) from None
+        raise kind(f"there is no file {path}", again) from None
     except OSError as error:
-        raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
+        raise kind(f"{path} cannot be read: {error.strerror}", again) from error
     except InvalidJson as error:
         raise kind(str(error), again) from error
-
-
-def _json_name(file: str) -> str:
-    """The file, with the suffix by which commands recognize a plan or a verdict."""
-    return file if file.endswith(".json") else f"{file}.json"
 
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:

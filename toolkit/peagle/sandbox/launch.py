@@ -301,7 +301,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         for key in sorted(objects):
             name = Path(key).name if data.single else key.removeprefix(prefix)
             if not data.single:
-                _check_key(key, prefix, objects)
+                _check_key(key, prefix)
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             save_object(objects[key], file)
@@ -313,15 +313,13 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         ) from error
 
 
-def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
+def _check_key(key: str, prefix: str) -> None:
     """Raise ValueError for a key with which a deployment fails on AWS."""
     name = key.removeprefix(prefix)
     if not name or name.endswith("/"):
         raise ValueError(f"the key {key} is an empty folder; SageMaker accepts only files")
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError(f"the key {key} does not name a file below {prefix}")
-    if any(other.startswith(f"{key}/") for other in keys):
-        raise ValueError(f"the key {key} is both a file and a folder")
 
 
 def launch(
@@ -375,9 +373,10 @@ def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     alone, else the first: its own entrypoint reports the mismatch. ``pair`` is the value of a tag,
     in which some characters are replaced."""
     target = pair.partition("+")[0]
-    of_pair = (image for image in images if tag_value(image.pair) == pair)
-    of_target = (image for image in images if image.pair.partition("+")[0] == target)
-    return next(of_pair, None) or next(of_target, images[0])
+    return max(
+        images,
+        key=lambda image: (tag_value(image.pair) == pair, image.pair.partition("+")[0] == target),
+    )
 
 
 def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:

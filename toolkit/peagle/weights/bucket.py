@@ -1,4 +1,8 @@
-"""A bucket as ``peagle weights`` uses it, and the lock of a prefix, which one writer holds.
+"""A prefix of weights in its bucket: the objects, the manifest, and the lock that one writer holds.
+
+The manifest ``peagle-weights.json`` says which files belong in the folders, and from which source.
+A sync writes it before the first byte (``complete`` false) and after the last one (true), so that
+one small object tells a partial copy from a complete one.
 
 S3 creates the lock object only where there is none (If-None-Match) and replaces it only in the
 state that the holder knows (If-Match), so of two simultaneous writers one is rejected. The holder
@@ -12,41 +16,42 @@ import json
 import re
 import socket
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
+from pydantic import AfterValidator, Field, TypeAdapter
+
 from peagle.aws.client import Aws, translated
-from peagle.aws.errors import Missing
-from peagle.aws.s3 import PART_SIZE
-from peagle.errors import CloudError, PeagleError, Refused, parsing
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.s3 import ALGORITHM, PART_SIZE
+from peagle.errors import CloudError, Fix, NotFound, PeagleError, Refused, UserError, parsing
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize
-from peagle.weights.layout import WeightsPrefix
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, synced_below
 from peagle_serve import json_reader
-from peagle_serve.contract import HEX_32
+from peagle_serve.checkpoint import first_names
 
 RENEW_SECONDS = 20.0
 
 STALE_SECONDS = 300.0
 """A lock that was not renewed for this long is stale."""
 
-_CHECKSUMS = ("CRC64NVME", "SHA256", "SHA1", "CRC32C", "CRC32")
-_WRITTEN = ("put_object", "create_multipart_upload")
 _PART_COUNT = re.compile(r"-\d+$")
 _CONDITION_FAILED = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
 _MAX_TEXT = 300
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
     """What S3 reports about an object.
 
-    ``checksum`` is ``ALGORITHM:value``, empty without one. With ``part_size`` it is the checksum of
+    ``checksum`` is ``SHA256:value``, empty without one. With ``part_size`` it is the checksum of
     the checksums of parts of so many bytes; 0 where that size is not recorded.
     """
 
@@ -66,7 +71,7 @@ class Bucket:
         aws.client("s3")  # created here, before several threads need it
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        more = self.encryption if operation in _WRITTEN else {}
+        more = self.encryption if operation == "put_object" else {}
         return self.aws.call("s3", operation, Bucket=self.name, **parameters, **more)
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -94,25 +99,129 @@ class Bucket:
         )
         if response is None:
             return None
-        size, metadata = response["ContentLength"], response.get("Metadata", {})
-        checksums = ((name, response.get(f"Checksum{name}")) for name in _CHECKSUMS)
-        name, value = next(((name, value) for name, value in checksums if value), ("", ""))
-        in_parts = _PART_COUNT.search(response["ETag"].strip('"')) is not None
-        kind = response.get("ChecksumType", "COMPOSITE" if in_parts and name[:3] == "SHA" else "")
+        metadata, value = response.get("Metadata", {}), response.get(f"Checksum{ALGORITHM}", "")
         part_size = None
-        if kind == "COMPOSITE":
+        if value and _PART_COUNT.search(response["ETag"].strip('"')):
             text = metadata.get(PART_SIZE, "")
             part_size = int(text) if text.isdecimal() and len(text) < 15 else 0
-        checksum = f"{name}:{_PART_COUNT.sub('', value)}" if name else ""
-        return ObjectInfo(size, response["ETag"], checksum, part_size, metadata)
+        checksum = f"{ALGORITHM}:{_PART_COUNT.sub('', value)}" if value else ""
+        return ObjectInfo(
+            response["ContentLength"], response["ETag"], checksum, part_size, metadata
+        )
 
-    def abort_uploads(self, prefix: str, keys: Container[str]) -> None:
-        """Abort the unfinished multipart uploads to these keys, all below the prefix."""
-        place = {"Bucket": self.name, "Prefix": prefix}
-        for upload in self.aws.items("s3", "list_multipart_uploads", "Uploads", **place):
-            if upload["Key"] in keys:
-                named = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
-                self.aws.delete("s3", "abort_multipart_upload", Bucket=self.name, **named)
+
+_Text = Annotated[str, AfterValidator(sanitize)]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file: its size in bytes, the Hub's SHA-256 in hex where it has one, and S3's checksum
+    (``ALGORITHM:value``) once the file is there. With ``part_size``, that is the checksum of the
+    checksums of parts of so many bytes."""
+
+    size: Annotated[int, Field(strict=True, ge=0)]
+    sha256: str | None = None
+    checksum: str | None = None
+    part_size: int | None = None
+
+
+@dataclass(frozen=True)
+class FolderEntry:
+    """The contents of target/ or drafter/, and their source.
+
+    ``pair`` is the catalogue's name of the pair that was synced, ``parallel_drafting`` how the
+    drafter drafts (``None``: unknown), and ``given`` whether the user named the source. ``commit``
+    is the Hub's ``org/name@commit`` of a source in its cache.
+    """
+
+    source: _Text
+    complete: bool
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    pair: _Text = ""
+    parallel_drafting: bool | None = None
+    given: bool = False
+    commit: _Text = ""
+
+
+Manifest = dict[str, FolderEntry]
+"""Folders by part."""
+
+_FOLDER = TypeAdapter(FolderEntry)
+
+
+def read_manifest(bucket: Bucket, prefix: WeightsPrefix) -> Manifest:
+    """The manifest at a prefix; empty when there is none. Raises UserError for an object of that
+    name that is something else."""
+    try:
+        document = json_reader.read(bucket.read(prefix.manifest_key), "the manifest")
+        if document["format"] != _FORMAT:
+            raise ValueError("another format")
+        folders = document["folders"]
+        return {part: _FOLDER.validate_python(folders[part]) for part in PARTS if part in folders}
+    except Missing:
+        return {}
+    except (ValueError, LookupError, TypeError) as reason:
+        raise UserError(
+            f"{prefix.uri}{MANIFEST} is damaged, or was written by a newer version",
+            "remove the object; the next sync compares the files again",
+            code="manifest-damaged",
+        ) from reason
+
+
+def write_manifest(bucket: Bucket, prefix: WeightsPrefix, manifest: Manifest) -> None:
+    folders = {part: asdict(folder) for part, folder in manifest.items()}
+    content = json.dumps({"format": _FORMAT, "folders": folders}, indent=2).encode()
+    bucket.call("put_object", Key=prefix.manifest_key, Body=content, ContentType="application/json")
+
+
+def sync_command(
+    prefix: WeightsPrefix, manifest: Manifest, parts: Collection[str]
+) -> tuple[str, ...]:
+    """The command that completes these parts; empty where the manifest does not name the pair."""
+    folders = {part: manifest[part] for part in PARTS if part in parts and part in manifest}
+    pair = max((folder.pair for folder in folders.values()), key=len, default="")
+    if not pair:
+        return ()
+    command = ["peagle", "weights", "sync", pair, prefix.uri]
+    command += [f"--{part}-only" for part in folders if len(folders) == 1]
+    for part, folder in folders.items():
+        command += [f"--{part}-from", folder.source] if folder.given else []
+    return tuple(command)
+
+
+def _synced_above(bucket: Bucket, prefix: WeightsPrefix) -> WeightsPrefix | None:
+    """The prefix whose target/ or drafter/ ``prefix`` is, according to the manifest there."""
+    part, above = prefix.in_pair
+    with contextlib.suppress(AccessDenied, UserError):
+        return above if part and part in read_manifest(bucket, above) else None
+    return None
+
+
+def copied_pair(aws: Aws, location: str) -> str:
+    """The catalogue's pair, in full, whose own head was synced to this ``s3://`` folder; empty for
+    another head, and where no manifest can be read."""
+    with contextlib.suppress(PeagleError):
+        part, above = WeightsPrefix.parse(f"{location.rstrip('/')}/").in_pair
+        if part == "drafter":
+            entry = read_manifest(Bucket(aws, above.bucket), above).get(part)
+            return entry.pair if entry and not entry.given else ""
+    return ""
+
+
+def refuse_neighbors(bucket: Bucket, prefix: WeightsPrefix, present: Collection[str]) -> None:
+    """Raises NotFound where a pair was synced one level above the prefix or below it, and not to
+    the prefix itself."""
+    if prefix.manifest_key in present:
+        return
+    if above := _synced_above(bucket, prefix):
+        neighbor, where = above, f"{prefix.uri} is a folder of the pair at {above.uri}"
+    elif below := synced_below(prefix, present):
+        names = first_names([pair.key.removeprefix(prefix.key) for pair in below])
+        neighbor, where = below[0], f"no pair was synced to {prefix.uri}, but below it: {names}"
+    else:
+        return
+    fix = Fix("use that prefix", ("peagle", "weights", "list", neighbor.uri))
+    raise NotFound(where, fix, code="other-prefix")
 
 
 @dataclass(frozen=True)
@@ -150,7 +259,6 @@ def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
         date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
         now = parsedate_to_datetime(date) if date else datetime.now(UTC)
         age = max(0.0, (now - response["LastModified"]).total_seconds())
-        identity = identity if HEX_32.fullmatch(identity) else ""
         return LockState(identity, holder, age, response["ETag"])
 
 
@@ -169,17 +277,12 @@ class Lock:
     def acquire(self, take_over: bool = False) -> None:
         """Raises Refused with the holder's name when someone else holds the lock, unless it is
         stale or ``take_over``."""
-        current = None
-        for _ in range(3):
-            if self._put(IfNoneMatch="*"):
-                return
-            current = read_lock(self._bucket, self._prefix)
-            if current is None:
-                continue
-            if not (take_over or current.stale):
-                break
-            if self._put(IfMatch=current.etag):
-                return
+        if self._put(IfNoneMatch="*"):
+            return
+        current = read_lock(self._bucket, self._prefix)
+        may_replace = current is not None and (take_over or current.stale)
+        if current is not None and may_replace and self._put(IfMatch=current.etag):
+            return
         raise Refused(
             f"another command holds the lock of {self._prefix.uri}: {current}",
             "wait until it has finished; if it crashed, this command takes over "

@@ -18,15 +18,18 @@ from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
 from peagle.text import json_object, sanitize
-from peagle.weights.bucket import Bucket, LockState, hold_lock, read_lock
-from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.manifest import (
+from peagle.weights.bucket import (
+    Bucket,
     FolderEntry,
+    LockState,
     Manifest,
+    hold_lock,
+    read_lock,
     read_manifest,
     refuse_neighbors,
     sync_command,
 )
+from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
 from peagle_serve.warm import device_text

@@ -67,6 +67,15 @@ class WeightsPrefix(S3Uri):
         return self.key + LOCK
 
     @property
+    def in_pair(self) -> tuple[str, WeightsPrefix]:
+        """The part whose folder this would be in a synced pair, and that pair's prefix; "" and the
+        prefix itself for any other name."""
+        for part in PARTS:
+            if f"/{self.key}".endswith(f"/{part}/"):
+                return part, WeightsPrefix(self.bucket, self.key.removesuffix(f"{part}/"))
+        return "", self
+
+    @property
     def mountable_prefixes(self) -> tuple[WeightsPrefix, ...]:
         """The prefixes that a deployment may mount, and beside which warm starts may be: all of
         it, or one of its folders."""
@@ -160,9 +169,8 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     """The source at ``location``; nothing is read yet."""
     if is_s3_uri(location):
         if aws_of is None:
-            raise UserError(
-                f"{location} cannot be read here", "specify a folder", code="invalid-location"
-            )
+            message = f"{location} cannot be read here"
+            raise UserError(message, "specify a folder", code="invalid-location")
         _check_bucket(location)
         from peagle.aws.s3 import S3Source
 

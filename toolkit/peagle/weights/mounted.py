@@ -1,38 +1,101 @@
-"""Whether the weights that a plan reads from S3 are there and complete, before anything is created.
+"""The weights that a plan reads from S3: whether they are there and complete, and what is pinned.
 
 SageMaker downloads whatever is below a prefix, so a partial copy wastes a whole start before the
 container can report it. The manifest of ``peagle weights sync`` tells; without one, the file names
 and the index of the shards do. A few small reads per prefix.
+
+A deploy pins what is there when its plan is shown: the SHA-256 of the manifest, and of each archive
+of ``peagle warm``; a plan pins the commits of weights on the Hub. The container accepts nothing
+else, so a later write changes neither the weights nor the code that runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.catalog.schema import Catalog
+from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.files import files_read
+from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
 from peagle.checkpoints.vocabulary import vocabulary_folder
-from peagle.errors import CheckpointError, Fix, PeagleError, UserError
-from peagle.findings import Finding, error, warning
-from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
+from peagle.errors import (
+    CheckpointError,
+    CloudError,
+    Fix,
+    HubFailed,
+    PeagleError,
+    Refused,
+    UserError,
+)
+from peagle.findings import Finding, error, note, warning
+from peagle.planning.plan import MODEL_BUCKET, Pins, Plan, Reason
+from peagle.planning.weights import MAX_ARCHIVES, with_pins
 from peagle.s3uri import S3Uri
-from peagle.weights.bucket import Bucket, read_lock
-from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.manifest import Manifest, incomplete, mismatch, read_manifest, sync_command
-from peagle_serve.contract import VOCABULARY_FILE, VOCABULARY_VARIABLE
+from peagle.weights.bucket import (
+    Bucket,
+    FolderEntry,
+    Manifest,
+    read_lock,
+    read_manifest,
+    sync_command,
+)
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, unknown_objects
+from peagle_serve.checkpoint import first_names
+from peagle_serve.contract import (
+    MANIFEST_SUFFIX,
+    VOCABULARY_FILE,
+    VOCABULARY_VARIABLE,
+    WARM_FOLDER,
+)
+from peagle_serve.warm import LARGEST, sha256_in
 
 PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-seen"
+CHANGED = "weights-changed"
 WEIGHTS_CODES = frozenset(
     {PARTIAL, MISSING, NOT_CHECKED, "weights-of-another-pair", "vocabulary-not-there",
      "weights-elsewhere", "folder-keys", "foreign-objects"}
 )  # fmt: skip
-"""All findings of this module: ``deploy`` checks the weights again and replaces the plan's."""
+PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
+"""All findings of this module: ``deploy`` looks again and replaces the plan's."""
 
 MAX_OBJECTS = 5_000
 """Listing more would take minutes."""
+
+_HUB_SECONDS = 5.0
+"""The commits are optional, so the Hub must answer soon."""
+
+
+def _parts_in_s3(plan: Plan) -> Iterator[tuple[str, WeightsPrefix, bool]]:
+    """Target and drafter, as far as they are in S3, with their prefix and whether vLLM streams
+    them."""
+    drafter = plan.drafter.weights if plan.drafter else None
+    for part, weights in (("target", plan.target.weights), ("drafter", drafter)):
+        if weights is not None and weights.kind == "s3":
+            yield part, WeightsPrefix.parse(weights.location), weights.streamed
+
+
+def _mounts(plan: Plan) -> dict[WeightsPrefix, str | None]:
+    """The mounted prefixes, except those that deploy uploads, with their channels."""
+    uploaded = str(S3Uri(MODEL_BUCKET))
+    return {
+        WeightsPrefix.parse(mount.s3_uri): mount.channel
+        for mount in plan.mounts
+        if not mount.s3_uri.startswith(uploaded)
+    }
+
+
+def prefixes_read(plan: Plan) -> dict[WeightsPrefix, bool]:
+    """The prefixes in S3 that the plan's weights come from, except those that deploy uploads, and
+    whether SageMaker mounts them."""
+    streamed = {place: False for _, place, is_streamed in _parts_in_s3(plan) if is_streamed}
+    return streamed | dict.fromkeys(_mounts(plan), True)
 
 
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
@@ -47,28 +110,6 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
         except PeagleError as failed:
             findings.append(_not_checked(prefix, failed))
     return tuple(findings)
-
-
-def prefixes_read(plan: Plan) -> dict[WeightsPrefix, bool]:
-    """The prefixes in S3 that the plan's weights come from, except those that deploy uploads, and
-    whether SageMaker mounts them."""
-    uploaded = str(S3Uri(MODEL_BUCKET))
-    streamed = {
-        WeightsPrefix.parse(weights.location): False
-        for _, weights in _in_s3(plan)
-        if weights.streamed
-    }
-    uris = [mount.s3_uri for mount in plan.mounts]
-    return streamed | {
-        WeightsPrefix.parse(uri): True for uri in uris if not uri.startswith(uploaded)
-    }
-
-
-def _in_s3(plan: Plan) -> Iterator[tuple[str, Weights]]:
-    drafter = plan.drafter.weights if plan.drafter else None
-    for name, weights in (("target", plan.target.weights), ("drafter", drafter)):
-        if weights is not None and weights.kind == "s3":
-            yield name, weights
 
 
 def _not_checked(prefix: WeightsPrefix, failed: PeagleError) -> Finding:
@@ -111,9 +152,12 @@ def _check_prefix(
         present = None
         message = f"the prefix has more than {MAX_OBJECTS:,} objects; not all were checked"
         yield warning(NOT_CHECKED, prefix.uri, message, "use the folder of one model")
-    parts = [
-        (part, place, pair) for part, place, pair in _planned_parts(plan) if prefix in (place, pair)
-    ]
+    parts = []
+    for part, place, _ in _parts_in_s3(plan):
+        folder, above = place.in_pair
+        pair = above if folder == part else place
+        if prefix in (place, pair):
+            parts.append((part, place, pair))
     if mounted and present is not None:
         # What keeps SageMaker from mounting the prefix; unknown objects only cost time.
         is_pair = any(pair == prefix != place for _, place, pair in parts)
@@ -127,22 +171,12 @@ def _check_prefix(
             if key.startswith(place.key)
         }  # fmt: skip
         yield from _check_part(bucket, plan, part, place, pair, below)
-        folder = plan.environment.get(VOCABULARY_VARIABLE)
-        needed = part == "target" and folder == plan.target.weights.engine_path
+        vocabulary = plan.environment.get(VOCABULARY_VARIABLE)
+        needed = part == "target" and vocabulary == plan.target.weights.engine_path
         if needed and below is not None and VOCABULARY_FILE not in below:
             message = f"{VOCABULARY_VARIABLE} names this folder, which has no {VOCABULARY_FILE}"
             fix = f"put it into {vocabulary_folder()} and copy the target again"
             yield error("vocabulary-not-there", place.uri, message, fix)
-
-
-def _planned_parts(plan: Plan) -> Iterator[tuple[str, WeightsPrefix, WeightsPrefix]]:
-    """Target and drafter, as far as they are in S3: the part, its prefix, and the prefix of the
-    synced pair whose folder that would be."""
-    for part, weights in _in_s3(plan):
-        place = WeightsPrefix.parse(weights.location)
-        is_folder = f"/{place.key}".endswith(f"/{part}/")
-        above = WeightsPrefix(place.bucket, place.key.removesuffix(f"{part}/"))
-        yield part, place, above if is_folder else place
 
 
 def _check_part(
@@ -153,7 +187,8 @@ def _check_part(
     pair: WeightsPrefix,
     below: Mapping[str, int] | None,
 ) -> Iterator[Finding]:
-    """Compare the part with the plan, and with its objects (size by name, ``None``: unknown)."""
+    """Compare the part with the plan, and with its objects (size by name, ``None``: unknown).
+    ``pair`` is the prefix of the synced pair whose folder it would be."""
     option = "--model-source" if part == "target" else "--drafter"
     sync = Fix(
         f"check {option}, or copy a pair there", ("peagle", "weights", "sync", "PAIR", pair.uri)
@@ -163,10 +198,10 @@ def _check_part(
         with suppress(AccessDenied, UserError):
             manifest = read_manifest(bucket, pair)
     if folder := manifest.get(part):
-        if wrong := mismatch(plan, part, folder):
+        if wrong := _mismatch(plan, part, folder):
             fix = f"use another {option}, or plan for that pair"
             yield error("weights-of-another-pair", place.uri, wrong, fix)
-        elif reason := incomplete(folder, below):
+        elif reason := _incomplete(folder, below):
             command = sync_command(pair, manifest, [part]) or sync.command
             with suppress(PeagleError):
                 lock = read_lock(bucket, pair)
@@ -186,3 +221,184 @@ def _check_part(
             files_read(uri, below, lambda name: bucket.read(place.key + name))
         except CheckpointError as wrong_files:
             yield error(PARTIAL, option, wrong_files.message, wrong_files.remedy)
+
+
+def _mismatch(plan: Plan, part: str, folder: FolderEntry) -> str:
+    """Why the folder holds other weights than the plan's; "" when it does not, or is unknown."""
+    target = folder.pair.partition("+")[0]
+    if target and target != plan.target.id:
+        return f"according to {MANIFEST}, the {part} there is from {folder.pair}"
+    planned = plan.speculation.parallel_drafting if plan.speculation else None
+    if part != "drafter" or None in (planned, folder.parallel_drafting):
+        return ""
+    if folder.parallel_drafting == planned:
+        return ""
+    kinds = {True: "a P-EAGLE head", False: "a head that drafts one token at a time"}
+    return (
+        f"according to {MANIFEST}, the folder holds {kinds[not planned]} of "
+        f"{folder.pair}; the plan needs {kinds[bool(planned)]}"
+    )
+
+
+def _incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
+    """What is missing compared with the manifest; "" when nothing is. ``below`` is size by name,
+    or ``None`` where the prefix was not listed."""
+    present = below or {}
+    missing = [name for name in folder.files if name not in present]
+    differing = [
+        name for name, entry in folder.files.items() if present.get(name, entry.size) != entry.size
+    ]
+    if below is not None and missing:
+        return f"it lacks {first_names(missing)}"
+    if differing:
+        return f"other sizes than the source have {first_names(differing)}"
+    return "" if folder.complete else "the sync has not finished"
+
+
+def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> tuple[Plan, tuple[Finding, ...]]:
+    """The plan with the current pins of its mounted prefix, and findings about them; its own pins
+    are kept, and compared.
+
+    ``serving`` are the pins of what is deployed under the name. Where S3 cannot be read, they are
+    kept, and preflight reports why.
+    """
+    # The prefix that is mounted as /opt/ml/model.
+    place = next((place for place, channel in _mounts(plan).items() if channel is None), None)
+    if place is None:
+        return plan, ()
+    pins, before = plan.pins, serving or Pins()
+    try:
+        manifest, archives = manifest_sha256(aws, place), archive_sha256s(aws, place)
+    except PeagleError:
+        kept = {"weights": pins.weights or before.weights, "warm": pins.warm or before.warm}
+        return with_pins(plan, pins.model_copy(update=kept)), ()
+    findings: list[Finding] = []
+    pinned = pins.weights or before.weights
+    if pinned is not None and pinned != manifest:
+        by = "this plan was made" if pins.weights else f"{plan.name} was deployed"
+        findings.append(error(
+            CHANGED, place.uri,
+            f"{_change(pinned, manifest, by)}; instances that start now are refused",
+            Fix("if the change is yours, make a plan that pins the new one, and deploy that file",
+                ("peagle", "plan", plan.pair, "--online", "--output", "FILE")),
+        ))  # fmt: skip
+    elif manifest is None:
+        findings.append(note(
+            "weights-not-pinned", place.uri,
+            f"without {MANIFEST}, later changes of these weights are not detected",
+            Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
+        ))  # fmt: skip
+    folder = place.part_uri(WARM_FOLDER)
+    if gone := [archive for archive in pins.warm if archive not in archives]:
+        findings.append(warning(
+            "warm-not-there", folder,
+            f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
+            "omit warm_sha256: deploy then pins what is there",
+        ))  # fmt: skip
+    warm = pins.warm
+    if not (pins.warm or pins.any_warm):
+        warm = archives[:MAX_ARCHIVES]
+        if len(archives) > MAX_ARCHIVES:
+            findings.append(warning(
+                "warm-too-many", folder,
+                f"{len(archives)} archives are there, and a plan pins {MAX_ARCHIVES}; starts that "
+                "need another one are cold",
+                Fix("remove some", ("peagle", "weights", "list", place.uri)),
+            ))  # fmt: skip
+    pins = pins.model_copy(update={"weights": pins.weights or manifest, "warm": warm})
+    return with_pins(plan, pins), tuple(findings)
+
+
+def _change(pinned: str, now: str | None, by: str) -> str:
+    """How the manifest differs from the pinned one."""
+    there = f"has the SHA-256 {now}" if now else "is gone"
+    return f"{MANIFEST} has changed since {by}: it {there}, and {pinned} is pinned"
+
+
+def manifest_sha256(aws: Aws, place: WeightsPrefix) -> str | None:
+    """SHA-256 of the manifest at the prefix; ``None`` where there is none."""
+    try:
+        return hashlib.sha256(Bucket(aws, place.bucket).read(place.manifest_key)).hexdigest()
+    except Missing:
+        return None
+
+
+def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
+    """The SHA-256s in the manifests of the warm starts at the prefix, sorted. The container
+    compares the archives themselves."""
+    bucket = Bucket(aws, place.bucket)
+    digests = set()
+    for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
+        if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= LARGEST:
+            with suppress(Missing):
+                digests.add(sha256_in(bucket.read(key)))
+    return tuple(sorted(filter(None, digests)))
+
+
+def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:
+    """Raise Refused if the manifest at ``uri`` is not the pinned one: an endpoint that returns to
+    that revision would not start. Passes where S3 cannot be read."""
+    if uri is None or pins.weights is None:
+        return
+    place = WeightsPrefix.parse(uri)
+    try:
+        now = manifest_sha256(aws, place)
+    except CloudError:
+        return
+    if now != pins.weights:
+        change = _change(pins.weights, now, "it was deployed")
+        raise Refused(
+            f"{name} cannot start that revision again: {place.uri}{change}",
+            Fix("put its weights back (the same source gives the same manifest), or deploy a new "
+                "plan", ("peagle", "weights", "list", place.uri)),
+            code=CHANGED,
+        )  # fmt: skip
+
+
+def pin_revisions(
+    catalog: Catalog, plan: Plan, hub_of: Callable[[], Hub] = Hub.of_environment
+) -> tuple[Catalog, str | None, tuple[Reason, ...], tuple[Finding, ...]]:
+    """Ask the Hub for the commits of the plan's weights that are on a branch or tag: the engine
+    downloads them at every start, when a branch may be at a commit that nobody has checked.
+
+    Returns the catalogue with commits in place of branches; the user's own head with its commit
+    (``None`` where that is not on the Hub); the reasons; and findings, ``revision-not-resolved``.
+    """
+    parts = {
+        "target": plan.target.weights,
+        "drafter": plan.drafter.weights if plan.drafter else None,
+    }
+    commits: dict[str, str] = {}
+    reasons: list[Reason] = []
+    findings: list[Finding] = []
+    for part, weights in parts.items():
+        if weights is None or weights.kind != "hub" or COMMIT.fullmatch(weights.revision or ""):
+            continue
+        try:
+            hub = replace(hub_of(), seconds=_HUB_SECONDS)
+            commits[part] = resolve_revision(hub, weights.location, weights.revision).commit
+        except (CheckpointError, HubFailed) as failed:
+            findings.append(note(
+                "revision-not-resolved", part,
+                f"the commit of {weights.location} is unknown: {failed.message}",
+                failed.fix or "name a commit, or try again later",
+            ))  # fmt: skip
+            continue
+        because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
+        reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
+    head, weights = None, parts["drafter"]
+    target = catalog.targets[plan.target.id]
+    if "target" in commits:
+        target = target.model_copy(update={"revision": commits["target"]})
+    if plan.drafter and weights and plan.drafter.name == OWN and "drafter" in commits:
+        head = f"{weights.location}@{commits['drafter']}"
+    elif plan.drafter and "drafter" in commits:
+        pinned = {"revision": commits["drafter"]}
+        drafters = tuple(
+            drafter.model_copy(update=pinned) if drafter.name == plan.drafter.name else drafter
+            for drafter in target.drafters
+        )
+        target = target.model_copy(update={"drafters": drafters})
+    targets = ChainMap({target.id: target}, catalog.targets)  # type: ignore[arg-type]
+    catalog = replace(catalog, targets=targets) if commits else catalog
+    return catalog, head, tuple(reasons), tuple(findings)

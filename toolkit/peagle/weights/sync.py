@@ -1,6 +1,7 @@
 """Sync weights to S3: plan what to copy, compare what is there by its checksum, copy the rest.
 
-A file that was interrupted is copied again from its beginning; files that are complete are not.
+They come from a folder, the Hub at one commit, or another S3 prefix. A file that was interrupted is
+copied again from its beginning; files that are complete are not.
 """
 
 from __future__ import annotations
@@ -9,43 +10,54 @@ import base64
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import sleep
 
 from peagle.aws.client import Aws
 from peagle.aws.s3 import (
     ALGORITHM,
     PART_BYTES,
+    S3Source,
     Transfers,
+    abort_uploads,
     bucket_exists,
     create_bucket,
     source_changed,
 )
+from peagle.catalog.schema import Catalog
+from peagle.checkpoints import FolderSource, Source, read_checkpoint
+from peagle.checkpoints.files import CONFIG, check_links, files_read
+from peagle.checkpoints.hub import COMMIT, Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import hub_snapshot
-from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
-from peagle.errors import CloudError, PeagleError, UserError
+from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder, with_vocabulary
+from peagle.data import weights_folder
+from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
 from peagle.findings import Finding, error, warning
+from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
+from peagle.planning.drafter import choose_drafter
+from peagle.planning.plan import Weights
+from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
-from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
-from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.manifest import (
+from peagle.weights.bucket import (
+    Bucket,
     FileEntry,
     FolderEntry,
     Manifest,
+    ObjectInfo,
+    hold_lock,
     read_manifest,
     refuse_neighbors,
     write_manifest,
 )
-from peagle.weights.sources import (
-    PairWeights,
-    SourceFile,
-    SourceStream,
-    WeightSource,
-    open_source,
-)
+from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects, weights_prefix
 from peagle_serve.contract import VOCABULARY_FILE
+
+ATTEMPTS = 5
+"""How often a part is read from the Hub before the sync fails."""
 
 FILES_AT_ONCE = 4
 
@@ -62,22 +74,149 @@ _TICK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class SyncFile:
-    """One file of a sync: the part (target or drafter), the source, and the key in S3."""
+class PairWeights:
+    """The weights of a pair by part, and what the manifest says of it: the catalogue's ``name``,
+    how its drafter drafts (``None``: unknown), and the parts whose location the user named."""
 
-    part: str
-    source: WeightSource
-    file: SourceFile
-    key: str
+    weights: Mapping[str, Weights]
+    name: str
+    parallel_drafting: bool | None = None
+    named: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """``target/config.json``."""
-        return f"{self.part}/{self.file.name}"
+
+def weights_of_pair(
+    catalog: Catalog,
+    name: str,
+    named: Mapping[str, Weights],
+    parts: tuple[str, ...] = PARTS,
+) -> PairWeights:
+    """The weights of a pair, from the catalogue or as ``named`` by the user.
+
+    Raises UserError for an unknown pair, and when only a drafter is asked for that has no weights.
+    """
+    # The user's own head replaces any other, public or not.
+    options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
+    selected = choose_drafter(options, catalog)
+    placed = place_weights(options, catalog, selected.value, "weights").value
+    weights = {"target": placed.target, "drafter": placed.drafter} | dict(named)
+    if parts == ("drafter",) and weights["drafter"] is None:
+        raise UserError(
+            f"{name} drafts without weights", "leave out --drafter-only", code="drafts-without-head"
+        )
+    drafter = selected.value.drafter
+    return PairWeights(
+        {part: each for part, each in weights.items() if each and part in parts},
+        selected.value.name,
+        drafter.parallel_drafting if drafter else None,
+        frozenset(named),
+        selected.findings,
+    )
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """The weights at one location.
+
+    ``location`` includes the commit, where there is one. ``files`` are by name, small ones first,
+    so that errors show early. ``left_out`` are count and bytes of the files at its top level that
+    vLLM does not read. ``copied_from`` is the S3 prefix of a server-side copy. A ``remote`` source
+    is read again after a network failure.
+    """
+
+    location: str
+    files: Mapping[str, FileEntry]
+    left_out: tuple[int, int]
+    source: Source
+    copied_from: WeightsPrefix | None = None
+    remote: bool = False
 
     @property
     def size(self) -> int:
-        return self.file.size
+        return sum(file.size for file in self.files.values())
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Exactly these bytes of a file. Raises CheckpointError when they cannot be read."""
+        for attempt in range(ATTEMPTS if self.remote else 1):
+            if attempt:
+                sleep(2.0 ** (attempt - 1))
+            try:
+                content = self.source.read(name, start, size) if size else b""
+            except CheckpointError as error:
+                failure = error
+                continue
+            if len(content) == size:
+                return content
+            failure = CheckpointError(
+                f"{self.location}/{name} ends too early: {len(content):,} of {size:,} bytes at "
+                f"{start:,}",
+                "the file may be changing; run the command again",
+                code="source-changed",
+            )
+        raise failure
+
+
+class _Stream:
+    """The bytes of a file in order, as a transfer reads them. The last read raises CheckpointError
+    unless they are those that the Hub lists, so that other bytes never become an object."""
+
+    def __init__(self, source: WeightSource, name: str) -> None:
+        self._source, self._name, self._at = source, name, 0
+        self._size = source.files[name].size
+        digests = source.source.digests(name) if source.remote else {}
+        self._listed, self._hash = digests.get("sha256"), hashlib.sha256()
+        if self._listed is None and "git" in digests:
+            blob = b"blob %d\0" % self._size
+            self._listed, self._hash = digests["git"], hashlib.sha1(blob, usedforsecurity=False)
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._size - self._at
+        content = self._source.read(self._name, self._at, left if size < 0 else min(size, left))
+        self._at += len(content)
+        if self._listed is not None:
+            self._hash.update(content)
+            if self._at == self._size and self._hash.hexdigest() != self._listed:
+                raise CheckpointError(
+                    f"{self._source.location}/{self._name} does not match the checksum on the Hub",
+                    "run the command again; a proxy or mirror may be the cause",
+                    code="checksum-mismatch",
+                )
+        return content
+
+
+def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
+    """The files that vLLM reads of these weights. A branch of the Hub becomes its current commit.
+
+    Reads the headers of all weight files, so that no damaged file is copied. Raises CheckpointError
+    for missing or incomplete weights, and UserError for a folder with a link that leads out of it.
+    """
+    copied_from = weights_prefix(weights.location) if weights.kind == "s3" else None
+    source: Source
+    if weights.kind == "hub":
+        commit = weights.revision
+        if not (commit and COMMIT.fullmatch(commit)):
+            hub = Hub.of_environment()
+            commit = resolve_revision(hub, weights.location, weights.revision).commit
+        source = HubSource(weights.location, commit)
+    elif weights.kind == "directory":
+        folder = Path(weights_folder(weights.location))
+        check_links(folder)
+        source = FolderSource(folder)
+    else:
+        source = S3Source(connect(), weights.location)
+    location = weights.location if weights.kind == "directory" else source.location
+    source = source if copied_from else with_vocabulary(source)
+    sizes = source.names()
+    names = files_read(location, sizes, lambda name: source.read(name, 0, sizes[name]))
+    if CONFIG in sizes and any(name.endswith(".safetensors") for name in names):
+        read_checkpoint(source)
+    remote = weights.kind == "hub"
+    files = {
+        name: FileEntry(sizes[name], source.digests(name).get("sha256") if remote else None)
+        for name in sorted(names, key=lambda name: (sizes[name], name))
+    }
+    others = [size for name, size in sizes.items() if name not in files]
+    return WeightSource(location, files, (len(others), sum(others)), source, copied_from, remote)
 
 
 @dataclass(frozen=True)
@@ -88,31 +227,68 @@ class SyncPlan:
     region: str
     pair: PairWeights
     sources: Mapping[str, WeightSource]
-    files: tuple[SyncFile, ...]
     creates_bucket: bool = False
     present: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
     @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
+    def files(self) -> dict[str, FileEntry]:
+        """The files of all sources, by key in S3."""
+        return {
+            self.prefix.file_key(part, name): file
+            for part, source in self.sources.items()
+            for name, file in source.files.items()
+        }
 
     @property
-    def same_size(self) -> tuple[SyncFile, ...]:
+    def size(self) -> int:
+        return sum(source.size for source in self.sources.values())
+
+    @property
+    def same_size(self) -> tuple[FileEntry, ...]:
         """Files that are at the prefix with the right size; their bytes are not compared yet."""
-        return tuple(file for file in self.files if self.present.get(file.key) == file.size)
+        return tuple(file for key, file in self.files.items() if self.present.get(key) == file.size)
 
 
-@dataclass(frozen=True)
 class SyncProgress:
-    """Bytes in place of ``total``, bytes moved by this run, bytes per second, and seconds left
-    (``None`` while unknown)."""
+    """Bytes in place (``done``) of ``total``, and bytes ``moved`` by this run, counted by several
+    threads."""
 
-    done: int
-    total: int
-    moved: int
-    speed: float = 0.0
-    seconds_left: float | None = None
+    def __init__(self, total: int) -> None:
+        self.total, self.moved = total, 0
+        self.stopped = False
+        self._in_place, self._begin = 0, time.monotonic()
+        self._lock = threading.Lock()
+
+    def move(self, bytes_transferred: int) -> None:
+        """``bytes_transferred`` have left; negative where a part is sent again."""
+        with self._lock:
+            self._in_place += bytes_transferred
+            self.moved += bytes_transferred
+
+    def compare(self, count: int) -> None:
+        """``count`` bytes that are there are those of the source (negative: they are not). Raises
+        CancelledError when the sync has ended early."""
+        if self.stopped:
+            raise CancelledError
+        with self._lock:
+            self._in_place += count
+
+    @property
+    def done(self) -> int:
+        return min(self._in_place, self.total)
+
+    @property
+    def speed(self) -> float:
+        """Bytes per second."""
+        return self.moved / max(time.monotonic() - self._begin, 1e-3)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """``None`` while unknown."""
+        if self.moved <= 0 or time.monotonic() - self._begin < 2:
+            return None
+        return (self.total - self.done) / self.speed
 
 
 @dataclass(frozen=True)
@@ -135,31 +311,25 @@ def plan_sync(aws: Aws, prefix: WeightsPrefix, pair: PairWeights) -> SyncPlan:
             raise UserError(
                 f"the {part} would be copied to itself", "use another prefix", "copied-to-itself"
             )
-    files = tuple(
-        SyncFile(part, source, file, prefix.file_key(part, file.name))
-        for part, source in sources.items()
-        for file in sorted(source.files, key=lambda file: (file.size, file.name))
-    )  # small files first, so that errors show early
-    plan = SyncPlan(prefix, aws.region, pair, sources, files)
+    plan = SyncPlan(prefix, aws.region, pair, sources)
     if not bucket_exists(aws, prefix.bucket):
         return replace(plan, creates_bucket=True)
     bucket = Bucket(aws, prefix.bucket)
-    present = bucket.sizes(prefix.key)
-    manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
-    plan = replace(plan, present=present)
+    plan = replace(plan, present=bucket.sizes(prefix.key))
+    manifest = read_manifest(bucket, prefix) if prefix.manifest_key in plan.present else {}
     return replace(plan, findings=tuple(_findings(bucket, plan, manifest)))
 
 
 def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Finding]:
     prefix, present = plan.prefix, plan.present
+    other_start = "endpoints that use this prefix would start with different weights"
     for part, source in plan.sources.items():
         folder = manifest.get(part)
         if folder is not None and folder.source != source.location:
             yield warning(
                 "other-weights-there", prefix.part_uri(part),
                 f"the {part} of {folder.pair or 'another pair'} from {folder.source} is replaced",
-                "use another prefix to keep both; endpoints that use this prefix would start with "
-                "different weights",
+                f"use another prefix to keep both; {other_start}",
             )  # fmt: skip
     try:
         refuse_neighbors(bucket, prefix, ())
@@ -167,20 +337,20 @@ def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Fi
         yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
         return
     untouched = [part for part in PARTS if part not in plan.sources]
-    yield from unknown_objects(prefix, present, {file.key for file in plan.files}, untouched)
-    differing = [file for file in plan.files if present.get(file.key, file.size) != file.size]
-    for part in dict.fromkeys(file.part for file in differing):
-        names = [file.name for file in differing if file.part == part]
-        yield warning(
-            "objects-are-replaced", prefix.part_uri(part),
-            f"{len(names)} files differ in size at the destination and are replaced: "
-            f"{', '.join(names[:3])}",
-            "endpoints that use this folder would start with different weights",
-        )  # fmt: skip
+    yield from unknown_objects(prefix, present, plan.files, untouched)
+    for part, source in plan.sources.items():
+        keys = {name: prefix.file_key(part, name) for name in source.files}
+        names = [name for name, file in source.files.items()
+                 if present.get(keys[name], file.size) != file.size]  # fmt: skip
+        if names:
+            yield warning(
+                "objects-are-replaced", prefix.part_uri(part),
+                f"{len(names)} files differ in size at the destination and are replaced: "
+                f"{', '.join(names[:3])}",
+                other_start,
+            )  # fmt: skip
     target = plan.sources.get("target")
-    if target is None or VOCABULARY_FILE in (file.name for file in target.files):
-        return
-    if needs_vocabulary(target.source):
+    if target and VOCABULARY_FILE not in target.files and needs_vocabulary(target.source):
         yield warning(
             "vocabulary-missing", prefix.part_uri("target"),
             f"the engine will download {VOCABULARY_FILE} at start: it is not on this machine",
@@ -207,31 +377,30 @@ def sync_weights(
     bucket = Bucket(aws, prefix.bucket, company.kms_key)
     with hold_lock(bucket, prefix, f"copies {plan.pair.name}", take_over) as lock:
         before = read_manifest(bucket, prefix)
-        bucket.abort_uploads(prefix.key, {file.key for file in plan.files})
+        abort_uploads(aws, prefix.bucket, plan.files, prefix.key)
         write_manifest(bucket, prefix, before | _folders(plan, {}))
-        meter = _Meter(plan.size)
+        progress = SyncProgress(plan.size)
 
         def tick() -> None:
             lock.renew()
-            report(meter.progress)
+            report(progress)
 
-        entries = _copy(bucket, plan.files, meter, tick)
-        manifest = before | _folders(plan, entries)
+        manifest = before | _folders(plan, _copy(bucket, plan, progress, tick))
         lock.renew(now=True)
         write_manifest(bucket, prefix, manifest)
-        return SyncResult(meter.moved, manifest)
+        return SyncResult(progress.moved, manifest)
 
 
-def _folders(plan: SyncPlan, entries: Mapping[str, FileEntry]) -> Manifest:
-    """The folders of the manifest; complete once the entries with S3's checksums are known."""
+def _folders(plan: SyncPlan, copied: Mapping[str, FileEntry]) -> Manifest:
+    """The folders of the manifest; complete once the files with S3's checksums are known, by
+    key."""
     return {
         part: FolderEntry(
             source=source.location,
-            complete=bool(entries),
+            complete=bool(copied),
             files={
-                file.file.name: entries.get(file.key, FileEntry(file.size, file.file.sha256))
-                for file in plan.files
-                if file.part == part
+                name: copied.get(plan.prefix.file_key(part, name), file)
+                for name, file in source.files.items()
             },
             pair=plan.pair.name,
             parallel_drafting=plan.pair.parallel_drafting if part == "drafter" else None,
@@ -242,46 +411,18 @@ def _folders(plan: SyncPlan, entries: Mapping[str, FileEntry]) -> Manifest:
     }
 
 
-class _Meter:
-    """Counts the bytes of a sync, from several threads."""
-
-    def __init__(self, total: int) -> None:
-        self.done = self.moved = 0
-        self.stopped = False
-        self._total, self._begin = total, time.monotonic()
-        self._lock = threading.Lock()
-
-    def move(self, bytes_transferred: int) -> None:
-        """``bytes_transferred`` have left; negative where a part is sent again."""
-        with self._lock:
-            self.done += bytes_transferred
-            self.moved += bytes_transferred
-
-    def compare(self, count: int) -> None:
-        """``count`` bytes that are there are those of the source (negative: they are not). Raises
-        CancelledError when the sync has ended early."""
-        if self.stopped:
-            raise CancelledError
-        with self._lock:
-            self.done += count
-
-    @property
-    def progress(self) -> SyncProgress:
-        seconds = time.monotonic() - self._begin
-        speed = self.moved / seconds if seconds else 0.0
-        left = (self._total - self.done) / speed if speed > 0 and seconds > 2 else None
-        return SyncProgress(min(self.done, self._total), self._total, self.moved, speed, left)
-
-
 def _copy(
-    bucket: Bucket, files: Iterable[SyncFile], meter: _Meter, tick: Callable[[], object]
+    bucket: Bucket, plan: SyncPlan, progress: SyncProgress, tick: Callable[[], object]
 ) -> dict[str, FileEntry]:
     """Bring all files to S3, several at a time; their manifest entries by key. ``tick`` is called
     regularly. Raises the first failure, after parts in flight have ended."""
     workers = ThreadPoolExecutor(FILES_AT_ONCE)
     with Transfers(bucket.aws, FILES_AT_ONCE, bucket.encryption) as transfers:
         futures = {
-            file.key: workers.submit(_bring, bucket, file, transfers, meter) for file in files
+            key: workers.submit(_bring, bucket, key, source, name, transfers, progress)
+            for part, source in plan.sources.items()
+            for name in source.files
+            for key in [plan.prefix.file_key(part, name)]
         }
         pending = set(futures.values())
         try:
@@ -291,7 +432,7 @@ def _copy(
                 for future in done:
                     future.result()
         except BaseException:
-            meter.stopped = True
+            progress.stopped = True
             workers.shutdown(wait=False, cancel_futures=True)
             raise
     workers.shutdown()
@@ -299,56 +440,61 @@ def _copy(
     return {key: future.result() for key, future in futures.items()}
 
 
-def _bring(bucket: Bucket, file: SyncFile, transfers: Transfers, meter: _Meter) -> FileEntry:
+def _bring(
+    bucket: Bucket,
+    key: str,
+    source: WeightSource,
+    name: str,
+    transfers: Transfers,
+    progress: SyncProgress,
+) -> FileEntry:
     """Copy a file to its key, unless S3 has these bytes there. S3 copies between prefixes itself;
     the original is pinned by its ETag."""
-    place, head = S3Uri(bucket.name, file.key), bucket.head(file.key)
-    if origin := file.source.copied_from:
-        source = S3Uri(origin.bucket, origin.key + file.file.name)
-        original = Bucket(bucket.aws, source.bucket).head(source.key)
+    file, place, head = source.files[name], S3Uri(bucket.name, key), bucket.head(key)
+    if origin := source.copied_from:
+        uri = S3Uri(origin.bucket, origin.key + name)
+        original = Bucket(bucket.aws, uri.bucket).head(uri.key)
         if original is None or original.size != file.size:
-            raise source_changed(source)
+            raise source_changed(uri)
         marks = {_SOURCE_ETAG: original.etag.strip('"')}
         if head and head.size == file.size and marks.items() <= head.metadata.items():
-            meter.compare(file.size)
+            progress.compare(file.size)
         else:
-            transfers.copy(source, original.etag, file.size, place, marks, meter.move)
-    elif head is None or not _is_same(file, head, meter):
-        listed = {_SHA256: file.file.sha256} if file.file.sha256 else {}
-        stream = SourceStream(file.source, file.file)
-        transfers.upload(stream, file.size, place, listed, meter.move)
-    head = bucket.head(file.key)
+            transfers.copy(uri, original.etag, file.size, place, marks, progress.move)
+    elif head is None or not _is_same(source, name, head, progress):
+        listed = {_SHA256: file.sha256} if file.sha256 else {}
+        transfers.upload(_Stream(source, name), file.size, place, listed, progress.move)
+    head = bucket.head(key)
     if head is None or head.size != file.size:
         raise CloudError(
             f"{place} should have {file.size:,} bytes, but has {head.size if head else 0:,}",
             "another client may write there; run the command again",
             code="checksum-mismatch",
         )
-    return FileEntry(file.size, file.file.sha256, head.checksum, head.part_size)
+    return replace(file, checksum=head.checksum, part_size=head.part_size)
 
 
-def _is_same(file: SyncFile, head: ObjectInfo, meter: _Meter) -> bool:
+def _is_same(source: WeightSource, name: str, head: ObjectInfo, progress: SyncProgress) -> bool:
     """Whether the object has the bytes of the source. Where the Hub lists the file's SHA-256 and
     the object was uploaded from such a file, nothing is read."""
+    file = source.files[name]
     if head.size != file.size:
         return False
-    listed = file.file.sha256
-    if listed is not None and head.metadata.get(_SHA256) == listed:
-        meter.compare(file.size)
+    if file.sha256 is not None and head.metadata.get(_SHA256) == file.sha256:
+        progress.compare(file.size)
         return True
-    algorithm, _, checksum = head.checksum.partition(":")
-    if algorithm != ALGORITHM:
+    if not head.checksum:
         return False
     size, each = file.size, head.part_size or max(file.size, 1)
     digests = []
     for start in range(0, max(size, 1), each):
         end, digest = min(start + each, size), hashlib.sha256()
         for at in range(start, end, PART_BYTES):
-            digest.update(file.source.read(file.file.name, at, min(PART_BYTES, end - at)))
-            meter.compare(min(PART_BYTES, end - at))
+            digest.update(source.read(name, at, min(PART_BYTES, end - at)))
+            progress.compare(min(PART_BYTES, end - at))
         digests.append(digest.digest())
     whole = hashlib.sha256(b"".join(digests)).digest() if head.part_size else digests[0]
-    if base64.b64encode(whole).decode() == checksum:
+    if f"{ALGORITHM}:{base64.b64encode(whole).decode()}" == head.checksum:
         return True
-    meter.compare(-size)
+    progress.compare(-size)
     return False

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from peagle.case import Case
-from peagle.checkpoints.architecture import quantization_settings
-from peagle.checkpoints.division import (
+from peagle.checkpoints.architecture import (
     EXPERT_PARALLEL,
     division_problem,
     divisions,
     is_expert_parallel,
+    quantization_settings,
     sizes_of_heads,
 )
 from peagle.checkpoints.entries import is_from_checkpoint
