@@ -268,10 +268,7 @@ def _measure_text(
     was measured until then.
     """
     file, alone = options["acceptance"], None
-    if file:
-        prompts = read_prompts(file)
-    else:
-        prompts = prompts_of_pair(command_catalog(), target.facts.pair)
+    prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
     concurrency = max(options["concurrency"])

@@ -38,7 +38,6 @@ from peagle.cli.view.console import (
     print_written,
     where_text,
 )
-from peagle.deploy.diff import compare_plans
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -57,6 +56,8 @@ def _show_changes(
     Raises Refused if the plan has an error, or its price rises by more than ``max_increase``
     percent.
     """
+    from peagle.deploy.diff import compare_plans
+
     before = _earlier(ctx, file)
     comparison = compare_plans(before or plan, plan)
     increase = comparison.price_increase if before else None
@@ -255,6 +256,8 @@ def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
 
     Raises Refused if one has an error.
     """
+    from peagle.deploy.diff import compare_plans
+
     pair, typed = options_in(ctx, text, "--compare")
     if not is_plan_file(pair):
         shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -39,7 +39,6 @@ from peagle.cli.options import (
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
-from peagle.cli.session import started_session
 from peagle.cli.view.progress import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
@@ -58,11 +57,19 @@ from peagle.planning.company import parse_tags
 from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.session import head_reader, plan_file_online, plan_pair, plan_pair_online
 from peagle.text import sanitize
 from peagle.weights.layout import AwsOf, checkpoint_at
-from peagle.weights.own_target import is_on_hub, target_not_read, with_own_target
+from peagle.weights.own_target import (
+    head_reader,
+    is_on_hub,
+    plan_pair,
+    target_not_read,
+    with_own_target,
+)
 from peagle_serve.contract import is_s3_uri
+
+if TYPE_CHECKING:
+    from peagle.session import Session
 
 
 def parse_copies(text: str) -> int | str:
@@ -238,8 +245,11 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
                 flags = {part.name: max(part.opts, key=len) for part in ctx.command.params}
                 message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
-        catalog = command_catalog(ctx)
-        return plan_file_online(started_session(ctx), plan, catalog) if online else plan
+        if not online:
+            return plan
+        from peagle.session import plan_file_online
+
+        return plan_file_online(_started_session(ctx), plan, command_catalog(ctx))
     checkpoint = _own_target(ctx, pair)
     verdict = options.pop("verdict", None)
     options["speculation"] = not options.pop("no_speculation", False)
@@ -249,7 +259,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     reader = head_reader(catalog, pair, _aws(ctx)) if _is_online(ctx) else None
     with show_hashing():
         if online:
-            return plan_pair_online(started_session(ctx), pair, options, catalog, reader, verdict)
+            from peagle.session import plan_pair_online
+
+            session = _started_session(ctx)
+            return plan_pair_online(session, pair, options, catalog, reader, verdict)
         return plan_pair(pair, options, catalog, reader, verdict)
 
 
@@ -305,7 +318,16 @@ def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
 
 def _aws(ctx: click.Context) -> AwsOf:
     region = ctx.params.get("region") or DEFAULT_REGION
-    return lambda: started_session(ctx).aws(region)
+    return lambda: _started_session(ctx).aws(region)
+
+
+def _started_session(ctx: click.Context) -> Session:
+    """The session of ``--profile`` and ``--sandbox``, started if needed."""
+    from peagle.cli.session import new_session  # most plans send nothing
+
+    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
+    session.start()
+    return session
 
 
 def _is_online(ctx: click.Context) -> bool:

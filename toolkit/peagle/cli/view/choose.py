@@ -10,7 +10,6 @@ import click
 from pydantic import BaseModel
 from rich.text import Text
 
-from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Pair, kv_bytes
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
@@ -27,16 +26,22 @@ from peagle.cli.view.console import (
 )
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
-from peagle.fit.report import FitReport
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.decision import crossover_text
-from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
+from peagle.speed.verdict import (
+    NO_SPECULATION,
+    LoadVerdict,
+    Verdict,
+    WorkloadVerdict,
+)
 from peagle.text import format_concurrency, format_usd
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
+    from peagle.catalog.evidence import Evidence
     from peagle.checks.report import CheckReport
+    from peagle.fit.report import FitReport
 
 
 _COLUMNS = ("", "drafter", "method", "K", "vLLM", "licence", "evidence")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
@@ -21,7 +22,6 @@ from peagle.cli.view.console import (
     print_table,
     seconds_text,
 )
-from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
@@ -36,7 +36,6 @@ from peagle.planning.operation import (
 )
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
-from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
     counted,
@@ -49,6 +48,9 @@ from peagle.text import (
     usd_per_million,
 )
 from peagle.vllm.defaults import method_title
+
+if TYPE_CHECKING:
+    from peagle.deploy.diff import PlanComparison
 
 _ACCEPTANCE = {
     "imposed": "is synthetic, not from your text",
@@ -383,6 +385,8 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
             to_pay = speculation.acceptance_floor_source == "break-even"
             origin = ", to break even" if to_pay else ""
             text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
+        from peagle.proof import MIN_DRAFTS
+
         where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
         each = f" of each {'copy' if plan.copies else 'instance'}" if plan.engines > 1 else ""
         proof = f"at least {MIN_DRAFTS} drafts{each}, from {where}"
