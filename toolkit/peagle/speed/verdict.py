@@ -27,6 +27,10 @@ Load = Annotated[float, Field(ge=1, le=2**31, allow_inf_nan=False)]
 Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """Text for people."""
 
+FARTHEST = 2.0
+"""A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
+beyond it another setting is often the fastest."""
+
 
 class VerdictEntry(BaseModel):
     """Immutable and strict; an unknown key is an error."""
@@ -196,6 +200,17 @@ class Verdict(VerdictEntry):
         chosen = min(self.workloads, key=distance)
         loads = chosen.loads
         return chosen, min(loads, key=lambda at: abs(math.log(at.concurrency / max(load, 1))))
+
+
+def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, load: float) -> bool:
+    """Whether the verdict's ``entry`` for ``size`` answers for ``load`` such requests."""
+    ratios = (
+        load / entry.concurrency,
+        planned.prompt_tokens / size.prompt_tokens,
+        planned.new_prompt_tokens / size.workload.new_prompt_tokens,
+        planned.output_tokens / size.output_tokens,
+    )
+    return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
 
 
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
