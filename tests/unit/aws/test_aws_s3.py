@@ -3,7 +3,6 @@ that fails as S3 and compatible services do."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,9 +194,8 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert found.tensors is not None
     assert found.tensors["w"].size == 2 * MEGABYTE
     assert set(found.tensors) == {"fc.weight", "w"}
-    assert found.tokenizer["vocab_size"] == 1
-    digest = hashlib.md5(FILES["tokenizer.json"]).hexdigest()
-    assert found.tokenizer["digests"] == {"tokenizer.json": {"md5": digest}}
+    assert found.tokenizer is not None
+    assert found.tokenizer.vocab_size == 1
     assert found.bytes_read < 100_000
 
 

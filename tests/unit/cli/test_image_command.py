@@ -237,19 +237,6 @@ def test_local_up_can_build_the_image_that_a_compose_file_runs(
 
 
 @pytest.mark.thorough
-def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
-    peagle: Peagle, tmp_path: Path
-) -> None:
-    missing = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(tmp_path)}
-    words = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-")
-    named = peagle(*words, "--image", "mine:1", env=missing)
-    unnamed = peagle(*words, env=missing)
-    assert "image: mine:1" in named.stdout
-    assert "Could not check whether mine:1 is for peagle/tiny+p-eagle: docker is" in named.stderr
-    assert unnamed.returncode == 2
-    assert unnamed.stdout == ""
-
-
 def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
     peagle: Peagle, docker: FakeDocker
 ) -> None:
