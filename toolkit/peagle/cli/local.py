@@ -14,7 +14,7 @@ import click
 
 from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
-from peagle.cli.context import PeagleCommand, command_text, fix_in_context
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
@@ -354,7 +354,7 @@ def engine_status(ctx: click.Context, as_json: bool) -> None:
         as_json,
     )
     if missing and not as_json:
-        print_status(missing.message, fix_in_context(missing.fix, missing.command))
+        print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
 _ENDPOINT = (

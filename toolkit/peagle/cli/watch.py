@@ -17,7 +17,6 @@ from peagle.cli.context import (
     PeagleCommand,
     command_text,
     deployment_in_context,
-    fix_in_context,
     is_plan_file,
 )
 from peagle.cli.options import duration
@@ -128,7 +127,7 @@ def status(name: str, session: Session, as_json: bool) -> None:
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
     second = (document["proof"] or {}).get("second_turn")
     price = format_price(document["price_per_hour_usd"], session.sandbox)
-    fix = document["failure_fix"] or "", fix_in_context("", document["failure_command"])
+    fix = document["failure_fix"] or "", command_text(document["failure_command"] or ())
     continued: tuple[str, ...] = ()
     if state == ENDED:
         continued = ("peagle", "reap")
