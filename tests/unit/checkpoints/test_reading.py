@@ -100,14 +100,6 @@ def test_a_config_alone_is_a_checkpoint_without_tensors() -> None:
     assert read.bytes_read == len(CONFIG)
 
 
-def test_config_only_reads_nothing_else() -> None:
-    source = Memory({**SHARDED, INDEX: b"broken"})
-    read = read_checkpoint(source, config_only=True)
-    assert read.config == {"hidden_size": 4, "vocab_size": 8}
-    assert read.tensors is None
-    assert source.reads == [("config.json", 0, len(CONFIG))]
-
-
 @pytest.mark.parametrize(
     ("changed", "code", "text"),
     [

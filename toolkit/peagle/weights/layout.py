@@ -154,15 +154,13 @@ def unknown_objects(
 AwsOf = Callable[[], "Aws"]
 
 
-def checkpoint_at(
-    location: str, aws_of: AwsOf | None = None, *, config_only: bool = False
-) -> Checkpoint:
-    """The checkpoint at ``location``; with ``config_only`` only its config.json.
+def checkpoint_at(location: str, aws_of: AwsOf | None = None) -> Checkpoint:
+    """The checkpoint at ``location``.
 
     ``aws_of`` connects to AWS, and is called for ``s3://`` URIs only; without it they are rejected.
     Raises UserError for an invalid location, and the errors of reading.
     """
-    return read_checkpoint(source_of(location, aws_of), config_only=config_only)
+    return read_checkpoint(source_of(location, aws_of))
 
 
 def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
