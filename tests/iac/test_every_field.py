@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import format_names, render
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from tests.unit.rendering.plans import CATALOG
 
 RICH = Options(

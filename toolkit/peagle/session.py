@@ -7,36 +7,36 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from peagle.account import Account, Say, observer_of, read_path, remove_with_leftovers, silent
 from peagle.catalog import find_pair
-from peagle.catalog.find import UNKNOWN_DRAFTER
-from peagle.checkpoints.contents import contents_of, files_below
-from peagle.checkpoints.models import location_fix
 from peagle.checks.report import check
-from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
 from peagle.deploy.records import load_record
 from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
-from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.planning.verdict import make_verdict, sizes_of_requests
-from peagle.planning.weights import local_weights, with_contents
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
-from peagle.weights.layout import checkpoint_at, own_head
-from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import (
+    head_reader,
+    is_on_hub,
+    is_own_target,
+    plan_pair,
+    target_not_read,
+    with_own_target,
+)
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -456,54 +456,6 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error."""
     for finding in errors(findings)[:1]:
         raise refused(finding)
-
-
-def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
-    """How ``plan_pair`` reads the user's own head; ``None`` where its kind can be assumed from the
-    target's other drafters. Raises NotFound for an unknown pair."""
-    return None if find_pair(catalog, pair).target.drafters else aws_of
-
-
-def plan_pair(
-    pair: str,
-    fields: Mapping[str, Any],
-    catalog: Catalog,
-    aws_of: AwsOf | None = None,
-    verdict: Path | None = None,
-) -> Plan:
-    """The plan for that pair and those fields of Options; drafter and K from the file ``verdict``,
-    if there is one.
-
-    With ``aws_of`` the user's own head is read from any location, else only from a folder. Raises
-    NotFound and UserError for what the catalogue, the head or the verdict does not have.
-    """
-    fields = dict(fields)
-    if "drafter" in fields:
-        fields |= own_head(fields["drafter"], aws_of)
-        if aws_of and is_s3_uri(fields["drafter"]):
-            from peagle.weights.bucket import copied_pair  # imports boto3
-
-            of_head = copied_pair(aws_of(), fields["drafter"])
-            fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
-    options = Options(pair=pair, **fields)
-    try:
-        if verdict is not None:  # most plans have none, and its models take 20 ms to import
-            from peagle.planning.verdict import plan_by_verdict
-            from peagle.render.plan_file import read_verdict
-
-            plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
-        else:
-            plan = make_plan(options, catalog)
-    except NotFound as error:
-        is_drafter = error.code == UNKNOWN_DRAFTER
-        fix = location_fix(options.drafter or "", "--drafter") if is_drafter else None
-        raise NotFound(error.message, fix or error.remedy, error.code) from None
-    # With the hash of its folders of weights, equal files are at one prefix, whichever machine
-    # plans and whatever was deployed before. Deploy reports a missing folder.
-    folders = [weights_folder(weights.location) for weights in local_weights(plan)]
-    if not folders or not all(folder.is_dir() for folder in folders):
-        return plan
-    return with_contents(plan, contents_of(map(files_below, folders)))
 
 
 def plan_pair_online(

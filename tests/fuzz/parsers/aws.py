@@ -195,8 +195,7 @@ def _tail(messages: list[str]) -> None:
 
 def _listing(entries: Any) -> None:
     source = S3Source(Answers(list_objects_v2=entries), "s3://bucket/peagle")
-    for name in source.names():
-        source.digests(name)
+    source.names()
 
 
 _NETWORK = {

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 from peagle.data import data_folder
-from peagle.engine import install
-from peagle.engine.install import PYTHONS, pip_settings, uv_variables
+from peagle.engine import machine as install
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
+    PYTHONS,
     Engine,
     engine_folder,
     find_engine,
     installed_engines,
+    pip_settings,
+    uv_variables,
     version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError

@@ -19,8 +19,8 @@ from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
-from peagle.session import plan_pair
 from peagle.weights.layout import own_head
+from peagle.weights.own_target import plan_pair
 from tests.support import raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 

@@ -26,7 +26,6 @@ from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
 from peagle.errors import CheckpointError, CloudError, Refused
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import HEX_32
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
@@ -277,7 +276,6 @@ class S3Source:
         prefix = s3_prefix(uri)
         self._aws = aws
         self._bucket, self._prefix = prefix.bucket, prefix.key
-        self._listing: dict[str, dict[str, Any]] = {}
 
     @property
     def location(self) -> str:
@@ -299,12 +297,12 @@ class S3Source:
             message = f"{self.location} holds more than {_MAX_FILES:,} objects"
             raise CheckpointError(message, _CHECK_URI, code="too-many-files")
         # The folder itself can be an object, too.
-        self._listing = {entry["Key"].removeprefix(self._prefix): entry for entry in entries}
-        self._listing.pop("", None)
-        if not self._listing:
+        sizes = {entry["Key"].removeprefix(self._prefix): entry["Size"] for entry in entries}
+        sizes.pop("", None)
+        if not sizes:
             message = f"there are no objects directly below {self.location}/"
             raise CheckpointError(message, _CHECK_URI, code="no-objects")
-        return {name: entry["Size"] for name, entry in self._listing.items()}
+        return sizes
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A byte range of an object."""
@@ -318,9 +316,8 @@ class S3Source:
         return content
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """The MD5 of an object that was uploaded in one part without KMS encryption."""
-        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
-        return {"md5": tag} if HEX_32.fullmatch(tag) else {}
+        """None: ETags are digests of some objects only."""
+        return {}
 
     @contextmanager
     def _explained(self, resource: str) -> Iterator[None]:

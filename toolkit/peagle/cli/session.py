@@ -85,13 +85,6 @@ def new_session(
     return session
 
 
-def started_session(ctx: click.Context) -> Session:
-    """The session of the command's ``--profile`` and ``--sandbox``, started if needed."""
-    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
-    session.start()
-    return session
-
-
 def account_options(command: Command, with_region: bool = False) -> Command:
     """``--profile`` and ``--sandbox``; the command receives ``session``."""
 

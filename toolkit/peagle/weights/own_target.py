@@ -1,5 +1,5 @@
-"""Models that the catalogue does not have: a target that joins the catalogue of the command, and a
-new entry, with what the checkpoints do not say."""
+"""Models that the catalogue does not have: a target that joins the catalogue of the command, plans
+with the user's own head, and a new entry, with what the checkpoints do not say."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from peagle.case import NO_OPTIONS, Checkpoints, build_case
 from peagle.catalog.documents import Location, dotted
-from peagle.catalog.find import UNKNOWN_DRAFTER, target_named
+from peagle.catalog.find import UNKNOWN_DRAFTER, find_pair, target_named
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype, read_quantization
+from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
     count_parameters,
@@ -28,16 +30,23 @@ from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_hub_id,
     is_location,
+    location_fix,
     means_folder,
     s3_prefix,
     split_revision,
 )
 from peagle.checks import check
+from peagle.data import weights_folder
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.findings import Finding
 from peagle.fit.building import located, read_target
 from peagle.fit.weights import checkpoint_bytes
+from peagle.options import Options
+from peagle.planning.plan import Plan
+from peagle.planning.planner import make_plan
+from peagle.planning.weights import local_weights, with_contents
 from peagle.vllm.defaults import method_id, method_title
+from peagle.weights.layout import AwsOf, own_head
 from peagle_serve.contract import is_s3_uri
 from peagle_serve.heads import is_head
 
@@ -318,3 +327,52 @@ def entry_findings(
     drafter = next(iter(entry.target.drafters), None)
     read = Checkpoints(model, head, own_target=True)
     return check(build_case(catalog, entry.target, drafter, NO_OPTIONS, read), about="head")
+
+
+def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
+    """How ``plan_pair`` reads the user's own head; ``None`` where its kind can be assumed from the
+    target's other drafters. Raises NotFound for an unknown pair."""
+    return None if find_pair(catalog, pair).target.drafters else aws_of
+
+
+def plan_pair(
+    pair: str,
+    fields: Mapping[str, Any],
+    catalog: Catalog,
+    aws_of: AwsOf | None = None,
+    verdict: Path | None = None,
+) -> Plan:
+    """The plan for that pair and those fields of Options; drafter and K from the file ``verdict``,
+    if there is one.
+
+    With ``aws_of`` the user's own head is read from any location, else only from a folder. Raises
+    NotFound and UserError for what the catalogue, the head or the verdict does not have.
+    """
+    fields = dict(fields)
+    if "drafter" in fields:
+        fields |= own_head(fields["drafter"], aws_of)
+        if aws_of and is_s3_uri(fields["drafter"]):
+            from peagle.weights.bucket import copied_pair  # imports boto3
+
+            of_head = copied_pair(aws_of(), fields["drafter"])
+            fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
+    options = Options(pair=pair, **fields)
+    try:
+        if verdict is not None:  # most plans have none, and its models take 20 ms to import
+            from peagle.planning.verdict import plan_by_verdict
+            from peagle.render.plan_file import read_verdict
+
+            plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
+        else:
+            plan = make_plan(options, catalog)
+    except NotFound as error:
+        fix = None
+        if error.code == UNKNOWN_DRAFTER:
+            fix = location_fix(options.drafter or "", "--drafter")
+        raise NotFound(error.message, fix or error.remedy, error.code) from None
+    # With the hash of its folders of weights, equal files are at one prefix, whichever machine
+    # plans and whatever was deployed before. Deploy reports a missing folder.
+    folders = [weights_folder(weights.location) for weights in local_weights(plan)]
+    if not folders or not all(folder.is_dir() for folder in folders):
+        return plan
+    return with_contents(plan, contents_of(map(files_below, folders)))
