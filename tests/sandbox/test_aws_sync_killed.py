@@ -98,7 +98,7 @@ def _checksum(path: Path) -> str:
 def _calls(sandbox: Sandbox, call: str) -> int:
     """The number of such calls in the sandbox's log."""
     lines = next((sandbox.home / "sandbox").glob("*.log")).read_text().splitlines()
-    return sum(bool(re.search(rf" {re.escape(call)}.* 200 \d+ ms$", line)) for line in lines)
+    return sum(bool(re.search(rf" {re.escape(call)}.* 200$", line)) for line in lines)
 
 
 def _sent(sandbox: Sandbox) -> int:
