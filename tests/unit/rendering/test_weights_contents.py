@@ -17,7 +17,7 @@ from peagle.errors import Refused
 from peagle.planning import Plan
 from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
-from peagle.session import plan_pair
+from peagle.weights.own_target import plan_pair
 from tests.support import raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
