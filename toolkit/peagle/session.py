@@ -25,7 +25,7 @@ from peagle.planning.verdict import make_verdict, sizes_of_requests
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.weights.layout import checkpoint_at

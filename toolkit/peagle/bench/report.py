@@ -15,10 +15,8 @@ from peagle.bench.evidence import CONFIDENCE
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.decision import crossover_text, speculation_crossovers
-from peagle.speed.models import Performance
-from peagle.speed.slo import Slo
-from peagle.speed.verdict import Setting, VerdictCrossover
+from peagle.speed.models import Performance, Slo
+from peagle.speed.verdict import Setting, VerdictCrossover, crossover_text, speculation_crossovers
 from peagle.text import format_usd, shortened
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ from peagle.errors import (
 )
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
 

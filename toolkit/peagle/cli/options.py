@@ -18,7 +18,7 @@ from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.render.image import is_own_image
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.models import DraftModel, FitCase, TargetModel, Vision
-from peagle.fit.weights import QUANTIZED_BYTES, stored_parameters
+from peagle.fit.estimate import FitCase
+from peagle.fit.weights import QUANTIZED_BYTES, DraftModel, TargetModel, Vision, stored_parameters
 from peagle.vllm.defaults import (
     BLOCK_TOKENS,
     GPU_MEMORY_UTILIZATION,

@@ -24,16 +24,15 @@ from peagle.cli.view.console import (
     print_line,
     print_table,
 )
-from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Fit
+from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
-from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
     Verdict,
     WorkloadVerdict,
+    crossover_text,
 )
 from peagle.text import format_concurrency, format_usd
 
