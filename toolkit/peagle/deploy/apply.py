@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
@@ -123,29 +122,28 @@ def deploy(
     record. Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
     With ``keep_unproved``, an update whose proof fails stays in service."""
     desired, change = preflight.desired, preflight.change
-    name, revision = desired.plan.name, desired.revision
+    plan, revision = desired.plan, desired.revision
     record = preflight.record or Deployment(
-        name=name, scope=aws.scope, account=aws.account, region=aws.region
+        name=plan.name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
     serves_on = change in ("nothing", "scale")  # of the same fingerprint
-    if not serves_on:
-        started = apply(context, desired, wait)
-        if wait:
-            request = request_of_plan(desired.plan, name)
-            prove_in_service(context, revision, request, started, keep_unproved)
-    else:
+    if serves_on:
         _tag_again(context, desired)
         context.change(failure=None)
         put(context, revision, planned_end(context, revision))
-    if wait or change == "scale":
-        scaling = desired.plan.scaling
-        # An update to another instance type has ended the scaling.
-        if preflight.scaling is not None or (scaling is not None and change == "update"):
-            apply_scaling(context, scaling)
-            retag_config(context, revision, [scaling_tag(scaling)])
+    else:
+        started = apply(context, desired, wait)
+        if wait:
+            request = request_of_plan(plan, plan.name)
+            prove_in_service(context, revision, request, started, keep_unproved)
+    # An update to another instance type has ended the scaling.
+    scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
+    if scales and (wait or change == "scale"):
+        apply_scaling(context, plan.scaling)
+        retag_config(context, revision, [scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
-        context.change(serving=serving.model_copy(update={"plan": desired.plan}))
+        context.change(serving=serving.model_copy(update={"plan": plan}))
     if wait:
         remove_stale(context)
     return context.record
@@ -201,20 +199,16 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     """Upload folders of weights to S3; create the bucket if it does not exist."""
-    total = sum(upload.size for upload in desired.uploads)
-    done, uploads = 0, False
-    lock = threading.Lock()
+    total, done, lock = sum(upload.size for upload in desired.uploads), 0, threading.Lock()
 
-    def advance(count: int, is_sent: bool) -> None:
+    def advance(count: int) -> None:
         """Called by several threads when a file is uploaded in parts."""
-        nonlocal done, uploads
+        nonlocal done
         with lock:
-            done, uploads = done + count, uploads or is_sent
+            done += count
             bytes_done = done
-        if is_sent:
-            context.say_bytes("Uploading", bytes_done, total)
+        context.say_bytes("Uploading", bytes_done, total)
 
-    sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
     for upload in desired.uploads:
         BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
@@ -227,9 +221,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         )
         with context.creating(objects):
             key = desired.plan.company.kms_key
-            s3.upload_missing(context.aws, upload, sent, present, earlier, key)
-    if total and not uploads:
-        context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
+            s3.upload_missing(context.aws, upload, advance, advance, earlier, key)
 
 
 def put_endpoint(
@@ -342,8 +334,7 @@ def prove_in_service(
     """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
     ``started`` is when the update to it began, in epoch seconds. A failed proof returns the
     endpoint to the proved revision that served before, unless ``keep_unproved``: raises RolledBack,
-    or CloudError when that fails. Without such a revision the endpoint stays, unproved: raises
-    NotProved."""
+    or CloudError when that fails. Without such a revision it stays, unproved: raises NotProved."""
     aws, name, clock = context.aws, context.record.name, context.clock
     role = "serving" if is_alone(context.record, revision) else "pending"
     revision = revision.model_copy(update={"proof": None})
@@ -358,17 +349,14 @@ def prove_in_service(
             proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         before = context.record.serving
-        if is_alone(context.record, revision) or not (before and before.is_proved):
+        if role == "serving" or not (before and before.is_proved):
             before = None
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
-        message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
-        if before:
-            fix = Fix("return to what served before", ("peagle", "rollback", name))
-        elif context.record.previous is None:
-            message += ": nothing proved served before, so there is nothing to return to"
-        raise type(error)(message, fix, error.code) from error
+        fix = Fix("return to what served before", ("peagle", "rollback", name))
+        message = f"{error.message}; {name} stays in service unproved"
+        raise type(error)(message, fix if before else error.remedy, error.code) from error
     fields = fields_when_proved(context.record, revision)
     tag_proofs(aws, name, revision, fields["previous"], clock)
     context.change(**fields)
@@ -522,10 +510,9 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
     if without_comparison:
         record = record.model_copy(update={"comparison": None})
     stale = stale_resources(record)
-    live = sagemaker.describe(context.aws, context.record.name) if stale else None
-    if live is None or live.status != "InService":
-        return
-    if live.revision not in [revision.name for revision in context.record.revisions]:
+    live = sagemaker.describe(context.aws, record.name) if stale else None
+    kept = [revision.name for revision in context.record.revisions]
+    if live is None or live.status != "InService" or live.revision not in kept:
         return
     for resource in stale:
         try:
@@ -541,8 +528,8 @@ def revision_for_rollback(record: Deployment) -> Revision:
     require_no_comparison(record)
     target = rollback_target(record)
     if target is None:
-        fix = Fix("look at its state", ("peagle", "status", record.name))
         message = f"there is no revision of {record.name} to return to"
+        fix = Fix("look at its state", ("peagle", "status", record.name))
         raise Refused(message, fix, "no-previous-revision")
     return target
 
@@ -607,8 +594,8 @@ def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One instance type that was tried, for how long, and its price. ``refused``: its plan or the
-    account did not allow it, so that nothing was created."""
+    """One instance type that was tried, for how long, and its price. ``refused``: nothing was
+    created, as its plan or the account did not allow it."""
 
     instance_type: str
     instance_count: int
@@ -646,44 +633,49 @@ def deploy_where_possible(
     ``attempts``. Raises the last InsufficientCapacity, and at once whatever else ``deploy``
     raises."""
     clock = clock or Clock()
+
+    def attempt(preflight: Preflight) -> InsufficientCapacity | None:
+        plan, started = preflight.desired.plan, clock.now()
+        outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
+        error: PeagleError | None = None
+        try:
+            deploy(preflight)
+            outcome = "deployed"
+            return None
+        except InsufficientCapacity as full:
+            outcome, error = "no-capacity", full
+            after = format_duration(clock.now() - started)
+            line = f"{plan.instance_type}, after {after}: {full.message}"
+            observe(Progress("No capacity", line=line, is_notice=True))
+            return full
+        except PeagleError as failed:
+            error = failed
+            raise
+        finally:
+            of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
+            reason = error.message if error else ""
+            attempts.append(Attempt(*of_plan, clock.now() - started, outcome, reason))
+
     began, types = clock.now(), [planned.desired.plan.instance_type]
-    left, first = list(types), True
-    error: InsufficientCapacity | None = None
+    error = attempt(planned)
+    if error is None:
+        return planned
+    left = list(fallback.choose(error))
+    types += left
     while True:
         for instance_type in left:
             try:
-                preflight = planned if first else fallback.prepare(instance_type)
+                preflight = fallback.prepare(instance_type)
             except (Refused, UserError) as refused:
                 attempts.append(Attempt(instance_type, 0, None, 0.0, "refused", refused.message))
                 line = f"{instance_type}: {refused}"
                 observe(Progress("Refused", line=line, is_notice=True))
                 types.remove(instance_type)
                 continue
-            outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
-            reason = ""
-            started = clock.now()
-            try:
-                deploy(preflight)
-                outcome = "deployed"
+            full = attempt(preflight)
+            if full is None:
                 return preflight
-            except InsufficientCapacity as full:
-                outcome, reason, error = "no-capacity", full.message, full
-                line = f"{instance_type}, after {format_duration(clock.now() - started)}: {reason}"
-                observe(Progress("No capacity", line=line, is_notice=True))
-            except PeagleError as failed:
-                reason = failed.message
-                raise
-            finally:
-                plan, seconds = preflight.desired.plan, clock.now() - started
-                price = plan.price_per_hour_usd
-                attempts.append(
-                    Attempt(instance_type, plan.instance_count, price, seconds, outcome, reason)
-                )
-        assert error is not None
-        if first:
-            first, left = False, list(fallback.choose(error))
-            types += left
-            continue
+            error = full
         remaining = began + fallback.retry_seconds - clock.now()
         if remaining <= 0 or not types:
             error.tried = [tried.document() for tried in attempts]

@@ -42,7 +42,6 @@ from peagle.planning.plan import Plan
 from peagle.planning.weights import pins_of
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.kubernetes import object_kinds
 from peagle.render.resources import (
     BUDGET_TAG,
     ENDS_TAG,
@@ -137,15 +136,15 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
 
 
 def served_image(aws: Aws, name: str) -> str | None:
-    """The image of what the endpoint serves, which a pipeline may have built; ``None`` where there
-    is no endpoint."""
+    """The image of what the endpoint serves; ``None`` where there is no endpoint."""
     live = sagemaker.describe(aws, name)
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
 def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
-    of this plan; of JSON, the values. Raises UserError for a folder without such files."""
+    of this plan; of JSON, the values. Where several formats have such files, the one that differs
+    least counts. Raises UserError for a folder without the files of a format."""
     formats = {name: format_files(name) for name in format_names()}
     written = [
         name for name, files in formats.items() if all((folder / file).is_file() for file in files)
@@ -156,32 +155,27 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
             code="no-rendered-files",
         )
+    drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
+    fewest = min(drifts, key=len)
+    return tuple(fewest)
 
-    def content(file: RenderedFile) -> bytes:
+
+def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
+    drifted: list[Change] = []
+    for file in files:
         try:
-            return read_regular(folder / file.path, _LARGEST_FILE)
+            written = read_regular(folder / file.path, _LARGEST_FILE)
         except OSError as error:
             message = f"{folder / file.path} cannot be read: {error.strerror}"
             raise UserError(message, "check the file", code="unreadable-file") from None
-
-    def distance(files: tuple[RenderedFile, ...]) -> tuple[int, int]:
-        """The number of files whose kinds of objects differ, as those of formats for Kubernetes
-        do, and of files whose content differs."""
-        pairs = [(file.content, content(file)) for file in files]
-        kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
-        return sum(a != b for a, b in kinds), sum(a != b for a, b in pairs)
-
-    drifted: list[Change] = []
-    for file in min((render(name, plan, catalog) for name in written), key=distance):
-        written_content, field = content(file), f"template.{file.path}"
-        if file.path in _NO_TEMPLATE or written_content == file.content:
+        if file.path in _NO_TEMPLATE or written == file.content:
             continue
-        values: list[Change] = []
+        values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
-            texts = (text.decode("utf-8", "replace") for text in (file.content, written_content))
+            texts = (text.decode("utf-8", "replace") for text in (file.content, written))
             values = [*nested(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
-    return tuple(drifted)
+    return drifted
 
 
 def _served(compared: Compared) -> Iterator[Change]:

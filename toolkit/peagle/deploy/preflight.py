@@ -114,9 +114,6 @@ _AWS_OWN_KEY = "alias/aws/sns"
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
 
-_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
-"""The settings of a deployment that a company prescribes."""
-
 Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
 
@@ -376,12 +373,6 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
-    lost = [each for each in changes if each.path in _PRESCRIBED and each.before and not each.after]
-    if is_update and lost:
-        texts = "; ".join(each.text for each in lost)
-        message = f"the update leaves out what the deployment has: {texts}"
-        fix = f"set {' and '.join(each.path for each in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
