@@ -453,7 +453,7 @@ class Session(Account):
         Returns: requests, errors, times in seconds, tokens, acceptance, cost; ``None`` is unknown.
         Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
         """
-        from peagle.deploy.usage import usage_of_endpoint
+        from peagle.deploy.status import usage_of_endpoint
 
         record, aws = self.find(name)
         return usage_of_endpoint(aws, record, window_seconds)

@@ -114,19 +114,15 @@ def options_beside(
     options = {name: getattr(deployed, name) for name in Options.model_fields if name != "pair"}
     options["no_speculation"] = not options.pop("speculation")
     dropped = _LIMIT.union(*(_REPLACES.get(option, set()) for option in stated))
-    # What the catalogue does not have stays as typed.
     target, _, typed = pair.partition("+")
-    drafter = stated.get("drafter") or typed or None
-    with suppress(NotFound, UserError):
+    drafter = stated.get("drafter") or typed
+    with suppress(NotFound, UserError):  # what the catalogue does not have stays as typed
         target = find_pair(catalog, target).target.id
-        if drafter is not None:
-            catalogued = find_pair(catalog, f"{target}+{drafter}").drafter
-            drafter = catalogued.name if catalogued else drafter
     if target not in {plan.target.id, plan.target.weights.location}:
         dropped |= _TARGET_OPTIONS | _SPECULATION_OPTIONS
     elif {"no_speculation", "verdict"} & stated.keys():
         dropped |= _SPECULATION_OPTIONS
-    elif drafter is not None:
+    elif drafter:
         same = plan.drafter is not None and drafter in {plan.drafter.name, plan.drafter.id}
         dropped |= {"drafter", "no_speculation"} if same else _SPECULATION_OPTIONS
     elif plan.speculation is not None:
@@ -157,12 +153,12 @@ def require_comparable(preflight: Preflight) -> Deployment:
         beside = preflight.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
         raise Refused(
             "one of the plans has copies of its model, and SageMaker shares requests by weight "
-            "between variants with a model, not between inference components",
+            "between variants with a model only",
             Fix("serve the other plan as an endpoint of its own", deploy_command(beside)),
             code="not-comparable",
         )
     if record.serving.fingerprint == candidate.fingerprint:
-        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
+        fix = "state what differs within --with: TARGET+DRAFTER, --k or another option"
         raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
     if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
         require_no_comparison(record)
@@ -175,11 +171,11 @@ def start_comparison(
     """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
     prove it. Repeated, it continues, or changes the share. Raises CandidateNotProved: then what
     served before serves alone again; ``catalog`` says what to prove of that without its plan."""
-    aws, desired = context.aws, preflight.desired
-    record = context.record = require_comparable(preflight)
+    desired, record = preflight.desired, require_comparable(preflight)
+    context.record = record
     name, candidate = record.name, desired.revision
-    live = sagemaker.describe(aws, name)
-    if live and record.comparison and compares_now(record, live) and record.comparison.since:
+    live = sagemaker.describe(context.aws, name)
+    if record.comparison and record.comparison.since and compares_now(record, live):
         _set_share(context, share)
         return context.record
     both = as_compared(candidate)
@@ -190,7 +186,7 @@ def start_comparison(
             started = _put_beside(context, preflight, both, share)
     except PeagleError:
         with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
-            live = sagemaker.describe(aws, name)
+            live = sagemaker.describe(context.aws, name)
             if live and record.serving and live.serves_steadily(record.serving.name):
                 context.change(comparison=None)
                 remove_stale(context)
@@ -345,10 +341,7 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     if plan:
         put(context, candidate, end)
     else:
-        reason = (
-            "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
-        )
-        context.say("Not applied", reason)
+        context.say("Not applied", "alarms, dashboard and limit of a plan of another machine")
     _end(context)
     return context.record
 
@@ -360,8 +353,8 @@ def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
     require_own(record)
     candidate = required_comparison(record).candidate
     if record.serving and record.serving.fingerprint == candidate.fingerprint:
-        fix = Fix("end its promotion", ("peagle", "promote", record.name))
         message = f"{candidate.name} serves alone on {record.name} already"
+        fix = Fix("end its promotion", ("peagle", "promote", record.name))
         raise Refused(message, fix, "promotion-unfinished")
     _serve_alone(context, catalog)
     return context.record

@@ -389,13 +389,13 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
     first, unless SageMaker lets a creation be deleted."""
-    revision, name = context.record.current, live.name
+    revision, name, since = context.record.current, live.name, context.clock.now()
+    left: Endpoint | None = live
     if live.component is not None:
-        since = context.clock.now()
         with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
             autoscaling.deregister(context.aws, name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
+    while left and left.component is not None:
+        if left.component.status != "Deleting":
             try:
                 component = {"InferenceComponentName": name}
                 context.aws.delete("sagemaker", "delete_inference_component", **component)
@@ -403,26 +403,23 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)
         left = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if left is None:
-            return
-        live = left
     since = context.clock.now()
-    is_deleting = live.status == "Deleting"
-    if live.status == "Creating":
-        is_deleting = begin_deletion(context, live)
-    if live.status in BUSY and not is_deleting:
+    is_deleting = left is not None and left.status == "Deleting"
+    if left and left.status == "Creating":
+        is_deleting = begin_deletion(context, left)
+    if left and left.status in BUSY and not is_deleting:
         purpose = "Waiting for the endpoint's current change to end"
-        if wait_while_busy(context, revision, since, purpose=purpose) is None:
-            return
+        left = wait_while_busy(context, revision, since, purpose=purpose)
+    if left is None:
+        return
     if not is_deleting:
         with suppress(AccessDenied):
             autoscaling.deregister(context.aws, name)
         sagemaker.delete(context.aws, "Endpoint", name)
-    remaining = wait_while_busy(context, revision, since)
-    if remaining is not None:
-        state = f"{remaining.status} {remaining.failure or ''}"
+    left = wait_while_busy(context, revision, since)
+    if left is not None:
         fix = Fix("run the command again", ("peagle", "destroy", name))
-        message = f"endpoint {name} was not deleted: {state}"
+        message = f"endpoint {name} was not deleted: {left.status} {left.failure or ''}"
         raise CloudError(message, fix, "endpoint-not-deleted")
     context.change(billing_since=None)
 
