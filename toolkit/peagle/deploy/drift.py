@@ -19,23 +19,10 @@ from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy import records
+from peagle.deploy import records, resources
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.resources import (
-    ALARMS,
-    CAPTURE,
-    DASHBOARD,
-    FILTERS,
-    LOG,
-    SCHEDULE,
-    Kind,
-    differences,
-    differing,
-    nested,
-    schedule_names,
-)
 from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.plan import Plan
@@ -173,7 +160,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
         values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*nested(field, *map(json_object, texts))]
+            values = [*resources.nested(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
@@ -206,12 +193,16 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from differing("configuration", *sides)
+    yield from resources.differing("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
+    yield from resources.nested(
+        f"configuration.{capture}", planned.get(capture), config.get(capture)
+    )
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
+        yield from resources.nested(
+            f"configuration.{key}", *(variant.get(key) for variant in variants)
+        )
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -226,7 +217,9 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.tags_of(compared.aws, arn)
-        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
+        yield from resources.differing(
+            f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
+        )
 
 
 def _scaling(compared: Compared) -> Iterator[Change]:
@@ -244,7 +237,7 @@ def _scaling(compared: Compared) -> Iterator[Change]:
         else {}
         for bounds in (planned, registered)
     ]
-    yield from differing("scaling", *sides)
+    yield from resources.differing("scaling", *sides)
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -254,7 +247,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -272,35 +265,35 @@ def _schedule(compared: Compared) -> Iterator[Change]:
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:
         return
-    names = schedule_names(region, plan.name, plan.copies is not None)
+    names = resources.schedule_names(region, plan.name, plan.copies is not None)
     desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
     at = scheduler.at_expression(ends)
     desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
-    yield from differences(SCHEDULE, compared.aws, plan, desired)
+    yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
 
 
-def _of_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
+def _of_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
     desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from differences(kind, compared.aws, compared.plan, desired)
+    yield from resources.differences(kind, compared.aws, compared.plan, desired)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: differing(
+    "endpoint": lambda compared: resources.differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: differing(
+    "role": lambda compared: resources.differing(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
     "scaling": _scaling,
-    "alarms": partial(_of_kind, ALARMS),
-    "metric_filters": partial(_of_kind, FILTERS),
-    "log": partial(_of_kind, LOG),
-    "captured": partial(_of_kind, CAPTURE),
-    "dashboard": partial(_of_kind, DASHBOARD),
+    "alarms": partial(_of_kind, resources.ALARMS),
+    "metric_filters": partial(_of_kind, resources.FILTERS),
+    "log": partial(_of_kind, resources.LOG),
+    "captured": partial(_of_kind, resources.CAPTURE),
+    "dashboard": partial(_of_kind, resources.DASHBOARD),
     "limit": _limit,
     "schedule": _schedule,
     "tags": _tags,

@@ -25,14 +25,7 @@ from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import (
-    COMPONENT_DIMENSION,
-    alarms,
-    all_alarm_names,
-    log_of,
-    metric_filters,
-    metric_namespace,
-)
+from peagle.render import alarms
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
@@ -131,7 +124,7 @@ class Log(Kind):
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         days = log_retention_days(plan)
-        return {} if days is None else {log_of(plan): {"retention_days": days}}
+        return {} if days is None else {alarms.log_of(plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -221,10 +214,10 @@ class MetricFilter(Kind):
     path = missing = "metric_filter.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in metric_filters(plan)}
+        return {str(each["filterName"]): each for each in alarms.metric_filters(plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
+        listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
@@ -255,7 +248,7 @@ class Alarm(Kind):
     path = missing = "alarm.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
+        return {alarm["AlarmName"]: alarm for alarm in alarms.alarms(plan, revision)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         described = cloudwatch.described_alarms(aws, list(names))
@@ -269,13 +262,16 @@ class Alarm(Kind):
         context.aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
+        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(endpoint)):
             # tiny and peagle-tiny name theirs alike.
             dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
-            named = {("EndpointName", endpoint), (COMPONENT_DIMENSION, endpoint)} & dimensions
-            if named or metric_namespace(endpoint) in namespaces:
+            named = {
+                ("EndpointName", endpoint),
+                (alarms.COMPONENT_DIMENSION, endpoint),
+            } & dimensions
+            if named or alarms.metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:

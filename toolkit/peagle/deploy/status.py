@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from peagle import engine_log
 from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws, Clock
@@ -21,31 +22,12 @@ from peagle.aws.cloudwatch import PERIOD_SECONDS, MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.runtime import LogEvent, Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import records
+from peagle.deploy import records, revisions
 from peagle.deploy.discover import Prices, find_deployments, with_resources
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.revisions import (
-    CANDIDATE,
-    compares_now,
-    of_variant,
-    revision_in_service,
-    rollback_target,
-    shown_revision,
-    unfinished,
-    usd_per_hour_of,
-)
 from peagle.deploy.scaling import with_end_in
 from peagle.deploy.state import Deployment, Revision, Served, utc_text
 from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
-from peagle.engine_log import (
-    LOG_SECONDS,
-    EngineLoad,
-    WarmStart,
-    counters_in_log,
-    load_in_log,
-    log_interval,
-    warm_start_in,
-)
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, Counters, acceptance_length, log_group
@@ -80,7 +62,7 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
         return ENDED if is_past_end(record) else "Missing" if serving else "Incomplete"
     if live.status != "InService":
         return live.status
-    serves = revision_in_service(record, live.revision) is serving
+    serves = revisions.revision_in_service(record, live.revision) is serving
     return "InService" if serving and serving.is_proved and serves else "Unproved"
 
 
@@ -91,10 +73,10 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
         return None if record.serving else 0.0
     if live.status == "Failed":
         return 0.0
-    if compares_now(record, live):
-        prices = usd_per_hour_of(record, live).values()
+    if revisions.compares_now(record, live):
+        prices = revisions.usd_per_hour_of(record, live).values()
         return None if None in prices else round(sum(price or 0 for price in prices), 4)
-    served = shown_revision(record, live).served
+    served = revisions.shown_revision(record, live).served
     if served.usd_per_hour is None or not served.instance_count:
         return served.usd_per_hour
     running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
@@ -157,16 +139,20 @@ def _common_fields(
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
     live = sagemaker.describe(aws, record.name)
-    revision = shown_revision(record, live)
+    revision = revisions.shown_revision(record, live)
     served, proof = revision.served, revision.proof
     speculation = revision.plan.speculation if revision.plan else None
     tags = sagemaker.readable_tags(aws, live) or {}
     record = with_end_in(record, tags)
-    failure = record.failure or unfinished(record, live)
+    failure = record.failure or revisions.unfinished(record, live)
     bounds = None
     with suppress(AccessDenied):
         bounds = autoscaling.registered(aws, live.name) if live else None
-    variant = of_variant(live, VARIANT) if live and compares_now(record, live) else live
+    variant = (
+        revisions.of_variant(live, VARIANT)
+        if live and revisions.compares_now(record, live)
+        else live
+    )
     copies = {}
     if served.copies is not None:
         running = live.component.copies if live and live.component else 0
@@ -209,7 +195,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
 
 def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
     """The revision that ``rollback`` returns to; ``None`` where that one serves already."""
-    target = rollback_target(record)
+    target = revisions.rollback_target(record)
     if target is None or record.owner or (live and live.revision == target.name):
         return None
     return {
@@ -227,11 +213,11 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
     if comparison is None:
         return None
     served = comparison.candidate.served
-    running = live if compares_now(record, live) else None
+    running = live if revisions.compares_now(record, live) else None
     starts = live is not None and live.pending_revision == comparison.config
     return {
         "state": "running" if running else "starting" if starts else "not-in-service",
-        "variant": CANDIDATE,
+        "variant": revisions.CANDIDATE,
         "share": comparison.share,
         "since": comparison.since,
         "pair": served.pair,
@@ -239,8 +225,10 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
         "speculation": served.k > 0,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
-        "instances_running": running.running.get(CANDIDATE, 0) if running else 0,
-        "price_per_hour_usd": usd_per_hour_of(record, running)[CANDIDATE] if running else None,
+        "instances_running": running.running.get(revisions.CANDIDATE, 0) if running else 0,
+        "price_per_hour_usd": revisions.usd_per_hour_of(record, running)[revisions.CANDIDATE]
+        if running
+        else None,
         "endpoint_config": comparison.candidate.endpoint_config,
         "fingerprint": comparison.candidate.fingerprint,
     }
@@ -289,7 +277,7 @@ def _row(
     live = sagemaker.describe(aws, deployment.name)
     if record and tagged:
         same = (record.id, record.owner) == (tagged.id, tagged.owner)
-        if live and not (same and revision_in_service(record, live.revision)):
+        if live and not (same and revisions.revision_in_service(record, live.revision)):
             deployment = tagged
         elif record.id == tagged.id:
             deployment = with_resources(record, tagged.resources)
@@ -298,7 +286,7 @@ def _row(
     scaling = bounds.document() if bounds else {}
     names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
     return {
-        **_common_fields(deployment, live, shown_revision(deployment, live), tags),
+        **_common_fields(deployment, live, revisions.shown_revision(deployment, live), tags),
         "instances_running": live.instance_count if live else 0,
         "compared_share": deployment.comparison.share if deployment.comparison else None,
         **{name: scaling.get(name) for name in names},
@@ -354,7 +342,9 @@ def endpoint_log(
         yield from tail.new()
 
 
-def reported_warm_start(aws: Aws, preflight: Preflight, begun: float) -> WarmStart | None:
+def reported_warm_start(
+    aws: Aws, preflight: Preflight, begun: float
+) -> engine_log.WarmStart | None:
     """What the log reports about a warm start of the engine that ``deploy`` has just started, which
     needs mounted weights; ``begun`` is when that deploy began, in epoch seconds."""
     plan = preflight.desired.plan
@@ -365,7 +355,7 @@ def reported_warm_start(aws: Aws, preflight: Preflight, begun: float) -> WarmSta
         events = Tail(aws, plan.name, created or begun, plan.copies is not None).drain()
     except PeagleError:
         return None  # the endpoint is in service; its log is optional
-    return warm_start_in([event.raw for event in events])
+    return engine_log.warm_start_in([event.raw for event in events])
 
 
 def usage_of_endpoint(
@@ -377,11 +367,11 @@ def usage_of_endpoint(
     now = time.time()
     live = sagemaker.describe(aws, record.name)
     window_seconds = min(window_seconds, max(now - live.created, 1.0)) if live else window_seconds
-    revision = shown_revision(record, live)
+    revision = revisions.shown_revision(record, live)
     copies = revision.served.copies is not None
     notes: list[str] = []
     logs = _statistics(aws, record.name, now - window_seconds, copies, notes)
-    comparison = compares_now(record, live)
+    comparison = revisions.compares_now(record, live)
     whole = Usage(
         name=record.name,
         where="sandbox" if aws.in_sandbox else "aws",
@@ -395,11 +385,11 @@ def usage_of_endpoint(
     if live is None or comparison is None:
         used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
         return replace(used, notes=tuple(notes))
-    prices = usd_per_hour_of(record, live)
+    prices = revisions.usd_per_hour_of(record, live)
     variants = []
     for name, share, its_revision in (
         (VARIANT, 1 - comparison.share, revision),
-        (CANDIDATE, comparison.share, comparison.candidate),
+        (revisions.CANDIDATE, comparison.share, comparison.candidate),
     ):
         running, price = live.running.get(name, 0), prices[name]
         part = replace(whole, variant=name, share=share, instances=running, usd_per_hour=price)
@@ -484,22 +474,22 @@ def _used(
 class LogStatistics:
     """The lines of statistics in a log: of each stream, which is one instance, in their order."""
 
-    loads: dict[str, list[tuple[float, EngineLoad]]] = field(default_factory=dict)
+    loads: dict[str, list[tuple[float, engine_log.EngineLoad]]] = field(default_factory=dict)
     counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
 
     def add(self, stream: str, when: float, line: str) -> None:
         """Count a line of a stream; other lines are ignored."""
-        counted, load = counters_in_log(line), load_in_log(line)
+        counted, load = engine_log.counters_in_log(line), engine_log.load_in_log(line)
         if counted:
             self.counters += counted
         if load:
             self.loads.setdefault(stream, []).append((when, load))
 
     @property
-    def _all(self) -> list[EngineLoad]:
+    def _all(self) -> list[engine_log.EngineLoad]:
         return [load for loads in self.loads.values() for _, load in loads]
 
-    def newest(self, since: float) -> list[EngineLoad]:
+    def newest(self, since: float) -> list[engine_log.EngineLoad]:
         """The last line of each instance that is not older than ``since`` (epoch seconds)."""
         last = (loads[-1] for loads in self.loads.values())
         return [load for when, load in last if when >= since]
@@ -522,14 +512,16 @@ class LogStatistics:
 
 def log_seconds(served: Served, in_sandbox: bool) -> float:
     """Seconds between two lines of statistics."""
-    return log_interval(served.variables, _SANDBOX_LOG_SECONDS if in_sandbox else LOG_SECONDS)
+    return engine_log.log_interval(
+        served.variables, _SANDBOX_LOG_SECONDS if in_sandbox else engine_log.LOG_SECONDS
+    )
 
 
 def _statistics(
     aws: Aws, name: str, start: float, copies: bool, notes: list[str]
 ) -> dict[str, LogStatistics]:
     """Variant -> the statistics of its instances; those of copies are the first variant's."""
-    by_variant = {VARIANT: LogStatistics(), CANDIDATE: LogStatistics()}
+    by_variant = {VARIANT: LogStatistics(), revisions.CANDIDATE: LogStatistics()}
     events = aws.items(
         "logs", "filter_log_events", "events", logGroupName=log_group(name, copies),
         startTime=int(start * 1000), filterPattern=_LINES,
@@ -537,8 +529,8 @@ def _statistics(
     try:
         for event in events:
             stream = event["logStreamName"]
-            is_second = not copies and stream.startswith(f"{CANDIDATE}/")
-            statistics = by_variant[CANDIDATE if is_second else VARIANT]
+            is_second = not copies and stream.startswith(f"{revisions.CANDIDATE}/")
+            statistics = by_variant[revisions.CANDIDATE if is_second else VARIANT]
             statistics.add(stream, event["timestamp"] / 1000, event["message"])
     except Missing:
         notes.append("the endpoint has no log yet")
