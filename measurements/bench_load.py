@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from peagle.bench.aiperf import Aiperf, Body, Sent, find_sender, install_sender
-from peagle.bench.measure import bench
+from peagle.bench.load import Aiperf, Body, Sent, bench, find_sender, install_sender
 from peagle.bench.targets import OpenAiServer, target_of_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog

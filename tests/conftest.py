@@ -159,7 +159,9 @@ def _plans_are_made_once() -> Iterator[None]:
     """A plan depends on its options and catalogue alone, and commands need the same few again and
     again: a seventh of all the time of unit tests. Tests of planning call it themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peagle.session.make_plan", once_per_options(make_plan, FROZEN_CATALOG))
+        patch.setattr(
+            "peagle.weights.own_target.make_plan", once_per_options(make_plan, FROZEN_CATALOG)
+        )
         yield
 
 

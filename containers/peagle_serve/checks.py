@@ -65,10 +65,8 @@ _UNCHECKED = {
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``.
-
-    None runs code, reads pickles or bypasses these checks. Values of single arguments are vLLM's.
-    """
+    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``. None runs
+    code, reads pickles or bypasses these checks. Values of single arguments are vLLM's."""
     check_names(environment)
     for name, value in sorted(environment.items()):
         load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
@@ -262,10 +260,8 @@ def _chooses_code(name: str, value: str) -> bool:
 
 def _names_code(value: str, path: Sequence[str]) -> bool:
     """Whether a JSON argument has a key whose value names a module or a class; ``path`` leads to
-    the member that ``value`` is, which may be a bare text.
-
-    JSON that this reader refuses counts as such: vLLM accepts NaN, and a name that occurs twice.
-    """
+    the member that ``value`` is, which may be a bare text. JSON that this reader refuses counts as
+    such: vLLM accepts NaN, and a name that occurs twice."""
     try:
         document: Any = read(value, "the argument")
     except InvalidJson as error:
@@ -299,17 +295,14 @@ def _is_code(name: str, member: Any) -> bool:
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 """Beside the entrypoint, in an image that was built from a plan."""
-_FACTS = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
-    """Raise InvalidEnvironment if the image is for another pair according to ``file``.
-
-    Refused are another target or drafter (by Hugging Face ID, or by the sizes in their
-    config.json), another method, and another value of ``parallel_drafting``, with which a P-EAGLE
-    head drafts badly without a warning. Another K and no speculation are allowed: measurements use
-    both. ``chosen`` is the environment with its model resolved (``with_model``).
-    """
+    """Raise InvalidEnvironment if the image is for another pair according to ``file``. Refused are
+    another target or drafter (by Hugging Face ID, or by the sizes in their config.json), another
+    method, and another value of ``parallel_drafting``, with which a P-EAGLE head drafts badly
+    without a warning. Another K and no speculation are allowed: measurements use both. ``chosen``
+    is the environment with its model resolved (``with_model``)."""
     built = _read_object(file)
     if built.get("pair") and (difference := next(_differences(built, chosen), None)):
         raise InvalidEnvironment(
@@ -319,34 +312,32 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
 
 
 def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
-    speculation, method = read_speculative_config(chosen), built.get("method")
+    speculation, method = read_speculative_config(chosen), built["method"]
     models = {"target": (MODEL, chosen[MODEL])}
     if SPECULATION in chosen:
         if method is None or speculation.get("method") not in (None, method):
             yield f"{SPECULATION} has the method {speculation.get('method')}, not {method}"
-        if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+        if bool(speculation.get("parallel_drafting")) is not bool(built["parallel_drafting"]):
             yield f"{SPECULATION} has another parallel_drafting"
         models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
-    facts = built.get("facts")
     for role, (where, model) in models.items():
-        recorded = facts.get(role) if isinstance(facts, dict) else None
-        expected = built.get(role)
         if is_folder_path(model):
             config = _read_object(Path(model) / "config.json")
-            inner, names = config.get("text_config"), config.get("architectures")
-            text = inner if isinstance(inner, dict) else config
-            sizes = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
-            if isinstance(names, list) and names:
-                sizes["architecture"] = names[0]
-            for name, value in (recorded if isinstance(recorded, dict) else {}).items():
+            sizes = _text_config(config)
+            classes = config.get("architectures")
+            if isinstance(classes, list) and classes:
+                sizes = {**sizes, "architecture": classes[0]}
+            for name, value in built["facts"].get(role, {}).items():
                 if sizes.get(name, value) != value:
                     yield f"{where} is {model}, whose {name} is {sizes[name]}, not {value}"
-        elif (
-            isinstance(expected, str)
-            and HUB_ID.fullmatch(model)
-            and expected.casefold() != model.casefold()
-        ):
+        elif HUB_ID.fullmatch(model) and str(built[role]).casefold() != model.casefold():
             yield f"{where} is {model}"
+
+
+def _text_config(config: Document) -> Document:
+    """The part of a config.json with the sizes of the language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
 
 
 def _read_object(file: Path) -> Document:
@@ -359,11 +350,9 @@ def _read_object(file: Path) -> Document:
 
 def check_pair(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names:
-    the problems that end in a crash after minutes, or in a head that drafts nonsense.
-
-    Only for the method ``eagle3``, with both as complete folders of this machine: vLLM itself
-    checks what is unreadable here (a model of the Hub, other formats) or differs between versions.
-    """
+    the problems that end in a crash after minutes, or in a head that drafts nonsense. Only for the
+    method ``eagle3``, with both as complete folders of this machine: vLLM itself checks what is
+    unreadable here (a model of the Hub, other formats) or differs between versions."""
     drafter, target_path = drafter_model(environment), environment[MODEL]
     if not (drafter and is_folder_path(drafter) and is_folder_path(target_path)):
         return
@@ -374,9 +363,8 @@ def check_pair(environment: Mapping[str, str]) -> None:
     if not all(file.is_file() for file in files):
         return
     target, config = (read_json(SPECULATION, file) for file in files)
-    inner = target.get("text_config")
     tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
     head = Head(config, tensors)
     is_parallel = speculation.get("parallel_drafting") is True
-    for problem in problems(head, inner if isinstance(inner, dict) else target, is_parallel):
+    for problem in problems(head, _text_config(target), is_parallel):
         raise InvalidEnvironment(f"head and target do not match: {problem}", problem.fix)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench.aiperf import installed_sender
+from peagle.bench.load import installed_sender
 from peagle.engine.machine import Engine
 from tests.support import Peagle
 from tests.unit.bench.installed import install_mini

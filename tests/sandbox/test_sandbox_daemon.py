@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shlex
@@ -195,10 +194,7 @@ def test_a_daemon_without_a_readable_record_ends(home: Sandbox) -> None:
 def test_a_missing_moto_is_an_error_with_the_fix(
     home: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(client, "find_spec", lambda name: None)
     with home.at_home(), pytest.raises(UserError) as raised:
         client.start_sandbox()
     assert raised.value.message == "the sandbox needs moto"

@@ -237,13 +237,11 @@ def test_a_request_that_cannot_be_parsed_is_one_line_of_the_log(
     added = until(lambda: log.read_text().removeprefix(before), lambda text: "431" in text, 10)
     # A request of an earlier test may be logged meanwhile.
     (line,) = [line for line in added.splitlines() if "/unparsed" in line]
-    assert re.fullmatch(r"GET /unparsed 431 \d+ ms", line[24:])
+    assert re.fullmatch("GET /unparsed 431", line[24:])
     assert "Traceback" not in added
 
 
-def test_the_log_says_when_an_answer_began_or_that_it_was_lost(
-    sandbox: Sandbox, account: Account
-) -> None:
+def test_the_log_says_that_an_answer_began_or_was_lost(sandbox: Sandbox, account: Account) -> None:
     sandbox.json("sandbox", "fault", "add", "ListModels", "answer-lost", "--times", "once")
     log = sandbox.home / "sandbox" / "daemon.log"
     before = log.read_text()
@@ -254,6 +252,6 @@ def test_the_log_says_when_an_answer_began_or_that_it_was_lost(
     added = until(
         lambda: log.read_text().removeprefix(before).splitlines(), lambda lines: len(lines) == 2, 10
     )
-    lost = r"SageMaker\.ListModels connection lost after \d+ ms: .*fault answer-lost"
-    for pattern in (lost, r"SageMaker\.ListModels 200 \d+ ms"):
+    lost = r"SageMaker\.ListModels connection lost: .*fault answer-lost"
+    for pattern in (lost, r"SageMaker\.ListModels 200"):
         assert sum(bool(re.fullmatch(pattern, line[24:])) for line in added) == 1

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from peagle.catalog import load_catalog
 from peagle.deploy.records import (
     Ambiguous,
-    DamagedRecord,
     deployment_lock,
     deployment_names,
     deployment_regions,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from peagle.deploy.removal import Leftover
     from peagle.deploy.state import Deployment, Resource
     from peagle.deploy.status import Listing
+    from peagle.engine.state import LocalEngine
     from peagle.sandbox.client import Address
 
 T = TypeVar("T")
@@ -182,6 +182,12 @@ class Account:
         region excludes local engines, and a deployment comes first."""
         return bool(self.sandbox or self.profile or self.region) or name in deployment_names()
 
+    def local_engine(self, name: str) -> LocalEngine | None:
+        """The engine of this machine that ``name`` means. Raises as ``ready_engine`` does."""
+        from peagle.engine.state import LOCAL, ready_engine
+
+        return ready_engine(name) if name == LOCAL or not self.names_deployment(name) else None
+
     @contextmanager
     def changing(self, name: str, region: str | None = None) -> Iterator[Change]:
         """The deployment as it is while no other command of this machine changes it. Raises as
@@ -214,7 +220,7 @@ class Account:
             aws = self.aws(region or DEFAULT_REGION)
             record = find_record(name, aws.scope, region)
             aws = aws.in_region(record.region)
-        except (NotFound, DamagedRecord) as unknown:
+        except NotFound as unknown:
             return self._find_by_tags(name, region, unknown)
         if aws.scope != record.scope:
             raise UserError(
@@ -229,18 +235,14 @@ class Account:
         return (complete_deployment(aws, current, self.prices) if complete else current), aws
 
     def _find_by_tags(
-        self, name: str, region: str | None, unknown: UserError
+        self, name: str, region: str | None, unknown: NotFound
     ) -> tuple[Deployment, Aws]:
         """A deployment of another machine or template; raises ``unknown`` when there is none."""
         from peagle.aws.runtime import require_component
         from peagle.deploy.discover import current_deployment
         from peagle.engine.state import local_engine_names
 
-        may_be_local = not (self.sandbox or self.profile or region)
-        if isinstance(unknown, DamagedRecord):
-            self.say(f"{unknown.message}; {name} is read from its tags in the account.")
-            region = region or unknown.region
-        not_searched: UserError | None = None
+        cause: UserError | None = None
         try:
             aws = self.aws(region)
             if record := current_deployment(aws, name, None, self.prices):
@@ -248,19 +250,17 @@ class Account:
                     require_component(aws, name)
                 return record, aws
         except UserError as error:  # such as without credentials
-            not_searched = error
-        if self._is_only_in_sandbox(name):
-            raise unknown from not_searched
-        if not_searched is not None and not isinstance(unknown, DamagedRecord):
-            message = (
-                f"{unknown.message} on this machine, and the account is unknown: "
-                f"{not_searched.message}"
-            )
-            unknown = NotFound(message, not_searched.remedy, code=NOT_SEARCHED)
-        if may_be_local and name in local_engine_names():
+            cause = error
+        if name in local_engine_names() and not (self.sandbox or self.profile or region):
             unknown.fix = "an engine of this machine has that name"
             unknown.command = ("peagle", "local", "list")
-        raise unknown from not_searched
+        elif cause is not None and not self._is_only_in_sandbox(name):
+            raise NotFound(
+                f"{unknown.message} on this machine, and the account is unknown: {cause.message}",
+                cause.remedy,
+                code=NOT_SEARCHED,
+            ) from cause
+        raise unknown from cause
 
     def _is_only_in_sandbox(self, name: str) -> bool:
         return not self.sandbox and name in deployment_names(SANDBOX)

@@ -27,7 +27,7 @@ from peagle.text import shortened
 from peagle.vllm.environment import MAX_TOTAL_BYTES
 
 _BY_SIZE = ("Invalid length", "Invalid range")
-"""How botocore's reports about limits begin, which are reported here in AWS's words."""
+"""How botocore's reports about lower limits begin; all limits are reported here."""
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z]+\d[a-z0-9\-]*\.(?:medium|large|\d*xlarge)")
 _DRIVERS = {
@@ -39,18 +39,11 @@ _DRIVERS = {
 
 @dataclass(frozen=True)
 class Invalid:
-    """A value that AWS would reject: the key's path, what is wrong, and how to fix it.
-    ``aws_message`` is the problem in AWS's own words, where they are known."""
+    """A value that AWS would reject: the key's path, what is wrong, and how to fix it."""
 
     path: str
     message: str
     fix: str = ""
-    aws_message: str = ""
-
-    @property
-    def text(self) -> str:
-        """Path and message in one line."""
-        return f"{self.path}: {self.message}" if self.path else self.message
 
 
 def validate(
@@ -74,7 +67,7 @@ def validate(
     if any(invalid.message.startswith("Invalid type") for invalid in wrong):
         return wrong  # the limits are those of values of the right type
     late = _reported_late(operation, parameters, region)
-    return (*wrong, *_beyond(shape, parameters, "", "", instance_types), *late)
+    return (*wrong, *_beyond(shape, parameters, "", instance_types), *late)
 
 
 _REQUEST_INVALID = "request-invalid"
@@ -111,47 +104,33 @@ def api_name(service: str, operation: str) -> str:
     return _api_names(service)[operation]
 
 
-def _beyond(
-    shape: Any, value: Any, path: str, aws: str, types: Collection[str] | None
-) -> Iterator[Invalid]:
+def _beyond(shape: Any, value: Any, path: str, types: Collection[str] | None) -> Iterator[Invalid]:
     """Values, of the right type, that break a limit of the model. ``path`` is written as in the
-    request (``Tags[0].Key``), ``aws`` as in AWS's messages (``tags.1.member.key``)."""
-
-    def invalid(message: str, constraint: str, fix: str = "") -> Invalid:
-        text = f"of {len(value)} members" if isinstance(value, dict | list) else f"'{value}'"
-        place = f"Value {text} at '{aws}' failed to satisfy constraint"
-        return Invalid(path, message, fix, f"{place}: Member must {constraint}")
-
-    low, high = shape.metadata.get("min"), shape.metadata.get("max")
-    unit = {"string": "characters", "list": "entries", "map": "entries"}.get(shape.type_name, "")
-    if unit or shape.type_name in ("integer", "long", "float", "double"):
+    request (``Tags[0].Key``)."""
+    kind = shape.type_name
+    unit = {"string": " characters", "list": " entries", "map": " entries"}.get(kind, "")
+    if unit or kind in ("integer", "long", "float", "double"):
+        low, high = shape.metadata.get("min"), shape.metadata.get("max")
         size = len(value) if unit else value
-        kind, measure = ("length", f"has {size:,} {unit}") if unit else ("value", f"is {size}")
+        measure = f"has {size:,}{unit}" if unit else f"is {size}"
         if high is not None and size > high:
-            yield invalid(
-                f"{measure}; allowed: at most {high}", f"have {kind} less than or equal to {high}"
-            )
+            yield Invalid(path, f"{measure}; allowed: at most {high}")
         elif low is not None and size < low:
-            yield invalid(
-                f"{measure}; allowed: at least {low}", f"have {kind} greater than or equal to {low}"
-            )
-    if shape.type_name == "structure" and isinstance(value, Mapping):
+            yield Invalid(path, f"{measure}; allowed: at least {low}")
+    if kind == "structure" and isinstance(value, Mapping):
         for name, item in value.items():
             if name in shape.members:
-                inner = name[:1].lower() + name[1:]
-                dot = "." if path else ""
-                places = f"{path}{dot}{name}", f"{aws}{dot}{inner}"
-                yield from _beyond(shape.members[name], item, *places, types)
-    elif shape.type_name == "list":
+                inside = f"{path}.{name}" if path else name
+                yield from _beyond(shape.members[name], item, inside, types)
+    elif kind == "list":
         for number, item in enumerate(value):
-            place = f"{aws}.{number + 1}.member"
-            yield from _beyond(shape.member, item, f"{path}[{number}]", place, types)
-    elif shape.type_name == "map":
+            yield from _beyond(shape.member, item, f"{path}[{number}]", types)
+    elif kind == "map":
         for key, item in value.items():
             name = shortened(key, 60)
-            yield from _beyond(shape.key, key, f"{path}.{name} (the name)", f"{aws}.key", types)
-            yield from _beyond(shape.value, item, f"{path}.{name}", f"{aws}.{key}.member", types)
-    elif shape.type_name == "string":
+            yield from _beyond(shape.key, key, f"{path}.{name} (the name)", types)
+            yield from _beyond(shape.value, item, f"{path}.{name}", types)
+    elif kind == "string":
         allowed = list(getattr(shape, "enum", None) or ())
         newer = shape.name.endswith("InstanceType") and (
             _INSTANCE_TYPE.fullmatch(value) if types is None else value in types
@@ -159,12 +138,12 @@ def _beyond(
         if allowed and value not in allowed and not newer:
             message = f"{shortened(value, 60)!r} is not one of the {len(allowed)} allowed values"
             near = nearest(value, allowed) or f"such as {', '.join(allowed[:3])}"
-            yield invalid(message, f"satisfy enum value set: [{', '.join(allowed)}]", near)
+            yield Invalid(path, message, near)
         pattern = shape.metadata.get("pattern")
         regex = _compiled(pattern) if pattern else None
         if regex and not regex.fullmatch(value):
             message = f"{shortened(value, 60)!r} does not match AWS's pattern {pattern}"
-            yield invalid(message, f"satisfy regular expression pattern: {pattern}")
+            yield Invalid(path, message)
 
 
 @functools.lru_cache(maxsize=512)
@@ -222,6 +201,4 @@ def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -
             "PrimaryContainer.Environment",
             f"all keys and values have {size:,} bytes; allowed: {MAX_TOTAL_BYTES}",
             "remove or shorten engine arguments",
-            f"Value of {size} bytes at 'environment' failed to satisfy constraint: "
-            f"Member must have length less than or equal to {MAX_TOTAL_BYTES}",
         )

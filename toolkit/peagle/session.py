@@ -7,36 +7,36 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from peagle.account import Account, Say, observer_of, read_path, remove_with_leftovers, silent
 from peagle.catalog import find_pair
-from peagle.catalog.find import UNKNOWN_DRAFTER
-from peagle.checkpoints.contents import contents_of, files_below
-from peagle.checkpoints.models import location_fix
 from peagle.checks.report import check
-from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
 from peagle.deploy.records import load_record
 from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
-from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.planning.verdict import make_verdict, sizes_of_requests
-from peagle.planning.weights import local_weights, with_contents
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
-from peagle.weights.layout import checkpoint_at, own_head
-from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import (
+    head_reader,
+    is_on_hub,
+    is_own_target,
+    plan_pair,
+    target_not_read,
+    with_own_target,
+)
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -87,12 +87,11 @@ class Session(Account):
                 ``online`` an ``s3://`` prefix or an id on the Hub.
             online: query AWS for prices, quotas and weights, and the Hub for models.
             verdict: a file of ``peagle verdict``, which then chooses drafter and K.
-            options: the options of ``peagle plan`` with underscores, such as ``concurrency=10``,
-                ``max_model_len=8192``, ``slo="ttft=0.5"``, ``ttl=3600`` (seconds), or
-                ``speculation=False``; ``peagle.Options`` has all of them with their types.
+            options: fields of ``peagle.Options``, such as ``concurrency=10``, ``ttl=3600``
+                (seconds), ``slo="ttft=0.5"`` or ``speculation=False``.
         Returns: the plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
-        Raises: NotFound: the catalogue does not have the pair or the drafter; UserError: an option
-            is unknown, impossible, or contradicts another.
+        Raises: NotFound: an unknown pair or drafter; UserError: an option is unknown, impossible,
+            or contradicts another.
         """
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
@@ -123,9 +122,8 @@ class Session(Account):
 
         Parameters:
             plan: the plan.
-            path: the file, which is replaced at once if it exists: readers see one or the other.
-        Raises: Refused: the plan has an error; its code is that of the finding; UserError: the file
-            cannot be written.
+            path: the file, which is replaced atomically.
+        Raises: Refused: the plan has an error; UserError: the file cannot be written.
         """
         refuse_errors(plan.findings)
         write_output(read_path(path, "the plan file"), plan_bytes(plan))
@@ -148,9 +146,7 @@ class Session(Account):
         Parameters:
             pair: a target, or a target and the one drafter to compare.
             concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
-            options: the options of ``peagle verdict`` with underscores: ``gpu="H200"`` or
-                ``instance_type``, one of which is needed, ``workload="chat"``, ``prompt_tokens``
-                and ``output_tokens``, ``cached_prompt_tokens``, ``vllm`` ...
+            options: options of ``peagle verdict``, with ``gpu="H200"`` or ``instance_type``.
         Returns: the verdict, with an entry for each size and load.
         Raises: NotFound: an unknown pair, GPU or instance type; UserError: neither GPU nor instance
             type, or only one number of tokens; Refused: not even the target alone fits.
@@ -161,9 +157,9 @@ class Session(Account):
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        loads = concurrency if isinstance(concurrency, Sequence) else (concurrency,)
-        if concurrency is None:
-            loads = LOADS
+        loads = LOADS if concurrency is None else concurrency
+        if not isinstance(loads, Sequence):
+            loads = (loads,)
         if not all(type(load) is int and load > 0 for load in loads):
             raise UserError(
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
@@ -189,11 +185,10 @@ class Session(Account):
             target: where the target's files are: a folder, ``s3://...``, a Hub id, or ``hf`` for
                 the catalogue's own repository.
             drafter: where the head's files are, in the same way.
-            options: fields of ``peagle check``, such as ``k``, ``max_model_len``,
-                ``instance_type`` or ``vllm``.
+            options: options of ``peagle check``, such as ``k``, ``instance_type`` or ``vllm``.
         Returns: the report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
-        Raises: NotFound: an unknown pair or location; CheckpointError: files that cannot be read,
-            or are damaged; UserError: an unknown option.
+        Raises: NotFound: an unknown pair or location; CheckpointError: unreadable or damaged files;
+            UserError: an unknown option.
         """
         from peagle.checks.report import HUB, CheckRequest
 
@@ -211,11 +206,10 @@ class Session(Account):
 
         Parameters:
             pair: a pair of the catalogue, or a folder with a config.json.
-            options: the options of ``peagle fit`` with underscores: ``gpu_memory_gib`` or
-                ``instance_type``, ``max_model_len``, ``max_num_seqs``, ``k`` ...
+            options: options of ``peagle fit``, such as ``instance_type`` or ``max_model_len``.
         Returns: the report; ``refusal`` says why it does not fit, and ``advice`` what would.
-        Raises: NotFound: an unknown pair or instance type; CheckpointError: files that cannot be
-            read; UserError: an option is unknown, or contradicts another.
+        Raises: NotFound: an unknown pair or instance type; CheckpointError: unreadable files;
+            UserError: an option is unknown, or contradicts another.
         """
         from peagle.fit.report import FitRequest
 
@@ -235,12 +229,10 @@ class Session(Account):
         Parameters:
             format: such as ``terraform`` or ``cloudformation``; an unknown name lists all.
             plan: the plan.
-            folder: write the files here, which must be empty or missing. By default nothing is
-                written.
+            folder: write the files into this folder, which must be empty or missing.
         Returns: the files: path below the folder, and content.
-        Raises: NotFound: an unknown format; Unsupported: the format cannot express the plan; the
-            fix names one that can; Refused: the plan has an error; its code is that of the finding;
-            UserError: the folder is not empty, or cannot be written.
+        Raises: NotFound: an unknown format; Unsupported: the format cannot express the plan;
+            Refused: the plan has an error; UserError: the folder is not empty or not writable.
         """
         from peagle.images.build import findings_of_format
 
@@ -307,9 +299,8 @@ class Session(Account):
             wait_seconds: how long to wait for them.
             say: gets a line for every new state.
         Returns: the proof, which passed.
-        Raises: NotProved: an engine drafts nothing or is below the floor, or engines are missing;
-            EngineError: an engine does not answer; UserError: the URL, the key or the model is
-            wrong.
+        Raises: NotProved: an engine drafts nothing, is below the floor, or is missing; EngineError:
+            an engine does not answer; UserError: the URL, the key or the model is wrong.
         """
         from peagle.bench.url_proof import prove_url
 
@@ -355,11 +346,10 @@ class Session(Account):
             accept_unknown_price: also deploy if the price is unknown.
             say: gets a line for every new state.
         Returns: the deployment; ``serving.proof`` is what was measured.
-        Raises: Refused: a check of plan or account failed; nothing was created; NotProved: its
-            drafts are not accepted; an update has returned to what served before; CloudError: AWS
-            failed or rejected a request; what exists is on record for ``destroy``; EngineError: the
-            engine cannot serve; a new endpoint was removed; UserError: no credentials or role, or
-            the sandbox has no engine.
+        Raises: Refused: a check of plan or account failed, and nothing was created; NotProved: its
+            drafts are not accepted, and an update is undone; CloudError: AWS failed or rejected a
+            request, and ``destroy`` removes what exists; EngineError: the engine cannot serve, and
+            a new endpoint was removed; UserError: no credentials or role.
         """
         from peagle.deploy.apply import deploy
         from peagle.deploy.context import DeploymentContext, WillNotServe
@@ -404,8 +394,8 @@ class Session(Account):
             temperature: 0 is greedy decoding.
             on_text: gets the answer piece by piece as it arrives.
         Returns: the answer, its tokens, times in seconds, and where known the acceptance length.
-        Raises: NotFound: there is no such endpoint; UserError: the engine rejects the prompt, such
-            as one that is too long; CloudError: AWS failed or rejected the request.
+        Raises: NotFound: there is no such endpoint; UserError: the engine rejects the prompt;
+            CloudError: AWS failed or rejected the request.
         """
         from peagle.deploy.invoke import InvokeRequest, invoke
 
@@ -427,13 +417,12 @@ class Session(Account):
         return deployment_status(aws, record)
 
     def deployments(self) -> list[dict[str, Any]]:
-        """List the deployments of the account, whichever machine or template made them. A damaged
-        record or tag is a warning and hides no other deployment.
+        """List the deployments of the account, whichever machine or template made them; a damaged
+        record or tag is a warning.
 
-        Returns: the rows of ``peagle list --json``, of the session's region and of those that this
-            machine has deployed to; of the given region only, if the session has one.
-        Raises: AccessDenied: the deployments of a region may not be listed; UserError: no
-            credentials.
+        Returns: the rows of ``peagle list --json``: of the session's region, or of the default one
+            and those that this machine has deployed to.
+        Raises: AccessDenied: a region's deployments may not be listed; UserError: no credentials.
         """
         if not self.is_available:
             return []
@@ -465,9 +454,9 @@ class Session(Account):
             name: the deployment.
             say: gets a line for every new state.
         Returns: the deployment, of which the revision that served is now the previous one.
-        Raises: NotFound: there is no such deployment; Refused: it has no previous revision, or its
-            weights have changed; NotProved: the previous revision serves again, and its drafts are
-            not accepted; CloudError: AWS failed or rejected a request; the same call continues.
+        Raises: NotFound: there is no such deployment; Refused: no previous revision, or its weights
+            have changed; NotProved: the previous revision serves again, and its drafts are not
+            accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
         from peagle.deploy.apply import rollback
         from peagle.deploy.context import DeploymentContext
@@ -486,8 +475,8 @@ class Session(Account):
             missing_ok: an unknown name is not an error; nothing is removed then.
             say: gets a line for every new state.
         Returns: what was removed.
-        Raises: NotFound: there is no such deployment; Refused: a template or another program owns
-            it; CloudError: AWS failed or rejected a request; repeat it for the rest.
+        Raises: NotFound: there is no such deployment; Refused: a template owns it; CloudError: AWS
+            failed or rejected a request; repeat it for the rest.
         """
         from peagle.deploy.context import DeploymentContext
         from peagle.deploy.removal import find_leftovers
@@ -571,55 +560,6 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error."""
     for finding in errors(findings)[:1]:
         raise refused(finding)
-
-
-def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
-    """How ``plan_pair`` reads the user's own head; ``None`` where its kind can be assumed from the
-    target's other drafters. Raises NotFound for an unknown pair."""
-    return None if find_pair(catalog, pair).target.drafters else aws_of
-
-
-def plan_pair(
-    pair: str,
-    fields: Mapping[str, Any],
-    catalog: Catalog,
-    aws_of: AwsOf | None = None,
-    verdict: Path | None = None,
-) -> Plan:
-    """The plan for that pair and those fields of Options; drafter and K from the file ``verdict``,
-    if there is one.
-
-    With ``aws_of`` the user's own head is read from any location, else only from a folder. Raises
-    NotFound and UserError for what the catalogue, the head or the verdict does not have.
-    """
-    fields = dict(fields)
-    if "drafter" in fields:
-        fields |= own_head(fields["drafter"], aws_of)
-        if aws_of and is_s3_uri(fields["drafter"]):
-            from peagle.weights.bucket import copied_pair  # imports boto3
-
-            of_head = copied_pair(aws_of(), fields["drafter"])
-            fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
-    options = Options(pair=pair, **fields)
-    try:
-        if verdict is not None:  # most plans have none, and its models take 20 ms to import
-            from peagle.planning.verdict import plan_by_verdict
-            from peagle.render.plan_file import read_verdict
-
-            plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
-        else:
-            plan = make_plan(options, catalog)
-    except NotFound as error:
-        fix = None
-        if error.code == UNKNOWN_DRAFTER:
-            fix = location_fix(options.drafter or "", "--drafter")
-        raise NotFound(error.message, fix or error.remedy, error.code) from None
-    # With the hash of its folders of weights, equal files are at one prefix, whichever machine
-    # plans and whatever was deployed before. Deploy reports a missing folder.
-    folders = [weights_folder(weights.location) for weights in local_weights(plan)]
-    if not folders or not all(folder.is_dir() for folder in folders):
-        return plan
-    return with_contents(plan, contents_of(map(files_below, folders)))
 
 
 def plan_pair_online(

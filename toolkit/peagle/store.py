@@ -4,7 +4,7 @@ deployments/<scope>/<region>/<name>.json   deployment records; scope is an accou
 images/<scope>/<region>.json               resources of image builds, to remove them later
 images/<name>.cdx.json                     packages of an image built here
 sandbox/                                   state and logs of the AWS sandbox
-online/<account>/<region>/*.json           prices and quotas from AWS, cached for a day
+online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``
 warm/                                      artifacts of ``peagle warm --local``
 weights/<id>.lock                          held by a running copy of weights to S3

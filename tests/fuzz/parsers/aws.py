@@ -124,8 +124,7 @@ def _quota(case: tuple[Any, Any]) -> None:
     )  # fmt: skip
     need = QuotaNeed("ml.g6.xlarge", 1, 1)
     with mock.patch.dict("os.environ", {"PEAGLE_HOME": str(folder() / "home")}):
-        for cached in (False, True):
-            quota_findings(aws, need, load_catalog().instances, cached=cached)
+        quota_findings(aws, need, load_catalog().instances)
 
 
 def _prices(row: str) -> None:
@@ -196,8 +195,7 @@ def _tail(messages: list[str]) -> None:
 
 def _listing(entries: Any) -> None:
     source = S3Source(Answers(list_objects_v2=entries), "s3://bucket/peagle")
-    for name in source.names():
-        source.digests(name)
+    source.names()
 
 
 _NETWORK = {

@@ -21,8 +21,8 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_chec
 from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.models import is_folder, is_hub_id
-from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
+from peagle.checkpoints.models import Tokenizer, is_folder, is_hub_id
+from peagle.checkpoints.reading import read_checkpoint
 from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
@@ -92,7 +92,7 @@ def _new_entry(case: tuple[bytes, bytes]) -> None:
     model, head = (read_checkpoint(Files({"config.json": one})) for one in case)
     file = Path("acme/chat-7b.yaml")
     entry = new_entry(model, head if is_head(head.config) else None, file, "0.28.0")
-    entry_text(entry.target, entry.unknown, entry.missing, file)
+    entry_text(entry.target, entry.unknown, file)
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:
@@ -112,7 +112,8 @@ def _tokenizers(case: tuple[bytes, bytes]) -> None:
         read_checkpoint(Files({"config.json": b'{"model_type": "x"}', name: content}))
         for name, content in zip(("tokenizer.json", "tokenizer_config.json"), case, strict=True)
     ]
-    same_tokenizer(found[0].tokenizer or {}, found[1].tokenizer or {})
+    ours, theirs = (read.tokenizer or Tokenizer() for read in found)
+    ours.differs_from(theirs)
 
 
 def _head_folder(config: bytes, weights: bytes | None) -> str:

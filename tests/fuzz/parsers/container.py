@@ -21,7 +21,7 @@ from peagle_serve.checkpoint import (
     read_json,
     weight_files,
 )
-from peagle_serve.checks import check_built_for, check_pair
+from peagle_serve.checks import check_pair
 from peagle_serve.command import command, decoded
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
 from peagle_serve.crash import parse_crash
@@ -94,13 +94,6 @@ def _pair(case: tuple[bytes, bytes, bytes]) -> None:
     check_pair({MODEL: str(root / "target"), SPECULATION: json.dumps(speculation)})
 
 
-def _built(case: tuple[bytes, bytes]) -> None:
-    pair, config = case
-    target = written("built/config.json", config)
-    chosen = {MODEL: str(target.parent), SPECULATION: ENVIRONMENT[SPECULATION]}
-    check_built_for(chosen, written("built/pair.json", pair))
-
-
 def _head(case: tuple[dict[str, Any], dict[str, list[int]]]) -> None:
     config, shapes = case
     head = Head(config, {name: Tensor("BF16", tuple(shape), 2) for name, shape in shapes.items()})
@@ -156,12 +149,6 @@ TENSORS = st.dictionaries(
     texts(*HEADER, "layers.1.mlp.up_proj.weight", "midlayer.x", "embed_tokens.weight", most=1),
     st.lists(st.integers(0, 2**40), max_size=4), max_size=6,
 )  # fmt: skip
-PAIR_JSON = {
-    "pair": "gpt-oss-20b+p-eagle", "target": "openai/gpt-oss-20b", "drafter": "amazon/head",
-    "method": "eagle3", "parallel_drafting": True,
-    "facts": {"target": {"architecture": "GptOssForCausalLM", "hidden_size": 64, "vocab_size": 512},
-              "drafter": {"hidden_size": 64}},
-}  # fmt: skip
 PARTS = {
     "model-00001-of-00002.safetensors": header_file(
         json.dumps({"fc.weight": HEADER["fc.weight"]}).encode(), 24
@@ -225,9 +212,6 @@ PARSERS = (
     ),
     Parser("container-folder", _folder, MODELS, REFUSED, inputs=MODEL_FILES),
     Parser("container-pair", _pair, [(encoded(NARROW[0]), encoded(NARROW[1]), WEIGHTS)], REFUSED),
-    Parser(
-        "container-built-for", _built, [(encoded(PAIR_JSON), encoded(CONFIG_OF_TARGET))], REFUSED
-    ),
     Parser("container-mounted", _mounted, [encoded(MOUNTED)], REFUSED),
     Parser(
         "head-config",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from datetime import UTC, date, datetime
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from peagle.aws.prices import (
     hosting_prices,
     hourly_price,
     prices_in,
+    today,
     unlisted_findings,
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price
@@ -58,12 +58,8 @@ def row(usd: str, **attributes: str) -> str:
     )
 
 
-def today() -> date:
-    return datetime.now(UTC).date()
-
-
 def cache_file() -> Path:
-    (file,) = home().glob("online/amazon/us-east-1/hosting-prices.json")
+    (file,) = home().glob("online/amazon/us-east-1.json")
     return file
 
 
@@ -94,8 +90,8 @@ def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyP
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
     assert world.cloud.calls.count("get_products") == 1
 
-    tomorrow = time.time() + 24 * 3600 + 1
-    monkeypatch.setattr("peagle.aws.prices.time.time", lambda: tomorrow)
+    tomorrow = today() + timedelta(days=1)
+    monkeypatch.setattr("peagle.aws.prices.today", lambda: tomorrow)
 
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
@@ -105,10 +101,9 @@ def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyP
     [
         lambda text: "",
         lambda text: text[:20],
-        lambda text: text.replace('"format": 1', '"format": 0'),
         lambda text: text.replace("1.25", '"expensive"'),
         lambda text: text.replace("1.25", "-1"),
-        lambda text: '{"format": 1, "fetched": 1, "value": {}}',
+        lambda text: text.replace('"usd"', '"prices"'),
         lambda text: "[]",
     ],
 )
@@ -119,7 +114,7 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     world.cloud.price = 2.0
 
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
-    assert json.loads(cache_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
+    assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -142,24 +142,6 @@ def test_a_known_code_avoids_the_listing(world: World) -> None:
     assert "list_service_quotas" not in world.cloud.calls
 
 
-def test_a_sufficient_quota_is_read_once_a_day(world: World) -> None:
-    quota_findings(world.aws, ONE, TABLE, cached=True)
-    listings = world.cloud.calls.count("list_service_quotas")
-    world.cloud.quotas = {NAME: 0}
-
-    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-    assert world.cloud.calls.count("list_service_quotas") == listings == 1
-    assert only(quota_findings(world.aws, ONE, TABLE)).code == "quota-zero", "deploy reads it again"
-
-
-def test_an_insufficient_quota_is_read_again(world: World) -> None:
-    world.cloud.quotas = {NAME: 0}
-    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-zero"
-    world.cloud.quotas = {NAME: 1}
-
-    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-
-
 @pytest.mark.parametrize(
     ("need", "used", "code"),
     [

@@ -19,7 +19,6 @@ from peagle.render import render
 from peagle.render.resources import rule_id
 from peagle.s3uri import S3Uri
 from tests.support import raises_code
-from tests.unit.aws.cloud import FakeAws
 from tests.unit.aws.conftest import moto_connection
 from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another
@@ -107,15 +106,6 @@ def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_o
         world.deploy(captured(a_plan()))
     assert "s3:PutLifecycleConfiguration" in raised.value.fix
     assert "create_endpoint" not in world.cloud.calls
-
-
-def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) -> None:
-    earlier = {"ID": "old", "Status": "Enabled", "Prefix": "b/", "Expiration": {"Days": 3}}
-    world.cloud.lifecycles[BUCKET] = [earlier]
-    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
-    (_, own) = rules(world)
-    assert own["Prefix"] == f"a/{NAME}/"
-    assert "Filter" not in own
 
 
 def change(rule: dict[str, Any] | None) -> None:

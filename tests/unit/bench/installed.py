@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from peagle.bench.aiperf import AIPERF
+from peagle.bench.load import AIPERF
 from peagle.data import data_folder
 
 

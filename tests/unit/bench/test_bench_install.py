@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.bench import aiperf
-from peagle.bench.aiperf import AIPERF, find_sender, installed_sender
+from peagle.bench import load
+from peagle.bench.load import AIPERF, find_sender, installed_sender
 from peagle.data import data_folder
 from tests.support import Peagle
 from tests.wheels import write_wheel
@@ -18,7 +18,7 @@ from tests.wheels import write_wheel
 @pytest.fixture
 def lock(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lock file of a small aiperf, which uv finds in a folder."""
-    monkeypatch.setattr(aiperf, "NEEDED_BYTES", 0)
+    monkeypatch.setattr(load, "NEEDED_BYTES", 0)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
@@ -28,7 +28,7 @@ def lock(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     }  # fmt: skip
     lock = tmp_path / "aiperf.txt"
     lock.write_text(write_wheel(tmp_path, "aiperf", AIPERF, files))
-    monkeypatch.setattr(aiperf, "_lock", lambda: lock)
+    monkeypatch.setattr(load, "_lock", lambda: lock)
     return lock
 
 
@@ -46,7 +46,7 @@ def test_it_is_installed_once_and_reinstalled_on_request(lock: Path, peagle: Pea
 
 
 def test_a_damaged_marker_is_no_installation(lock: Path) -> None:
-    installed = aiperf.install_sender()
+    installed = load.install_sender()
     for marker in ("", "{", "[]", '{"lock": 1}', '{"lock": "another"}'):
         (installed.program.parents[1] / "aiperf.json").write_text(marker)
         assert installed_sender() is None

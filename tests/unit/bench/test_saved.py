@@ -23,9 +23,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.speed.decision import crossover_text
-from peagle.speed.models import Workload
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo, Workload
+from peagle.speed.verdict import crossover_text
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
 
@@ -112,11 +111,9 @@ def test_rows_that_failed_are_not_saved() -> None:
         replace(ROWS[3], repetitions=(failed,)),
     )
     assert len(evidence_document(replace(RESULT, rows=rows))["speeds"]) == 1
-    same_size = (row(ALONE, 1, 5.0), row(ALONE, 1, 6.0, BenchWorkload("x", Workload(128, 400))))
     unknown: list[dict[str, Any]] = [{"pair": None}, {"vllm": None}, {"where": "sandbox"}]
     for result in (
         replace(RESULT, rows=rows[1:]),
-        replace(RESULT, rows=same_size),
         *(replace(RESULT, server=replace(RESULT.server, **facts)) for facts in unknown),
     ):
         with raises_code("not-evidence"):
@@ -130,15 +127,6 @@ def test_the_summary_names_the_fastest_setting_and_the_one_within_an_objective()
     assert summary_of(ROWS, None, Slo(ttft=1e-9)).endswith("no setting meets it.")
 
 
-def test_impossible_numbers_are_not_saved(tmp_path: Path) -> None:
-    accepted = ROWS[3].acceptance
-    assert accepted
-    rows = (replace(ROWS[3], acceptance=replace(accepted, length=4.1)),)
-    with raises_code("not-evidence") as refused:
-        save_evidence(replace(RESULT, rows=rows), tmp_path)
-    assert "acceptance_length 4.1 with k 3" in refused.value.message
-
-
 def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
     return lambda document: document["rows"][3].update(change)
 
@@ -148,7 +136,6 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
     [
         (lambda document: document.pop("rows"), "rows"),
         (lambda document: document.update(rows=5), "rows"),
-        (speed({"tokens_per_second": {"value": -5.0, "low": -5.0, "high": -5.0}}), "Input should"),
         (speed({"acceptance": {"length": 4.5, "per_position": [], "drafts": 1}}), "4.5 with k 3"),
         (speed({"acceptance": {"length": 0.5, "per_position": [], "drafts": 1}}), "Input should"),
         (speed({"setting": {"drafter": "p-eagle", "k": -3}}), "Input should"),

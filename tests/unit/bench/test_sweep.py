@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from peagle.bench import measure, sweep
+from peagle.bench import load, sweep
 from peagle.bench.evidence import read_result
-from peagle.bench.measure import Measure
+from peagle.bench.load import Measure
 from peagle.bench.result import BenchLoad, BenchRow, BenchSetting, BenchWorkload
 from peagle.bench.sweep import (
     Budget,
@@ -25,8 +25,10 @@ from peagle.bench.sweep import (
     SweepProgress,
     SweepRequest,
     catalog_name,
+    parse_ks,
     plan_with,
 )
+from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
 from peagle.errors import EngineError, UserError
 from peagle.planning import Options, Plan, make_plan
@@ -176,37 +178,38 @@ def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
 
 
 def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) -> None:
-    # 36 USD an hour is a cent a second; the first row is estimated with 60 s and 260 s.
+    # 36 USD an hour is a cent a second; the first row is estimated with 60 s, twice, and
+    # 260 s.
     engines, path = Engines(row_seconds=100), tmp_path / "r.json"
     with raises_code("budget-too-small") as refused:
-        run(engines, path, budget=Budget(0.01, 36.0, clock=engines.clock))
-    assert (engines.started, "about $3.20" in refused.value.message) == ([], True)
+        run(engines, path, budget=Budget(0.01, 36.0))
+    assert (engines.started, "about $3.80" in refused.value.message) == ([], True)
     with raises_code("budget-too-small"):
-        run(engines, path, budget=Budget(3.25, 36.0, clock=engines.clock))
+        run(engines, path, budget=Budget(3.85, 36.0))
     assert engines.ended == engines.started == ["no speculation"]
-    assert engines.now == 230
-    assert len(read_result(path)[0].rows) == len(engines.measured) == 2
+    assert engines.now == 330
+    assert len(read_result(path)[0].rows) == len(engines.measured) == 3
 
 
 def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -> None:
     engines, path = Engines(row_seconds=100), tmp_path / "r.json"
-    budget = Budget(6.0, 36.0, clock=engines.clock, before=2.0, end_seconds=60)
+    budget = Budget(6.5, 36.0, 2.0, end_seconds=30)
     with raises_code("budget-too-small"):
         run(engines, path, budget=budget)
-    # 60 s of a start and 260 s of a row would be $3.20, after $2.00 and before $0.60.
+    # 60 s of a start and 260 s of a row would be $3.80, after $2.00 and before $0.60.
     assert budget.spent > 2.0
     kept = read_result(path)[0]
     assert kept.spent_usd == round(budget.spent, 4)
     with raises_code("budget-too-small"):
-        run(engines, path, budget=Budget(3.0, 36.0, clock=engines.clock, before=2.0))
+        run(engines, path, budget=Budget(3.0, 36.0, 2.0))
     assert ResultFile.continued(path, kept).result.spent_usd == kept.spent_usd
 
 
 def test_settings_of_a_sweep() -> None:
-    assert SweepRequest("k=none,1, 3,3", ()).ks == (0, 1, 3)
+    assert parse_ks("k=none,1, 3,3") == (0, 1, 3)
     for text in ("", "k", "k=", "k=0", "k=-1", "k=65", "k=1.5", "j=1", "k=none,x", "k=²", "1,3"):
         with raises_code("invalid-sweep"):
-            assert SweepRequest(text, ()).ks
+            parse_ks(text)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +230,7 @@ def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
 
 CATALOG = load_catalog()
 PLAN = make_plan(Options(pair="tiny", name="chat"), CATALOG)
-REQUEST = SweepRequest("k=none,3", (1,), output_tokens=32)
+REQUEST = SweepRequest((0, 3), make_loads("short-prompt", (1,), output_tokens=32))
 
 
 def record_of(plan: Plan | None) -> Any:
@@ -271,11 +274,11 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
         price_source: str | None = "AWS"
 
     sender = SimpleNamespace(version="1")
-    monkeypatch.setattr("peagle.bench.aiperf.find_sender", lambda: sender)
+    monkeypatch.setattr("peagle.bench.load.find_sender", lambda: sender)
     monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
     monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
-    monkeypatch.setattr(measure, "probe", lambda server: None)
-    monkeypatch.setattr(measure, "measure_load", made.measure)
+    monkeypatch.setattr(load, "probe", lambda server: None)
+    monkeypatch.setattr(load, "measure_load", made.measure)
     monkeypatch.setattr(sweep, "deploy", made.deploy)
     monkeypatch.setattr(
         sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from measurements.gpu import load as gpu_load
-from peagle.bench.result import BenchWorkload
 from peagle.bench.targets import (
     OpenAiServer,
     Probe,
@@ -19,8 +18,6 @@ from peagle.bench.targets import (
     ask_together,
     counters_of,
     probe,
-    served_models,
-    waiting_of,
 )
 from peagle.bench.workloads import (
     find_workload,
@@ -56,7 +53,7 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
     prompts = read_prompts(file)
     assert prompts.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     by_domain = {name: [prompt.line for prompt in of] for name, of in prompts.domains.items()}
-    assert (by_domain, prompts.ignored) == ({"code": [1, 5], "chat": [3]}, ("id",))
+    assert by_domain == {"code": [1, 5], "chat": [3]}
     code, chat, _ = prompts.prompts
     common = {"max_tokens": 7, "temperature": 0.0}
     assert code.body(chat=False, max_tokens=99) == {"prompt": "def f(", **common}
@@ -102,13 +99,9 @@ def test_the_sizes_are_those_of_the_catalogues_measurements() -> None:
     assert {name: find_workload(name).size for name in WORKLOADS} == WORKLOADS
     sized = find_workload("short-prompt", 64)
     assert (sized.name, sized.size) == ("short-prompt-64x400", Workload(64, 400))
-    for unknown, fix in (
-        ("long-promt", "long-prompt"),
-        ("chat", "--prompt-tokens 4096 --output-tokens 256"),
-    ):
-        with raises_code("unknown-workload", UserError) as raised:
-            find_workload(unknown)
-        assert fix in raised.value.fix
+    with raises_code("unknown-workload", UserError) as raised:
+        find_workload("long-promt")
+    assert "long-prompt" in raised.value.fix
 
 
 def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
@@ -150,10 +143,6 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
 # A server with OpenAI's protocol: its answers and errors, and what a bench asks it first.
 GONE = "http://127.0.0.1:9/v1"
 METRICS = """\
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-vllm:num_requests_waiting{engine="0",model_name="a b"} 3.0
-vllm:num_requests_waiting{engine="1",model_name="a b"} 2.0
-vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
 vllm:spec_decode_num_drafts_total{engine="0"} 10.0
 vllm:spec_decode_num_draft_tokens_total{engine="0"} 30.0
 vllm:spec_decode_num_accepted_tokens_total{engine="0"} 12.0
@@ -174,8 +163,8 @@ def ask(port: int) -> dict[str, object]:
     [
         (400, "prompt-refused", PromptRefused),
         (413, "prompt-refused", PromptRefused),
-        (401, "unauthorized", UserError),
-        (404, "no-such-route", UserError),
+        (401, "server-refuses", UserError),
+        (404, "server-refuses", UserError),
         (429, "engine-failed", EngineError),
         (500, "engine-failed", EngineError),
     ],
@@ -224,41 +213,13 @@ def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows()
         assert not probe(server(url, "openai/gpt-oss-20b")).fixed_length
         assert probe(server(url, "openai/gpt-oss-20b", chat=False)).fixed_length
         assert counters_of(server(url)) == Counters(10, 30, 12, (12,))
-        assert waiting_of(server(url)) == 5.0
-        assert served_models(server(url)) == {"simulated": None}
     assert probed == Probe(4.0, 1.0, True), "a template has four tokens"
     assert probed.words(128) == 124
-    for page in ("", "vllm:num_requests_running 1\n", "vllm:num_requests_waiting many\n"):
+    for page in ("", "vllm:num_requests_running 1\n"):
         timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False, metrics=page)
         with simulated_server(timing) as simulated:
-            assert waiting_of(server(simulated.base_url)) is None
             assert (counters_of(server(simulated.base_url)) is None) == (page == "")
             assert not probe(server(simulated.base_url)).fixed_length
-
-
-def test_requests_above_the_context_are_refused() -> None:
-    probed = Probe(4.0, 1.0, True, 2048)
-    probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
-    probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
-    Probe(4.0, 1.0, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
-    for workload in (
-        BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)),
-        BenchWorkload("long", Workload(1793, 256)),
-    ):
-        with raises_code("context-too-small", UserError):
-            probed.require_room(workload)
-
-
-def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def says(content: bytes) -> dict[str, int | None]:
-        monkeypatch.setattr(OpenAiServer, "exchange", lambda *_: (200, "", content))
-        return served_models(server(GONE))
-
-    models = says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}')
-    assert models == {"simulated": 2048, "b": None}
-    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{}]}'):
-        with raises_code("invalid-response", EngineError):
-            says(content)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def file_of(target: Target) -> Path:
 
 @pytest.mark.parametrize("target", PUBLIC, ids=lambda target: target.short_name)
 def test_every_target_is_loaded_again_from_its_file(target: Target) -> None:
-    text = entry_text(target, {}, {}, file_of(target))
+    text = entry_text(target, {}, file_of(target))
     assert validate_file(file_of(target), Target, text) == (target, [])
 
 
@@ -150,7 +150,7 @@ def test_every_target_is_loaded_again_from_its_file(target: Target) -> None:
 def test_any_title_is_loaded_again_or_refused(title: str) -> None:
     target = SHORT.model_copy(update={"title": title})
     try:
-        text = entry_text(target, {}, {}, file_of(SHORT))
+        text = entry_text(target, {}, file_of(SHORT))
     except UserError:
         return
     assert data_of(text)["title"] == title
@@ -159,7 +159,7 @@ def test_any_title_is_loaded_again_or_refused(title: str) -> None:
 @pytest.mark.parametrize("value", ["no", "true", "null", "1.5", "0.28", "~", "a: b", "a #b", "- x"])
 def test_text_that_looks_like_another_type_is_quoted(value: str) -> None:
     target = ONE.model_copy(update={"licence": value})
-    text = entry_text(target, {}, {}, file_of(ONE))
+    text = entry_text(target, {}, file_of(ONE))
     assert data_of(text)["licence"] == value
 
 
@@ -168,10 +168,10 @@ def test_comments_say_what_is_unknown() -> None:
     unknown: dict[Location, str] = {
         ("licence",): "see its card",
         ("dtype",): "the config does not say",
+        ("drafters", 0, "published"): "no claims",
     }
-    missing: dict[Location, str] = {("drafters", 0, "published"): "published, no claims"}
     target = ONE.model_copy(update={"dtype": "bfloat16"})
-    lines = entry_text(target, unknown, missing, file_of(ONE)).splitlines()
+    lines = entry_text(target, unknown, file_of(ONE)).splitlines()
     assert f"licence: {ONE.licence} # unknown: see its card" in lines
     assert "# unknown: dtype, the config does not say" in lines
     assert "    # unknown: published, no claims" in lines
@@ -179,5 +179,5 @@ def test_comments_say_what_is_unknown() -> None:
 
 @pytest.mark.thorough
 def test_a_comment_cannot_add_a_key() -> None:
-    text = entry_text(ONE, {("licence",): "x\ngated: true"}, {}, file_of(ONE))
+    text = entry_text(ONE, {("licence",): "x\ngated: true"}, file_of(ONE))
     assert "gated" not in data_of(text)

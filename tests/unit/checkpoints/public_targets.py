@@ -168,11 +168,7 @@ BILLIONS: dict[str, tuple[Config, float]] = {
     "Mistral-Small-3.1": (MISTRAL_SMALL, 23.6),
 }
 """Parameters of the decoder, in billions, as published."""
-_ZAMBA2 = {6, 11, 17, 23, 29, 35, 41, 47, 53, 59, 65, 71, 77}
 PUBLISHED: dict[str, tuple[Config, float, int]] = {
-    "moondream3": (
-        {"architectures": ["HfMoondream"], "model_type": "moondream3", "config": {}},
-        8.9, 196_608),
     "gpt2": (
         {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
          "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
@@ -203,11 +199,6 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
         {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 14336,
          "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
         176.2, 4_014_080),
-    "mpt-7b": (
-        {"architectures": ["MPTForCausalLM"], "model_type": "mpt", "d_model": 4096, "n_heads": 32,
-         "n_layers": 32, "expansion_ratio": 4, "max_seq_len": 2048, "vocab_size": 50432,
-         "attn_config": {"alibi": True, "attn_type": "multihead_attention"}},
-        6.649, 524_288),
     "falcon-7b": (
         {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "alibi": False,
          "hidden_size": 4544, "multi_query": True, "new_decoder_architecture": False,
@@ -219,10 +210,6 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
          "multi_query": True, "new_decoder_architecture": True, "num_attention_heads": 128,
          "num_hidden_layers": 60, "num_kv_heads": 8, "vocab_size": 65024},
         41.3, 122_880),
-    "falcon-7b, as first published": (
-        {"architectures": ["RWForCausalLM"], "model_type": "RefinedWebModel", "hidden_size": 4544,
-         "multi_query": True, "n_head": 71, "n_layer": 32, "vocab_size": 65024},
-        6.92, 8_192),
     "starcoder": (
         {"architectures": ["GPTBigCodeForCausalLM"], "model_type": "gpt_bigcode",
          "multi_query": True, "n_embd": 6144, "n_head": 48, "n_inner": 24576, "n_layer": 40,
@@ -258,19 +245,6 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
          "num_attention_heads": 64, "num_hidden_layers": 40, "num_key_value_heads": 64,
          "vocab_size": 256000},
         34.98, 1_310_720),
-    "DBRX": (
-        {"architectures": ["DbrxForCausalLM"], "model_type": "dbrx", "d_model": 6144,
-         "n_heads": 48, "n_layers": 40, "max_seq_len": 32768, "vocab_size": 100352,
-         "tie_word_embeddings": False, "attn_config": {"clip_qkv": 8, "kv_n_heads": 8},
-         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
-        131.6, 163_840),
-    "Arctic": (
-        {"architectures": ["ArcticForCausalLM"], "model_type": "arctic", "hidden_size": 7168,
-         "intermediate_size": 4864, "max_position_embeddings": 4096, "moe_layer_frequency": 1,
-         "num_attention_heads": 56, "num_experts_per_tok": 2, "num_hidden_layers": 35,
-         "num_key_value_heads": 8, "num_local_experts": 128, "parallel_attn_mlp_res": True,
-         "use_residual": True, "tie_word_embeddings": False, "vocab_size": 32000},
-        479.0, 143_360),
     "LLaVA-1.5-7b": (
         {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava",
          "tie_word_embeddings": False, "vision_config": {"hidden_size": 1024},
@@ -302,49 +276,6 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
                          "num_attention_heads": 32, "num_hidden_layers": 32,
                          "num_key_value_heads": 8, "sliding_window": 4096}},
         8.03, 131_072),
-    "mamba-2.8b": (
-        {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 2560,
-         "intermediate_size": 5120, "num_hidden_layers": 64, "state_size": 16, "conv_kernel": 4,
-         "expand": 2, "time_step_rank": 160, "vocab_size": 50280},
-        2.77, 0),
-    "falcon-mamba-7b": (
-        {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba",
-         "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 64,
-         "state_size": 16, "conv_kernel": 4, "expand": 16, "time_step_rank": 256,
-         "tie_word_embeddings": False, "vocab_size": 65024},
-        7.27, 0),
-    "mamba-codestral-7b": (
-        {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "hidden_size": 4096,
-         "num_hidden_layers": 64, "state_size": 128, "conv_kernel": 4, "expand": 2,
-         "head_dim": 64, "num_heads": 128, "n_groups": 8, "tie_word_embeddings": False,
-         "vocab_size": 32768},
-        7.29, 0),
-    "Zamba2-7B": (
-        {"architectures": ["Zamba2ForCausalLM"], "model_type": "zamba2", "adapter_rank": 128,
-         "attention_head_dim": 224, "attention_hidden_size": 7168, "hidden_size": 3584,
-         "intermediate_size": 14336, "mamba_d_conv": 4, "mamba_d_state": 64, "mamba_expand": 2,
-         "mamba_headdim": 64, "mamba_ngroups": 2, "max_position_embeddings": 4096,
-         "n_mamba_heads": 112, "num_attention_heads": 32, "num_hidden_layers": 81,
-         "num_key_value_heads": 32, "num_mem_blocks": 2, "use_shared_mlp_adapter": True,
-         "use_shared_attention_adapter": False, "vocab_size": 32000,
-         "layers_block_type": ["hybrid" if n in _ZAMBA2 else "mamba" for n in range(81)]},
-        7.36, 372_736),
 }  # fmt: skip
 """Files with the keys of their config class, the parameters of the decoder in billions, as
 published, and the bytes of cache per token in 16 bits."""
-
-
-def nas(*layers: tuple[int | None, float | None]) -> Config:
-    """A Nemotron NAS model: query heads per key-value head and multiple of each layer."""
-    blocks = [
-        {"attention": {"n_heads_in_group": group, "no_op": group is None},
-         "ffn": {"ffn_mult": multiple, "no_op": multiple is None}}
-        for group, multiple in layers
-    ]  # fmt: skip
-    return {
-        "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas",
-        "block_configs": blocks, "hidden_size": 8192, "intermediate_size": None,
-        "max_position_embeddings": 131072, "num_attention_heads": 64, "vocab_size": 128256,
-        "num_hidden_layers": len(blocks), "num_key_value_heads": None,
-        "tie_word_embeddings": False,
-    }  # fmt: skip

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors import deserialize as deserialize_untyped
 
-from peagle.checkpoints.architecture import read_architecture
-from peagle.checkpoints.division import division_problem, divisions
+from peagle.checkpoints.architecture import division_problem, divisions, read_architecture
 from peagle_serve.checkpoint import (
     LARGEST_HEADER,
     DamagedFile,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.aiperf import SenderMissing, find_sender
+from peagle.bench.load import SenderMissing, find_sender
 from peagle.bench.targets import OpenAiServer
 from tests.support import Peagle
 from tests.unit.bench.installed import install_mini

@@ -14,7 +14,14 @@ from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.aws.test_wait import OUT_OF_MEMORY
 from tests.unit.catalog.catalog_files import write_target
-from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
+from tests.unit.cli.commands import (
+    FIRST,
+    NAME,
+    Terminal,
+    nothing_was_created,
+    price_of,
+    price_shown,
+)
 
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
@@ -58,6 +65,27 @@ def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed:
     told, _, _ = done.err.partition("Deploy this plan?")
     assert "first deletes the endpoint, which is UpdateRollbackFailed" in told
     assert NAME in deployed.cloud.endpoints
+
+
+def test_a_repeated_deploy_shows_what_runs(deployed: Terminal) -> None:
+    deployed.succeeds("scale", NAME, "--to", "2", "--yes")
+    done = deployed.succeeds(*FIRST, "--yes", "--ttl", "1m")
+    price = price_of()
+    assert price is not None
+    assert "2 x ml.g5.xlarge" in done.err
+    assert f"${2 * price:,.2f} per hour" in done.err
+    assert f"${2 * price:,.2f} per hour" in done.out
+    assert "limit-before-start" not in done.err, "nothing starts"
+
+
+def test_proving_an_endpoint_of_the_file_before_its_deploy_names_deploy(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "endpoints:\n  chat:\n    pair: tiny\nenvironments:\n  staging: {}\n"
+    (tmp_path / "peagle.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    done = terminal.run("prove", "-e", "staging", "--json")
+    assert done.refusal["command"] == ["peagle", "deploy", "chat", "--environment", "staging"]
 
 
 def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -> None:

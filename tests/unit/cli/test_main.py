@@ -128,7 +128,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
     [
         ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
         ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
-        ({}, "none"),
+        ({}, "there is no profile default"),
     ],
 )
 def test_the_doctor_says_where_credentials_would_come_from(

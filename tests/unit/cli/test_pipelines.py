@@ -202,11 +202,11 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
     """The digest from the registry reaches staging and production without a manual step."""
     built: list[str] = []
 
-    def build(aws: Any, order: codebuild.BuildRequest, *_: Any) -> codebuild.RemoteBuild:
+    def build(aws: Any, order: codebuild.BuildRequest, *_: Any) -> tuple[str, str]:
         address = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{order.repository}"
         built.append(f"{address}@{DIGEST}")
         repository.cloud.digests[order.tag] = DIGEST  # the push
-        return codebuild.RemoteBuild(f"{address}:{order.tag}", DIGEST)
+        return f"{address}:{order.tag}", DIGEST
 
     monkeypatch.setattr("peagle.aws.images.build_remotely", build)
     file = Path("peagle.yaml")

@@ -91,10 +91,8 @@ def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> Non
 def test_a_stand_in_s_prices_are_not_called_amazon_s(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = prices._price_list
-    monkeypatch.setattr(
-        prices, "_price_list", lambda *arguments: replace(listed(*arguments), source=SANDBOX)
-    )
+    listed = prices.hosting_prices
+    monkeypatch.setattr(prices, "hosting_prices", lambda aws: replace(listed(aws), source=SANDBOX))
     assert codes(terminal.run(*PLAN, "--json"))["price-not-from-aws"] == "note"
     assert "(not AWS's price, queried on " in terminal.run(*PLAN).out
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.data import entrypoint_folder
 from peagle_serve.checks import (
@@ -27,7 +24,6 @@ from peagle_serve.environment import (
     check_arguments,
     flag_of,
     normalized,
-    tokens_of,
 )
 from peagle_serve.json_reader import InvalidJson, read
 from tests.unit.containers.arguments import SOURCE
@@ -54,24 +50,14 @@ def refusal(environment: dict[str, str]) -> str:
     ("config", "words"),
     [
         ("{method:eagle3}", "is not valid JSON ... double quotes"),
-        ("{'method': 'eagle3'}", "is not valid JSON ... double quotes"),
-        (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter (line 1, c"),
-        ("", "is not valid JSON"),
-        ("true", 'is not a JSON object ... {"method": "eagle3"'),
-        ("[" * 100_000, "maximum recursion depth"),
         ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
         ("{}", "has num_speculative_tokens null ... at least 1"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
-        ('{"num_speculative_tokens": "7"}', 'num_speculative_tokens "7" ... at least 1'),
         ('{"num_speculative_tokens": true}', "num_speculative_tokens true ... at least 1"),
-        ('{"num_speculative_tokens": 1.5}', "num_speculative_tokens 1.5 ... at least 1"),
-        ('{"num_speculative_tokens": null}', "num_speculative_tokens null ... at least 1"),
         ('{"method": "eagle3", "num_speculative_tokens": 7}', 'no drafter ... "model"'),
         ('{"model": "a/b", "num_speculative_tokens": 7}', 'no method ... "method": "eagle3"'),
         (GOOD, ""),
-        (f"\n {GOOD}\t", ""),
         ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
-        ('{"method": "mtp"}', ""),
         ('{"method": "suffix"}', "")
     ],
 )  # fmt: skip
@@ -83,40 +69,22 @@ def test_a_speculative_config(config: str, words: str) -> None:
 
 REFUSED: list[tuple[dict[str, str], str]] = [
     # names
-    ({"SM_VLLM_SPECULATIVE_CONFG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
     ({"SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
-    ({"VLLM_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
     ({"OPTION_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
-    ({"SM_VLM_SPECULATIVE_CONFIG": "1"}, "did you mean SM_VLLM_SPECULATIVE_CONFIG?"),
     ({"sm_vllm_max_model_len": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
     ({"SM_VLLM_MAX_MODEL_LENGTH": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
-    ({"SM_VLLM_TENSOR_PARALEL_SIZE": "1"}, "did you mean SM_VLLM_TENSOR_PARALLEL_SIZE?"),
-    ({"SMVLLM_MODEL": "1"}, "did you mean SM_VLLM_MODEL?"),
-    ({"SM_VLLM_MODL": "1"}, "did you mean SM_VLLM_MODEL?"),
     ({"VLLM_MAX_MODEL_LEN": "1"}, "did you mean SM_VLLM_MAX_MODEL_LEN?"),
-    ({"PEAGLE_RESTART": "1"}, "did you mean PEAGLE_RESTARTS?"),
     ({"PEAGLE_DRAIN": "1"}, "did you mean PEAGLE_DRAIN_SECONDS?"),
-    ({"PEAGLE_WARM_DIR": "1"}, "did you mean PEAGLE_WARM_FOLDER?"),
-    ({"peagle_ml_root": "1"}, "did you mean PEAGLE_ML_ROOT?"),
-    ({"SM_VLLM_": "1"}, "(remove it)"),
     # spellings
-    ({"SM_VLLM_model": "c/d", "SM_VLLM_MODEL": "a/b"}, "set the same argument"),
     ({"SM_VLLM_load-format": "auto", "SM_VLLM_LOAD_FORMAT": "pt"}, "set the same argument"),
-    ({"SM_VLLM_SPECULATIVE_CONFIG.model": "a/head"}, "is a part of SM_VLLM_SPECULATIVE_CONFIG"),
     ({"SM_VLLM_compilation_config.backend": "a.b"}, "is a part of SM_VLLM_COMPILATION_CONFIG"),
     # other ways to pass arguments
-    ({"SM_VLLM_CONFIG": "x"}, "SM_VLLM_CONFIG is not supported"),
     ({"SM_VLLM_config": "/opt/ml/model/evil.yaml"}, "SM_VLLM_CONFIG is not supported"),
-    ({"SM_VLLM_Config": "evil.yaml"}, "SM_VLLM_CONFIG is not supported"),
-    ({"SM_VLLM_SPEC_METHOD": "x"}, "SM_VLLM_SPEC_METHOD is not supported"),
     ({"SM_VLLM_spec_model": "a/head"}, "SM_VLLM_SPEC_MODEL is not supported"),
-    ({"SM_VLLM_SPEC_TOKENS": "x"}, "SM_VLLM_SPEC_TOKENS is not supported"),
     # code of a model's repository
-    ({"SM_VLLM_TRUST_REMOTE_CODE": "true"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
     ({"SM_VLLM_TRUST_REMOTE_CODE": ""}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
     ({"SM_VLLM_trust_remote_code": "1"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
     ({"SM_VLLM_TRUST-REMOTE-CODE": "true"}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
-    ({"SM_VLLM_TRUST_REM": ""}, "SM_VLLM_TRUST_REMOTE_CODE lets code"),
     ({"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": true}'}, "lets code"),
     ({"SM_VLLM_HF_OVERRIDES": '{"a": {"trust_remote_code" :  1}}'}, "lets code"),
     ({"SM_VLLM_hf_overrides": '{"trust_remote\\u005fcode": true}'}, "lets code"),
@@ -131,9 +99,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
         ({"SM_VLLM_LOAD_FORMAT": name}, f"SM_VLLM_LOAD_FORMAT has load format {name}")
         for name in ("pt", "npcache", "hf", "tensorizer", "gguf", "bitsandbytes")
     ),
-    ({"SM_VLLM_load_format": "pt"}, "SM_VLLM_LOAD_FORMAT has load format pt"),
     ({"SM_VLLM_LOAD-FORMAT": "NpCache"}, "SM_VLLM_LOAD_FORMAT has load format npcache"),
-    ({"SM_VLLM_LOAD_FORM": "hf"}, "SM_VLLM_LOAD_FORMAT has load format hf"),
     (
         {SPECULATION: json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})},
         "SM_VLLM_SPECULATIVE_CONFIG has load format pt"
@@ -143,7 +109,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
         "SM_VLLM_MODEL_LOADER_EXTRA_CONFIG has load format hf"
     ),
     # prompts in the log, counters, the port
-    ({"SM_VLLM_ENABLE_LOG_REQUESTS": "true"}, "writes prompts into the log"),
     ({"SM_VLLM_Enable-Log_Requests": "true"}, "writes prompts into the log"),
     ({"SM_VLLM_ENABLE_LOG_OUTPUTS": "true"}, "writes prompts into the log"),
     ({"VLLM_DEBUG_LOG_API_SERVER_RESPONSE": "true"}, "writes prompts into the log"),
@@ -152,7 +117,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
         for value in ("true", "", " TRUE ")
     ),
     ({"SM_VLLM_speculative_config": GOOD, "SM_VLLM_disable_log_stats": ""}, "turns off the count"),
-    ({"SM_VLLM_PORT": "9000"}, "SM_VLLM_PORT is 9000, but SageMaker uses port 8080 (remove"),
     ({"SM_VLLM_port": "9000"}, "SM_VLLM_PORT is 9000"),
     *(({"SAGEMAKER_BIND_TO_PORT": port}, "SAGEMAKER_BIND_TO_PORT is") for port in ("0", "65536")),
 ]  # fmt: skip
@@ -183,8 +147,6 @@ SPECIAL = {
             "MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER"
         )),
         ("SM_VLLM_MAX_MODEL_LEN", ("16384", "16k", "1.5K", "auto", "-1")),
-        ("SM_VLLM_MAX_NUM_BATCHED_TOKENS", ("8k",)),
-        ("SM_VLLM_MODEL_IMPL", ("transformers",)),
         ("SM_VLLM_ENFORCE_EAGER", ("true", "FALSE", "", " true ")),
         ("SM_VLLM_NO_TRUST_REMOTE_CODE", ("true",)),
         ("SM_VLLM_HF_OVERRIDES", ('{"trust_remote_code": false}',)),
@@ -218,12 +180,7 @@ def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
             "SM_VLLM_ENABLE_LORA", "SM_VLLM_ENABLE_PREFIX_CACHING", "SM_VLLM_HEADLESS",
             "SM_VLLM_NO_ENABLE_PREFIX_CACHING")),
         ("SM_VLLM_ROOT_PAHT", "", "of this vLLM version (did you mean SM_VLLM_ROOT_PATH?)"),
-        ("SM_VLLM_ENABLE_AUTO_TOOLS", "", "did you mean SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
-        ("SM_VLLM_MAX_SEQS", "", "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ("SM_VLLM_PATH", "", "did you mean SM_VLLM_ROOT_PATH?"),
         ("SM_VLLM_ZZZ", "", "remove it, or use another version"),
-        ("SM_VLLM_X(", "", "is not an argument"),
-        ("SM_VLLM_[A", "", "is not an argument"),
         ("SM_VLLM_*", "", "is not an argument")
     ],
 )  # fmt: skip
@@ -331,40 +288,20 @@ def test_what_vllm_and_plans_need_is_passed_on() -> None:
 
 
 # JSON from outside is read strictly; variables become vLLM's arguments byte for byte.
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-VALUE = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
-    max_leaves=12,
-)
-INDENT = st.sampled_from([None, 0, 3, "\t"])
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "it is not valid JSON: Expecting value (line 1, column 1)"),
-        ('{"a":\n 1,}', "(line 2, column 4)"),
         ('{"a": {"b": 1, "b": 2}}', "it has 'b' twice in one object"),
         ("[1,\n NaN]", "it has NaN, which is not JSON"),
-        ("-Infinity", "it has -Infinity, which is not JSON"),
         ("[1e400]", "it has the number 1e400, which is too large"),
-        ("9" * 5000, "it cannot be read: Exceeds the limit"),
         ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
         (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
         ('["\\ud800"]', "it has half of a surrogate pair"),
-        ('{"\\uDFFF": 1}', "it has half of a surrogate pair"),
         ('"\ud800"', "it is not UTF-8 (invalid character at offset 1)"),
         (b'"\xff"', "it is not UTF-8 (invalid byte at offset 1)"),
-        (b"\xff\xfe1\x00", "it is not UTF-8 (invalid byte at offset 0)"),
         (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),
-        ("\x00", "it is not valid JSON"),
     ],
-    ids=range(16),
 )
 def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     with pytest.raises(InvalidJson) as caught:
@@ -372,30 +309,12 @@ def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.thorough
-@given(st.lists(VALUE, max_size=6), INDENT)
-def test_elements_of_an_array_are_tokens_as_they_are_written(
-    values: list[Any], indent: int | str | None
-) -> None:
-    tokens = tokens_of("--x", f" {json.dumps(values, indent=indent)}\n")
-    texts = [str, type(None)]
-    assert [t for t, v in zip(tokens, values, strict=True) if type(v) in texts] == [
-        v or "" for v in values if type(v) in texts
-    ]
-    assert [json.loads(t) for t, v in zip(tokens, values, strict=True) if type(v) not in texts] == [
-        v for v in values if type(v) not in texts
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "argv"),
     [
-        ("8", ["--x-y", "8"]),
         ("true", ["--x-y"]),
-        (" True ", ["--x-y"]),
         ("", ["--x-y"]),
         ("false", []),
-        ("FALSE", []),
         (" ", ["--x-y", " "]),
         ("a b", ["--x-y", "a b"]),
         ('{"a": 1}', ["--x-y", '{"a": 1}']),
@@ -403,7 +322,6 @@ def test_elements_of_an_array_are_tokens_as_they_are_written(
         ("[]", []),
         ('[{"a":  1}, 2.50, true, null]', ["--x-y", '{"a":  1}', "2.50", "true", ""]),
         ('{"a":1} {"b":2}', ["--x-y", '{"a":1}', '{"b":2}']),
-        ("[not json]", ["--x-y", "[not json]"]),
         ("[1,]", ["--x-y", "[1,]"]),
         *((text, ["--x-y", text]) for text in ('{"a":1} 2', "{} {", "{}, {}")),
         ("{% for m in messages %}{{ m }}", ["--x-y", "{% for m in messages %}{{ m }}"]),

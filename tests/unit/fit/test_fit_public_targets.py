@@ -11,8 +11,7 @@ from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.models import Checkpoint
 from peagle.fit.building import read_target
-from peagle.fit.estimate import cache_layout, fit_of, layout_of, share_of_request
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of, share_of_request
 from peagle.fit.weights import checkpoint_bytes
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.fit.geometry import H200
@@ -40,27 +39,6 @@ def test_files_with_the_keys_of_their_class_are_as_published(name: str) -> None:
     assert checkpoint_bytes(target) / 2e9 == pytest.approx(billions, rel=0.005)
     cached = sum(2 * g.layers * g.kv_heads * g.head_dim * 2 for g in shape.attention)
     assert (cached, shape.unknown_cache) == (token_bytes, "")
-
-
-def test_layers_of_a_nas_model_differ() -> None:
-    """_ffn_mult_to_intermediate_size of vLLM's nemotron_nas.py: 28,672 and 14,336."""
-    shape = model(public.nas((8, 5.25), (16, 2.625), (None, 2.625), (8, None)))
-    assert [(g.layers, g.kv_heads) for g in shape.attention] == [(2, 8), (1, 4)]
-    assert (shape.blocks, shape.intermediate_size) == (3, (28672 + 14336 + 14336) // 3 // 256 * 256)
-
-
-@pytest.mark.parametrize("blocks", [7, [7], [{}], [{"attention": {"no_op": False}, "ffn": 3}]])
-def test_blocks_that_are_not_known_are_named(blocks: object) -> None:
-    config = public.nas((8, 5.25)) | {"block_configs": blocks, "intermediate_size": 28672}
-    assert model(config).unknown_cache == "block_configs"
-
-
-def test_a_cache_of_states_alone_has_one_block_per_request() -> None:
-    """MambaSpec.page_size_bytes of vLLM 0.28.0, for 64 layers: a convolution and a state."""
-    falcon_mamba, *_ = public.PUBLISHED["falcon-mamba-7b"]
-    shape = model(falcon_mamba)
-    layout = layout_of((), 1, 2, 1.5, shape.recurrent, prefix_caching=False)
-    assert layout.block_bytes == layout.request_bytes(8192, 16384) == 19_922_944
 
 
 @pytest.mark.parametrize(
@@ -145,8 +123,6 @@ def test_a_latent_cache_is_whole_on_each_gpu_and_small() -> None:
         (public.DEEPSEEK_V3 | {"model_type": "minicpm3"}, {"full": 61}),
         (public.DEEPSEEK_V3 | {"model_type": "deepseek_v32", "index_head_dim": 128},
          {"latent": 61}),
-        (public.EXAONE4 | {"sliding_window": [4096, None], "model_type": "ministral"},
-         {"sliding": 32, "full": 32}),
     ],
 )  # fmt: skip
 def test_layers_have_the_cache_that_the_file_states(

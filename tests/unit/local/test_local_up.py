@@ -136,7 +136,7 @@ def test_logs_are_followed_to_the_end_and_down_reports_draining(
         assert follow.wait(timeout=10) == 0
     start_local(plan_for())
     at_once = peagle("local", "down", NAME, "--now")
-    assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
+    assert f"waiting for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""
 
 
@@ -158,15 +158,15 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
-    own_home: Path, peagle: Peagle, content: str
-) -> None:
+def test_a_damaged_record_is_named(own_home: Path, peagle: Peagle, content: str) -> None:
     record = own_home / "local" / "old" / "state.json"
     record.parent.mkdir(parents=True)
     record.write_text(content)
-    listed = json.loads(peagle("local", "list", "--json").stdout)
-    assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
-    for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
+    for words in (
+        ("local", "list"),
+        ("local", "down", "old"),
+        ("invoke", "old", "Hi"),
+    ):
         done = peagle(*words, "--json")
         error = json.loads(done.stderr)["error"]
         assert (done.returncode, error["code"]) == (2, "record-damaged"), words
@@ -299,7 +299,7 @@ def test_invoke_reaches_a_local_engine(
 ) -> None:
     start_local(plan_for())
     document = json.loads(_command("invoke", NAME, "Hi", stream, kind, "--json").stdout)
-    shown = _command("invoke", NAME, "Hi", stream, kind)
+    shown = _command("invoke", "local", "Hi", stream, kind)
     assert document["text"] == "Hello"
     assert document["output_tokens"] == 8
     assert document["acceptance_length"] == 2.5

@@ -10,7 +10,7 @@ from peagle.aws.client import Aws
 from peagle.catalog import load_catalog
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
-from peagle.session import plan_pair
+from peagle.weights.own_target import plan_pair
 
 HEAD = "s3://bucket/heads/mine/"
 
@@ -21,7 +21,7 @@ def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
 ) -> None:
     head = read_checkpoint(FolderSource(data_folder("model_catalog") / "peagle/tiny/p-eagle"))
     read = {"drafter": HEAD, "drafter_checkpoint": head}
-    monkeypatch.setattr("peagle.session.own_head", lambda location, aws_of: read)
+    monkeypatch.setattr("peagle.weights.own_target.own_head", lambda location, aws_of: read)
     monkeypatch.setattr("peagle.weights.bucket.copied_pair", lambda aws, location: copied)
     made = plan_pair("tiny", {"drafter": HEAD}, load_catalog(), lambda: cast(Aws, None))
     assert made.target.id == "peagle/tiny"

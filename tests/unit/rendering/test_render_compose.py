@@ -17,7 +17,7 @@ from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Plan
 from peagle.render import RenderedFile, render
-from peagle.render.formats.compose import ComposeService, compose_text
+from peagle.render.formats.compose import compose_text
 from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, limited, plan_of, to_zero
 
@@ -136,11 +136,9 @@ def test_nasty_values_are_literal() -> None:
 
 def assert_literal(value: str) -> None:
     text = compose_text(
-        ComposeService(
-            "a", value, {"A": value}, {"/x": value}, "1", 1, build=value, labels={"l": value}
-        ),
-        f"heading {value}",
-    )
+        f"heading {value}", name="a", image=value, environment={"A": value}, mounts={"/x": value},
+        address="1", start_seconds=1, build=value, labels={"l": value},
+    )  # fmt: skip
     (found,) = yaml.safe_load(text)["services"].values()
     variables = {"HOME": "/root", "A": "leaked"}
     read = [
@@ -153,7 +151,9 @@ def assert_literal(value: str) -> None:
 def test_texts_that_go_reads_as_numbers_are_quoted() -> None:
     """Compose is written in Go, whose YAML knows more numbers than Python's."""
     variables = {"V1": "1e3", "V2": "0o7", "V3": "y"}
-    text = compose_text(ComposeService("a", "b", variables, {}, "1", 1), "x")
+    text = compose_text(
+        "x", name="a", image="b", environment=variables, mounts={}, address="1", start_seconds=1
+    )
     assert dict(re.findall(r"^ +(V\d): '(.*)'$", text, re.MULTILINE)) == variables
 
 

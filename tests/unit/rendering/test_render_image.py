@@ -172,23 +172,17 @@ def test_a_tag_is_name_and_tag(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "fix"),
+    "text",
     [
-        *((text, "peagle-tiny:1") for text in (
-            "myrepo", "team/repo", "host:5000/r", "r:", ":x", "UPPER:1", "ab:1\n", DIGEST,
-            "r:x",  # ECR requires two characters
-            "a__b:1",  # valid for Docker, not for ECR
-        )),
-        *((text, "--registry") for text in (
-            "host:5000/r:1", "localhost/r:1",
-            "1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1",
-        )),
+        "myrepo", "team/repo", "host:5000/r", "r:", ":x", "UPPER:1", "ab:1\n", DIGEST,
+        "r:x",  # ECR requires two characters
+        "a__b:1",  # valid for Docker, not for ECR
+        "host:5000/r:1", "localhost/r:1", "1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1",
     ],
 )  # fmt: skip
-def test_a_tag_that_docker_or_ecr_would_refuse_is_refused(text: str, fix: str) -> None:
-    with raises_code("invalid-image-name", UserError) as refused:
+def test_a_tag_that_docker_or_ecr_would_refuse_is_refused(text: str) -> None:
+    with raises_code("invalid-image-name", UserError):
         parse_tag(text)
-    assert fix in refused.value.fix
 
 
 def test_hosts_and_tags() -> None:

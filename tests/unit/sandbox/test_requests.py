@@ -329,7 +329,7 @@ def problems(instance_type: str, **more: Any) -> str:
 
 
 def test_types_of_a_clients_catalogue_and_keys_of_a_newer_client_are_accepted() -> None:
-    assert "'productionVariants.1.member.instanceType'" in problems(NEW_TYPE)
+    assert "ProductionVariants[0].InstanceType" in problems(NEW_TYPE)
     assert problems(KNOWN_TYPE, InvitedTomorrow=True) == ""
     (known,) = (item for item in load_catalog().instances.instances if item.type == KNOWN_TYPE)
     new = known.model_copy(update={"type": NEW_TYPE, "quota_code": None})

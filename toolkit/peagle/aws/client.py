@@ -87,9 +87,7 @@ _PRESENT = re.compile(r"already exist", re.IGNORECASE)
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
 
 _ASLEEP = "Inference Component has no capacity to process this request"
-_USED = re.compile(r"current utilization of (\d+) \w+ and a request delta of (\d+)")
 _STARTS_INSTANCES = ("CreateEndpoint", "UpdateEndpoint", "UpdateEndpointWeightsAndCapacities")
-_ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)((?:[^,\]]+, ){3})[^\]]{150,}(?=\])")
 _LONGEST_MESSAGE = 1_500
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
 _PASS_ROLE = (
@@ -178,8 +176,7 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
 def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
     """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
-    message = str(error.response.get("Error", {}).get("Message", "")) or code
-    message = _ALLOWED_VALUES.sub(r"\1...", message)[:_LONGEST_MESSAGE]
+    message = (str(error.response.get("Error", {}).get("Message", "")) or code)[:_LONGEST_MESSAGE]
     if code == "ModelError":
         # The container answered with an error. A 4xx is about the request, which the user can
         # correct; anything else is a failure of the engine, whose log ``runtime`` names.
@@ -216,9 +213,7 @@ def _of_rejection(
         name = limit["name"] if limit else ""
         quota = f"the quota '{name}'" if name else "a quota"
         used_up = f"{quota} of this account is exhausted: {message}"
-        used = _USED.search(message)
-        needed = sum(map(int, used.groups())) if used else None
-        fix = quota_fix(name, region, None, needed, in_sandbox)
+        fix = quota_fix(name, region, in_sandbox=in_sandbox)
         if lacks_capacity(message) or (operation in _STARTS_INSTANCES and not name):
             return InsufficientCapacity(used_up, fix)
         return CloudError(used_up, fix, code)
@@ -250,7 +245,7 @@ BEST_EFFORT_SECONDS = 10.0
 """Time budget of all calls of a best-effort connection together; after it, no call starts."""
 
 BEST_EFFORT_TIMEOUTS = (2, 3, 5)
-"""Attempts, connect timeout, read timeout (seconds). The second attempt is for throttling."""
+"""Attempts, connect timeout, read timeout (seconds)."""
 
 _TIMEOUTS = (5, 10, 60)
 _TIMEOUTS_BY_SERVICE = {
@@ -382,13 +377,9 @@ class Aws:
                 s3={"payload_signing_enabled": False},
             )
             with translated(service, self.region):
-                made = self._session.client(
+                self._clients[service] = self._session.client(
                     service, region_name=region, endpoint_url=self.endpoint_url, config=config
                 )
-            if self._breaker is not None:
-                name = made.meta.service_model.service_id.hyphenize()
-                made.meta.events.register_first(f"needs-retry.{name}", _give_up_without_answer)
-            self._clients[service] = made
         return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -560,9 +551,3 @@ def connect(
             f"SageMaker has no region {region!r}", region_hint(region, regions), "unknown-region"
         )
     return Aws(session, region, endpoint_url, scope)
-
-
-def _give_up_without_answer(caught_exception: Exception | None = None, **_: Any) -> bool | None:
-    """No second attempt at a service that does not answer; else botocore's own rules decide."""
-    no_answer = isinstance(caught_exception, boto.ConnectionError | boto.ReadTimeoutError)
-    return False if no_answer else None

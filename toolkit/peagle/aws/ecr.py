@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyExists, Missing
+from peagle.aws.errors import Missing
 from peagle.checkpoints.entries import OWN
 from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, parsing
@@ -58,19 +58,13 @@ def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     if not pushed:
         return
     planned = plan.target.weights.kind == "image"
-    if pushed.baked and not planned:
+    if pushed.baked != planned:
+        weights = f"the weights of {pushed.pair}" if pushed.baked else "no weights"
         yield error(
-            "image-has-weights", "image",
-            f"{image} contains the weights of {pushed.pair} and would serve those instead of the "
-            "plan's",
-            "add --baked-weights, or build an image without --bake-weights",
-        )  # fmt: skip
-        return
-    if planned and not pushed.baked:
-        yield error(
-            "image-without-weights", "image",
-            f"{image} contains no weights, and the plan mounts none",
-            "leave out --baked-weights, or build the image with --bake-weights",
+            "image-weights", "image",
+            f"{image} contains {weights}, and the plan "
+            f"{'takes them from the image' if planned else 'mounts its own'}",
+            f"{'omit' if planned else 'add'} --baked-weights, or build another image",
         )  # fmt: skip
         return
     # As the container's entrypoint decides: it also accepts the target alone, and any head of the
@@ -116,7 +110,7 @@ def record_resource(aws: Aws, kind: Kind, name: str) -> None:
     """Record a resource that is about to be created, so that it can be removed in any case."""
     recorded, made = image_resources(aws), ImageResource(kind, name)
     if made not in recorded:
-        _write(aws, (*recorded, made))
+        write_json(_file(aws), [asdict(entry) for entry in (*recorded, made)])
 
 
 def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]:
@@ -126,16 +120,9 @@ def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]
         say(f"removing {made.kind} {made.name}")
         with suppress(Missing):
             _REMOVERS[made.kind](aws, made.name)
-        _write(aws, tuple(resource for resource in image_resources(aws) if resource != made))
-    _file(aws, ".pushed").unlink(missing_ok=True)
+    for suffix in ("", ".pushed"):
+        _file(aws, suffix).unlink(missing_ok=True)
     return removed
-
-
-def _write(aws: Aws, entries: tuple[ImageResource, ...]) -> None:
-    if entries:
-        write_json(_file(aws), [asdict(made) for made in entries])
-    else:
-        _file(aws).unlink(missing_ok=True)
 
 
 def _file(aws: Aws, suffix: str = "") -> Path:
@@ -180,24 +167,19 @@ def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) ->
     tags. The settings of a repository that something else created stay unchanged.
     """
 
-    def described() -> Any:
-        return aws.call("ecr", "describe_repositories", repositoryNames=[name])["repositories"][0]
-
+    named = {"repositoryNames": [name]}
     try:
-        repository = described()
+        repository = aws.call("ecr", "describe_repositories", **named)["repositories"][0]
     except Missing:
         record_resource(aws, "Repository", name)
-        try:
-            repository = aws.call(
-                "ecr", "create_repository",
-                repositoryName=name,
-                tags=[TAG, *({"Key": key, "Value": text} for key, text in more_tags.items())],
-                imageTagMutability="IMMUTABLE",
-                imageScanningConfiguration={"scanOnPush": True},
-                encryptionConfiguration={"encryptionType": "AES256"},
-            )["repository"]  # fmt: skip
-        except AlreadyExists:
-            repository = described()
+        repository = aws.call(
+            "ecr", "create_repository",
+            repositoryName=name,
+            tags=[TAG, *({"Key": key, "Value": text} for key, text in more_tags.items())],
+            imageTagMutability="IMMUTABLE",
+            imageScanningConfiguration={"scanOnPush": True},
+            encryptionConfiguration={"encryptionType": "AES256"},
+        )["repository"]  # fmt: skip
     tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
     if TAG in tags.get("tags", []):
         policy = json.dumps(_LIFECYCLE)
@@ -210,11 +192,7 @@ def login(aws: Aws, host: str) -> Login:
     that admits this account, such as AWS's registry of runtime images."""
     with parsing("ECR's token", CloudError, "run the command again"):
         (entry,) = aws.call("ecr", "get_authorization_token")["authorizationData"][:1]
-        user, _, password = base64.b64decode(entry["authorizationToken"]).decode().partition(":")
-    if not password:
-        raise CloudError(
-            "ECR returned an invalid token", "run the command again", code="invalid-response"
-        )
+        user, password = base64.b64decode(entry["authorizationToken"]).decode().split(":", 1)
     return Login(host, user, password)
 
 

@@ -1,6 +1,6 @@
 """The errors of AWS that callers handle, and what SageMaker's reasons of a failure mean.
 
-``translation`` makes them of botocore's.
+``client`` makes them of botocore's.
 """
 
 from __future__ import annotations
@@ -143,10 +143,8 @@ def quota_fix(
     ``needed`` are known, else the page of the console. The sandbox has a command of its own."""
     if in_sandbox:
         sentence = "use fewer instances or another type, or raise the quota of the sandbox"
-        instance_type = name.removesuffix(QUOTA_SUFFIX)
-        if not (instance_type and needed):
-            return Fix(sentence)
-        command = ("peagle", "sandbox", "quota", "set", instance_type, str(needed))
+        number = str(needed or "NUMBER")
+        command = ("peagle", "sandbox", "quota", "set", name.removesuffix(QUOTA_SUFFIX), number)
         return Fix(sentence, (*command, "--region", region))
     other = "use fewer instances, another type or another region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"

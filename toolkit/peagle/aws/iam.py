@@ -95,12 +95,9 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
         name = role["RoleName"].lower()
         return 0 if "peagle" in name else 1 if "sagemaker" in name else 2, name
 
-    because = "the only one that SageMaker may assume"
-    if len(roles) > 1:
-        because = (
-            f"the best name match among {len(roles)} that SageMaker may assume; --role selects "
-            "another"
-        )
+    because = f"the best name match among {len(roles)} that SageMaker may assume; --role changes it"
+    if len(roles) == 1:
+        because = "the only one that SageMaker may assume"
     return Role(min(roles, key=rank)["Arn"], because, trusted=True)
 
 

@@ -30,7 +30,6 @@ from peagle.images.build import (
     explain_full_disk,
     for_gpus,
     logged_in,
-    named_by_content,
     source_revision,
     with_digest,
 )
@@ -38,6 +37,7 @@ from peagle.images.docker import Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (
+    DIGITS,
     Recipe,
     RuntimeKind,
     content_digest,
@@ -134,18 +134,11 @@ class BuildRequest:
     company: Company = NO_COMPANY
 
 
-@dataclass(frozen=True)
-class RemoteBuild:
-    """The address of a built image, and its digest once ECR reports it."""
-
-    address: str
-    digest: str | None
-
-
 def build_remotely(
     aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = None
-) -> RemoteBuild:
-    """Build and push the image; ``say`` receives the log line by line.
+) -> tuple[str, str | None]:
+    """Build and push the image; its address, and its digest once ECR reports it. ``say`` receives
+    the log line by line.
 
     Every step may be repeated. An existing image of that tag is not built again, because tags are
     immutable. An interrupt stops the build. Raises CloudError with the last line of the log.
@@ -156,7 +149,7 @@ def build_remotely(
     existing = ecr.image_digest(aws, order.repository, order.tag)
     if existing:
         say(f"{address} exists already, and tags are immutable")
-        return RemoteBuild(address, existing)
+        return address, existing
     bucket, key = _upload(aws, order, say)
     project = project_name(order.repository)
     role_name = f"{prefixed(project, order.company.name_prefix)}-{aws.region}"
@@ -216,14 +209,11 @@ def build_remotely(
     try:
         _wait(aws, build_id, say, clock)
     except KeyboardInterrupt:  # a build costs money
-        try:
+        say(f"stopping it: aws codebuild stop-build --id {build_id} --region {aws.region}")
+        with suppress(CloudError):
             aws.call("codebuild", "stop_build", id=build_id)
-            say(f"stopped the build {build_id}")
-        except CloudError:
-            command = f"aws codebuild stop-build --id {build_id} --region {aws.region}"
-            say(f"the build is still running: {command}")
         raise
-    return RemoteBuild(address, ecr.image_digest(aws, order.repository, order.tag))
+    return address, ecr.image_digest(aws, order.repository, order.tag)
 
 
 def project_name(repository: str) -> str:
@@ -270,10 +260,7 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
 def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
     token, last, fix = None, "", f"aws codebuild batch-get-builds --ids {build_id}"
     while True:
-        builds = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
-        if not builds:
-            raise CloudError(f"CodeBuild has no build {build_id}", fix, code="resource-missing")
-        build = builds[0]
+        build = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"][0]
         lines, token = _read_log(aws, build.get("logs", {}), token)
         for last in lines:
             say(last)
@@ -281,9 +268,8 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
         if status == "SUCCEEDED":
             return
         if status != "IN_PROGRESS":
-            reason = f": {last}" if last else ""
-            phase = build.get("currentPhase")
-            raise CloudError(f"the build failed ({status}) in {phase}{reason}", fix, "build-failed")
+            message = f"the build failed ({status}) in {build.get('currentPhase')}: {last}"
+            raise CloudError(message, fix, "build-failed")
         clock.sleep(_POLL_SECONDS)
 
 
@@ -383,9 +369,9 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         digest=content_digest(plan, recipe),
         company=plan.company,
     )
-    build = build_remotely(aws, order, say)
-    address = pinned(without_tag(build.address), build.digest) if build.digest else build.address
-    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), build.address, address)
+    tagged, built = build_remotely(aws, order, say)
+    address = pinned(without_tag(tagged), built) if built else tagged
+    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), tagged, address)
     return address
 
 
@@ -420,7 +406,8 @@ def push_image(
     host = registry or uri.partition("/")[0]
     address = f"{host}/{repository}:{tag}"
     digest = None if registry else ecr.image_digest(aws, repository, tag)
-    if digest and named_by_content(image):
+    # Images of a name that ends so have the same content.
+    if digest and image.content and image.name.endswith(f"-{image.content[:DIGITS]}"):
         say(f"{address} exists already")
         pushed = pinned(without_tag(address), digest)
     elif aws.scope == "sandbox" and not registry:

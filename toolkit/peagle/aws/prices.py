@@ -1,24 +1,25 @@
-"""Prices of hosting: the Pricing API, cached for a day, else the catalogue's snapshot.
+"""Prices of hosting: the Pricing API, read once a day, else the catalogue's snapshot; and quotas.
 
-    $PEAGLE_HOME/online/<owner>/<region>/<name>.json
+    $PEAGLE_HOME/online/<owner>/<region>.json
 
-The cache also holds quotas. ``owner`` is an account id, ``amazon`` for what all accounts share,
-``sandbox``, or a hash of another endpoint URL. A file that is damaged, of another version, older
-than a day or from the future is ignored, and a file that cannot be written is skipped.
+``owner`` is ``amazon``, whose prices are the same for all accounts, or ``sandbox``; prices of other
+substitutes of AWS are not kept. A file that is damaged or of another day is ignored, and a file
+that cannot be written is skipped.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
@@ -27,46 +28,6 @@ from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.rollout import rolling_step
 from peagle.store import SANDBOX, home, read_json, write_json
-
-DAY_SECONDS = 24 * 3600.0
-
-_FORMAT = 1
-_UNSAFE = re.compile(r"[^A-Za-z0-9.\-]")
-
-
-class DayCache:
-    """Answers of AWS for one owner and region."""
-
-    def __init__(self, owner: str, region: str) -> None:
-        self._folder = home() / "online" / _UNSAFE.sub("_", owner) / _UNSAFE.sub("_", region)
-
-    def get(self, name: str) -> tuple[Any, float] | None:
-        """The value stored as ``name`` in the last 24 hours, and its time (epoch seconds)."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            document = read_json(self._folder / f"{name}.json")
-            age = time.time() - document["fetched"]
-            if document["format"] == _FORMAT and 0 <= age < DAY_SECONDS:
-                return document["value"], document["fetched"]
-        return None
-
-    def put(self, name: str, value: Any) -> float:
-        """Store ``value`` as ``name``; returns its time (epoch seconds)."""
-        fetched = time.time()
-        with suppress(OSError):
-            document = {"format": _FORMAT, "fetched": fetched, "value": value}
-            write_json(self._folder / f"{name}.json", document)
-        return fetched
-
-
-def answer_cache(aws: Aws, service: str, shared: bool = False) -> DayCache:
-    """The cache of answers for this account, or of ``shared`` ones, the same for all accounts.
-
-    Answers of an endpoint URL that is not Amazon's are kept apart by a hash of it.
-    """
-    url = str(aws.client(service).meta.endpoint_url)
-    other = "" if ".amazonaws." in url else hashlib.sha256(url.encode()).hexdigest()[:12]
-    return DayCache(aws.own_scope or other or ("amazon" if shared else aws.account), aws.region)
-
 
 SOURCE = "AWS Pricing API"
 STAND_IN = "a stand-in for the AWS Pricing API"
@@ -84,7 +45,6 @@ NOT_FROM_AWS = "price-not-from-aws"
 PRICE_COMPONENT = "Hosting"
 """Filter: the same instance has other prices for notebooks and training."""
 
-_CACHED = "hosting-prices"
 _HOST_USAGE = re.compile(r"(?:^|-)Host:")
 
 
@@ -94,7 +54,7 @@ class PriceList:
 
     region: str
     fetched: date
-    usd: Mapping[str, float]
+    usd: Mapping[str, Annotated[float, Field(gt=0)]]
     source: str = SOURCE
 
     def price(self, instance_type: str) -> Price | None:
@@ -124,31 +84,47 @@ class FreshPrices:
     findings: tuple[Finding, ...] = ()
 
 
+_LIST = TypeAdapter(PriceList)
+
+
 def hosting_prices(aws: Aws) -> PriceList:
     """Prices of all instance types in the connection's region, read at most once a day.
 
     Raises CloudError and UserError.
     """
-    usd, fetched = answer_cache(aws, "pricing", shared=True).get(_CACHED) or ({}, 0.0)
-    is_valid = isinstance(usd, dict) and all(type(price) is float for price in usd.values())
-    return _price_list(aws, usd, fetched) if usd and is_valid else fetch_prices(aws)
+    if path := _file(aws):
+        with suppress(OSError, ValueError):
+            kept = _LIST.validate_python(read_json(path))
+            if kept.usd and kept.fetched == today():
+                return kept
+    return fetch_prices(aws)
 
 
 def fetch_prices(aws: Aws) -> PriceList:
-    """As ``hosting_prices``, without the cache."""
+    """As ``hosting_prices``, without the file."""
     fields = {"regionCode": aws.region, "component": PRICE_COMPONENT}
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
     )
-    usd = prices_in(rows, aws.region)
-    return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
+    usd, path = prices_in(rows, aws.region), _file(aws)
+    source = aws.own_scope or (SOURCE if path else STAND_IN)
+    listed = PriceList(aws.region, today(), usd, source)
+    if path:
+        with suppress(OSError):
+            write_json(path, _LIST.dump_python(listed, mode="json"))
+    return listed
 
 
-def _price_list(aws: Aws, usd: Mapping[str, float], fetched: float) -> PriceList:
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _file(aws: Aws) -> Path | None:
+    """Where the prices are kept; ``None`` where they are not."""
     is_amazon = ".amazonaws." in str(aws.client("pricing").meta.endpoint_url)
-    source = SOURCE if is_amazon else aws.own_scope or STAND_IN
-    return PriceList(aws.region, datetime.fromtimestamp(fetched, UTC).date(), usd, source)
+    owner = aws.own_scope or ("amazon" if is_amazon else None)
+    return home() / "online" / owner / f"{aws.region}.json" if owner else None
 
 
 def hourly_price(aws: Aws, instance_type: str) -> Price | None:
@@ -167,8 +143,8 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
     try:
         listed = hosting_prices(aws)
     except PeagleError as error:
-        days = sorted(price.date for instance in table.instances for price in instance.prices)
-        of = f" of {days[-1].isoformat()}" if days else ""
+        days = [price.date for instance in table.instances for price in instance.prices]
+        of = f" of {max(days).isoformat()}" if days else ""
         message = f"prices are the catalogue's snapshot{of}: {error.message}"
         fix = Fix(error.fix or "try again later", tuple(error.command))
         return FreshPrices(table, None, (warning(PRICE_SNAPSHOT, "price", message, fix),))
@@ -223,7 +199,6 @@ MAX_ENDPOINTS = 200
 """Instances in use are counted for at most this many endpoints."""
 
 _WHERE = "instance_type"
-_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -271,21 +246,7 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     # AWS returns no value while it computes a quota.
     entries = (entry for entry in listed() if entry.get("QuotaName") == name and "Value" in entry)
     entry = next(entries, None)
-    if entry is None:
-        return None
-    quota = Quota(name, entry["Value"], entry.get("QuotaCode"))
-    answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(quota))
-    return quota
-
-
-def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
-    """The quota read in the last 24 hours, if it is at least ``enough``: a smaller one may have
-    been raised since."""
-    kept = answer_cache(aws, "service-quotas").get(f"quota-{instance_type}")
-    with suppress(TypeError):  # written by another version
-        quota = Quota(**kept[0]) if kept else None
-        return quota if quota is not None and quota.value >= enough else None
-    return None
+    return Quota(name, entry["Value"], entry.get("QuotaCode")) if entry else None
 
 
 def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int] | None:
@@ -318,48 +279,42 @@ def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> di
 
 
 def quota_findings(
-    aws: Aws, need: QuotaNeed, instances: InstanceTable, *, cached: bool = False
+    aws: Aws, need: QuotaNeed, instances: InstanceTable, *, at_plan: bool = False
 ) -> tuple[Finding, ...]:
-    """What the account's quota means for ``need``.
-
-    With ``cached`` a sufficient quota read in the last 24 hours is not read again, and a
-    sufficient quota is a note. The instances in use are always counted.
-    """
+    """What the account's quota means for ``need``; ``at_plan``, a sufficient one is a note."""
     instance = next((row for row in instances.instances if row.type == need.instance_type), None)
+    name = need.instance_type + QUOTA_SUFFIX
     try:
-        quota = _cached_quota(aws, need.instance_type, need.count) if cached else None
         code = instance.quota_code if instance else None
-        quota = quota or endpoint_quota(aws, need.instance_type, code)
+        quota = endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
         usual = instance.quota_default if instance else None
         default = "" if usual is None else f"; new accounts have {usual:g}"
-        message = (
-            f"cannot read the quota '{need.instance_type}{QUOTA_SUFFIX}'{default}: {failed.message}"
-        )
+        message = f"cannot read the quota '{name}'{default}: {failed.message}"
         retry = Fix(failed.fix or "try again later", tuple(failed.command))
         return (warning("quota-unknown", _WHERE, message, retry),)
     if quota is None:
-        message = f"Service Quotas lists no '{need.instance_type}{QUOTA_SUFFIX}' in {aws.region}"
+        message = f"Service Quotas lists no '{name}' in {aws.region}"
         console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
-        fix = (
-            f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker rejects the "
-            "endpoint"
-        )
+        fix = f"look it up in {console}/sagemaker/quotas; SageMaker rejects the endpoint if it is 0"
         return (warning("quota-unknown", _WHERE, message, fix),)
-    if quota.value < need.count:
-        return tuple(compare_quota(quota, {}, need, aws.region, aws.in_sandbox))
-    try:
-        used = instances_in_use(aws, need.instance_type, need.own)
-        why = f"there are more than {MAX_ENDPOINTS} endpoints"
-    except PeagleError as failed:
-        used, why = None, failed.message
-    if used is None:
-        message = f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
-        listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
-        unknown = note("quota-usage-unknown", _WHERE, message, listing)
-        return (unknown, *compare_quota(quota, {}, need, aws.region, aws.in_sandbox))
-    findings = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
-    if findings or not cached:
+    used: dict[str, int] = {}
+    unknown: tuple[Finding, ...] = ()
+    if quota.value >= need.count:
+        try:
+            in_use = instances_in_use(aws, need.instance_type, need.own)
+            why = f"there are more than {MAX_ENDPOINTS} endpoints"
+        except PeagleError as failed:
+            in_use, why = None, failed.message
+        used = in_use or {}
+        if in_use is None:
+            message = (
+                f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
+            )
+            listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
+            unknown = (note("quota-usage-unknown", _WHERE, message, listing),)
+    findings = (*unknown, *compare_quota(quota, used, need, aws.region, aws.in_sandbox))
+    if findings or not at_plan:
         return findings
     message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
     return (note("quota-enough", _WHERE, message, "enough for this plan"),)
@@ -370,13 +325,13 @@ def quotas_at_plan(
 ) -> tuple[Finding, ...]:
     """What the quota means for a plan of ``count`` new instances. Instances in use now may be free
     when the plan is deployed, so they are a warning here."""
-    findings = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, cached=True)
+    findings = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, at_plan=True)
     warned = {"level": "warning"}
     return tuple(f.model_copy(update=warned) if f.code == "quota-in-use" else f for f in findings)
 
 
 def compare_quota(
-    quota: Quota, used: dict[str, int], need: QuotaNeed, region: str, in_sandbox: bool = False
+    quota: Quota, used: Mapping[str, int], need: QuotaNeed, region: str, in_sandbox: bool = False
 ) -> Iterator[Finding]:
     """What ``quota`` means for ``need`` while endpoints use so many instances of it."""
     busy = sum(used.values())
@@ -390,8 +345,7 @@ def compare_quota(
         yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
     elif need.is_update and free < need.more:
         message = f"the update needs {need.more} more meanwhile; {value}, and {_in_use(used)}"
-        step = rolling_step(need.count, free) if need.may_roll else None
-        if step is not None:
+        if step := rolling_step(need.count, free) if need.may_roll else None:
             options = f"--rollout rolling and rollout_step: {step.argument}"
             sentence = f"use {options}, which needs {step.text} more, or {fix.sentence}"
             fix = Fix(sentence, fix.command)
@@ -402,11 +356,7 @@ def compare_quota(
         yield error("quota-in-use", _WHERE, message, fix)
 
 
-def _in_use(used: dict[str, int]) -> str:
-    total = sum(used.values())
-    if not total:
-        return "none is in use"
+def _in_use(used: Mapping[str, int]) -> str:
     names = sorted(used)
-    others = f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else ""
-    shown = ", ".join(names[:_MAX_NAMES])
-    return f"{total} {'is' if total == 1 else 'are'} in use by {shown}{others}"
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{sum(used.values())} are in use by {shown}" if used else "none is in use"

@@ -4,8 +4,7 @@
     digests      ECR                                                   -> runtimes
     prices       the Pricing API                                       -> instances
 
-Each part is a function from tables to tables and findings; nothing is written here. Only a data
-file of the SDK is read: importing the package takes seconds.
+Nothing is written here. Only a data file of the SDK is read: importing the package takes seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Literal
 from peagle.aws import ecr
 from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
-from peagle.catalog.tables import Runtime, RuntimeTable, image_uri
+from peagle.catalog.tables import Price, Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding, note, warning
@@ -238,8 +237,8 @@ def table_changes(before: Tables, after: Tables) -> Iterator[Change]:
     """All differences, in the order of the files."""
     file = "runtimes.yaml"
     for region, account in after.runtimes.accounts.items():
-        if before.runtimes.accounts.get(region) != account:
-            earlier = before.runtimes.accounts.get(region)
+        earlier = before.runtimes.accounts.get(region)
+        if earlier != account:
             yield Change(file, "accounts", region, earlier, account)
     runtimes = {runtime.vllm: runtime for runtime in before.runtimes.runtimes}
     for new in after.runtimes.runtimes:
@@ -252,29 +251,25 @@ def table_changes(before: Tables, after: Tables) -> Iterator[Change]:
             was, now = getattr(old, key), getattr(new, key)
             if was != now:
                 yield Change(file, entry, key, was, now or "none")
-        changed = sorted(
-            set(new.regions) ^ set(old.regions), key=lambda name: (name in old.regions, name)
-        )
-        if changed:
-            signed = " ".join(f"{'-' if name in old.regions else '+'}{name}" for name in changed)
+        signed = [f"+{name}" for name in sorted(set(new.regions) - set(old.regions))]
+        signed += [f"-{name}" for name in sorted(set(old.regions) - set(new.regions))]
+        if signed:
             text = f"{len(old.regions)} regions" if old.regions else None
-            yield Change(file, entry, "regions", text, signed)
+            yield Change(file, entry, "regions", text, " ".join(signed))
     prices = {
-        each.type: {price.region: price for price in each.prices}
-        for each in before.instances.instances
+        (instance.type, price.region): price
+        for instance in before.instances.instances
+        for price in instance.prices
     }
     for instance in after.instances.instances:
         for price in instance.prices:
-            listed = prices[instance.type].get(price.region)
-            if listed != price:
-                texts = [
-                    f"{format_unit_price(each.usd_per_hour)} ({each.date.isoformat()})"
-                    if each
-                    else None
-                    for each in (listed, price)
-                ]
-                same = listed is not None and listed.usd_per_hour == price.usd_per_hour
-                yield Change(
-                    "instances.yaml", instance.type, f"price in {price.region}",
-                    texts[0], texts[1] or "", same,
-                )  # fmt: skip
+            listed = prices.get((instance.type, price.region))
+            if listed == price:
+                continue
+            same = listed is not None and listed.usd_per_hour == price.usd_per_hour
+            key, then = f"price in {price.region}", _price_text(listed) if listed else None
+            yield Change("instances.yaml", instance.type, key, then, _price_text(price), same)
+
+
+def _price_text(price: Price) -> str:
+    return f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"

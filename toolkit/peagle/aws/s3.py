@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from boto3.s3.transfer import ProgressCallbackInvoker
 from s3transfer.exceptions import S3CopyFailedError
@@ -26,7 +26,6 @@ from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
 from peagle.errors import CheckpointError, CloudError, Refused
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import HEX_32
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
@@ -90,22 +89,15 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     except Missing:
         return False
     except AccessDenied as denied:
-        raise Refused(
-            f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            fix,
-            BUCKET_DENIED,
-        ) from denied
+        message = f"the bucket {bucket} belongs to another account, or may not be listed"
+        raise Refused(message, fix, BUCKET_DENIED) from denied
     except CloudError as error:
         if error.code not in OTHER_REGION_CODES:
             raise
-        region = ""
+        region = "another region"
     if region != aws.region:
-        raise Refused(
-            f"the bucket {bucket} is in {region or 'another region'}, not in {aws.region}",
-            f"{fix}, or add --region {region}".rstrip() + ": SageMaker reads weights in its own "
-            "region only",
-            code="bucket-region",
-        )
+        message = f"the bucket {bucket} is in {region}, and SageMaker reads weights in its own only"
+        raise Refused(message, f"{fix}, or add --region {region}", "bucket-region")
     return True
 
 
@@ -186,13 +178,8 @@ def _is_uploaded(
         head = aws.call("s3", "head_object", Bucket=bucket, Key=key)
     except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
-    if kms_key:
-        # S3 does not say which alias a key has.
-        is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
-        if not head.get("ServerSideEncryption", "").startswith("aws:kms"):
-            return False
-        if not is_key and "alias/" not in kms_key:
-            return False
+    if kms_key and not head.get("ServerSideEncryption", "").startswith("aws:kms"):
+        return False
     same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
     return bool(same_bytes and head["ContentLength"] == file.size)
 
@@ -231,9 +218,6 @@ def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
     """Add the rule, or replace the one with its id."""
     present, more = _lifecycle(aws, bucket)
     others = [other for other in present if other.get("ID") != rule["ID"]]
-    if any("Prefix" in other for other in others):
-        # S3 takes no rules of its earlier and its present form together.
-        rule = {key: value for key, value in rule.items() if key != "Filter"} | rule["Filter"]
     _write_lifecycle(aws, bucket, present, [*others, dict(rule)], more)
 
 
@@ -275,7 +259,6 @@ def _write_lifecycle(
 
 _MAX_FILES = 5_000
 
-
 OTHER_REGION_CODES = (
     "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
     "PermanentRedirect",
@@ -293,7 +276,6 @@ class S3Source:
         prefix = s3_prefix(uri)
         self._aws = aws
         self._bucket, self._prefix = prefix.bucket, prefix.key
-        self._listing: dict[str, dict[str, Any]] = {}
 
     @property
     def location(self) -> str:
@@ -315,15 +297,12 @@ class S3Source:
             message = f"{self.location} holds more than {_MAX_FILES:,} objects"
             raise CheckpointError(message, _CHECK_URI, code="too-many-files")
         # The folder itself can be an object, too.
-        self._listing = {entry["Key"].removeprefix(self._prefix): entry for entry in entries}
-        self._listing.pop("", None)
-        if not self._listing:
-            raise CheckpointError(
-                f"there are no objects directly below {self.location}/",
-                _CHECK_URI,
-                code="no-objects",
-            )
-        return {name: entry["Size"] for name, entry in self._listing.items()}
+        sizes = {entry["Key"].removeprefix(self._prefix): entry["Size"] for entry in entries}
+        sizes.pop("", None)
+        if not sizes:
+            message = f"there are no objects directly below {self.location}/"
+            raise CheckpointError(message, _CHECK_URI, code="no-objects")
+        return sizes
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A byte range of an object."""
@@ -332,22 +311,13 @@ class S3Source:
             response = self._aws.call(
                 "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
             )
-        with closing(response["Body"]) as body:
-            if start and not str(response.get("ContentRange", "")).startswith(f"bytes {start}-"):
-                raise CheckpointError(
-                    f"{self.location}/{name}: the server ignores byte ranges, and complete files "
-                    "are not downloaded",
-                    "copy the model to this machine",
-                    code="no-byte-ranges",
-                )
-            with translated("s3", self._aws.region):
-                content: bytes = body.read(length)
+        with closing(response["Body"]) as body, translated("s3", self._aws.region):
+            content: bytes = body.read(length)
         return content
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """The MD5 of an object that was uploaded in one part without KMS encryption."""
-        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
-        return {"md5": tag} if HEX_32.fullmatch(tag) else {}
+        """None: ETags are digests of some objects only."""
+        return {}
 
     @contextmanager
     def _explained(self, resource: str) -> Iterator[None]:
@@ -364,14 +334,10 @@ class S3Source:
             ) from error
         except Missing as error:
             if error.code == "NoSuchBucket":
-                raise CheckpointError(
-                    f"there is no bucket {self._bucket}", _CHECK_URI, code="no-bucket"
-                ) from error
-            raise CheckpointError(
-                f"s3://{resource} is gone",
-                "another client deleted it; run the command again",
-                code="source-changed",
-            ) from error
+                message = f"there is no bucket {self._bucket}"
+                raise CheckpointError(message, _CHECK_URI, code="no-bucket") from error
+            message, fix = f"s3://{resource} is gone", "run the command again"
+            raise CheckpointError(message, fix, code="source-changed") from error
         except CloudError as error:
             if error.code not in OTHER_REGION_CODES:
                 raise
@@ -397,12 +363,6 @@ PARTS_AT_ONCE = 8
 """boto3 keeps ten connections."""
 
 _OTHER_ETAG = "PreconditionFailed"
-
-
-class Readable(Protocol):
-    """A stream that is read once, from its beginning to its end."""
-
-    def read(self, size: int = -1) -> bytes: ...
 
 
 class Transfers:
@@ -435,7 +395,7 @@ class Transfers:
 
     def upload(
         self,
-        stream: Readable,
+        stream: Any,
         size: int,
         place: S3Uri,
         metadata: Mapping[str, str],

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from peagle.bench.result import (
     BenchedServer,
@@ -29,7 +29,6 @@ from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, price_of
-from peagle.render.plan_file import first_problem
 from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
@@ -47,43 +46,27 @@ _METHOD = (
 )
 
 
-def _not_evidence(message: str, fix: str = "measure again") -> UserError:
-    return UserError(message, fix, "not-evidence")
-
-
 def evidence_document(result: BenchResult) -> dict[str, Any]:
     """The result as a file of evidence: speeds as planning reads them, and raw repetitions, without
     rows that failed and without prompts. Raises UserError for a result that says nothing of a pair,
     and if no row is left."""
     server, host = result.server, result.host
     if server.pair is None or server.vllm is None or server.where == SANDBOX:
-        raise _not_evidence(
+        raise UserError(
             f"{server.name} gives no evidence: the sandbox has no GPU, or pair or vLLM is unknown",
             "measure a pair of the catalogue on this machine, or a deployment on AWS",
+            "not-evidence",
         )
     rows: list[tuple[BenchRow, tuple[int, int]]] = []
-    sizes: dict[tuple[int, int], str] = {}
-    for workload, of_workload in result.by_workload().items():
-        complete = [row for row in of_workload if row.is_complete]
-        if not complete:
-            continue
-        # Planning compares rows of one size: all of a workload have their mean.
-        prompt = max(1, round(fmean(row.prompt_tokens for row in complete)))
-        answer = max(1, round(fmean(row.output_tokens for row in complete)))
-        if other := sizes.get((prompt, answer)):
-            raise _not_evidence(
-                f"{other} and {workload.name} have requests of the same size ({prompt:,} and "
-                f"{answer:,} tokens), which evidence cannot tell apart",
-                "save them one at a time",
-            )
-        sizes[prompt, answer] = workload.name
-        rows += [(row, (prompt, answer)) for row in complete]
+    for of_workload in result.by_workload().values():
+        if complete := [row for row in of_workload if row.is_complete]:
+            # Planning compares rows of one size: all of a workload have their mean.
+            prompt = max(1, round(fmean(row.prompt_tokens for row in complete)))
+            answer = max(1, round(fmean(row.output_tokens for row in complete)))
+            rows += [(row, (prompt, answer)) for row in complete]
     if not rows:
-        raise _not_evidence("no load was measured without errors, so there is nothing to save")
-    try:
-        speeds = [_speed(row, size).model_dump() for row, size in rows]
-    except ValidationError as error:
-        raise _not_evidence(f"impossible numbers: {first_problem(error, Speed)}") from error
+        message = "no load was measured without errors, so there is nothing to save"
+        raise UserError(message, "measure again", "not-evidence")
     return {
         "pair": server.pair.partition("+")[0],
         "date": result.started[:10],
@@ -105,13 +88,13 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "instance_type": server.instance_type,
         "usd_per_hour": result.usd_per_hour,
         "price_source": result.price_source,
-        "speeds": speeds,
+        "speeds": [_speed(row, size).model_dump() for row, size in rows],
         "raw": [_raw(row, *size) for row, size in rows],
     }
 
 
 def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
-    """The fastest repetition. Raises ValidationError for impossible numbers."""
+    """The fastest repetition."""
     best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
     return Speed(
         drafter=row.setting.drafter,
@@ -182,8 +165,9 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
     content = (",\n".join(parts) + "\n}\n").encode()
     try:
         read_run(Path("result"), content)
-    except BadFile as bad:
-        raise _not_evidence(f"the result cannot be evidence: {bad.problem.text}") from bad
+    except BadFile as bad:  # such as two workloads of the same size
+        message = f"the result cannot be evidence: {bad.problem.text}"
+        raise UserError(message, bad.problem.fix, "not-evidence") from bad
     gpus = document["tensor_parallel_size"]
     words = (
         "speed", document["pair"].rpartition("/")[2], document["gpu"],
@@ -193,18 +177,12 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
     stem = "-".join(word for word in words if word).lower()
     stem = "".join(c if c.isalnum() or c in ".-" else "-" for c in stem)
     (folder / "evidence").mkdir(parents=True, exist_ok=True)
-    for number in count(1):
-        path = folder / "evidence" / f"{stem}{f'-{number}' if number > 1 else ''}.json"
-        if not path.exists():
-            write_file(path, content)
-        elif _rows_in(path.read_bytes()) != _rows_in(content):
-            continue
-        break
+    paths = (folder / "evidence" / f"{stem}{f'-{n}' if n > 1 else ''}.json" for n in count(1))
+    rows = content.partition(b'"speeds": [')[2]
+    path = next(p for p in paths if not p.exists() or p.read_bytes().endswith(rows))
+    if not path.exists():
+        write_file(path, content)
     return path
-
-
-def _rows_in(content: bytes) -> bytes:
-    return content.partition(b'"speeds": [')[2]
 
 
 CONFIDENCE = "the 95 % confidence interval of the repetitions"
@@ -229,10 +207,8 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
             return _of_evidence(run, document), SLOWEST_AND_FASTEST
         result = _RESULT.validate_json(json.dumps(document))
         for row in result.rows:
-            if row.incomplete and not row.tokens_per_second.value:
-                continue  # a load that ended at once
-            speed = _speed(row, (1, 1))
-            Speed.model_validate({**dict(speed), "low": row.tokens_per_second.value})
+            if not row.incomplete:
+                _speed(row, (1, 1))  # impossible numbers
         return result, CONFIDENCE
     except BadFile as bad:
         raise UserError(bad.problem.text, bad.problem.fix, "damaged-result") from bad

@@ -10,10 +10,9 @@ other, so that both fit on one GPU.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from peagle.bench.result import (
     NO_SPECULATION,
     BenchSetting,
     Progress,
-    incomplete_reason,
     silent,
     utc_now,
 )
@@ -31,15 +29,7 @@ from peagle.bench.targets import BenchTarget, OpenAiServer, PromptRefused, Refus
 from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
-from peagle.errors import (
-    EngineError,
-    NotProved,
-    PeagleError,
-    Unsupported,
-    UserError,
-    count_of,
-    parsing,
-)
+from peagle.errors import EngineError, NotProved, Unsupported, UserError, count_of, parsing
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
 from peagle.speed.models import WORKLOADS
@@ -49,10 +39,6 @@ LARGEST_GAP = 0.01
 
 _BEST = 5
 """How many log probabilities the target returns for each token."""
-
-
-_AGAINST_SPECULATES = "against-speculates"
-"""The server to compare with speculates, so its answers are not the target's alone."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +64,10 @@ def transcripts(
     max_tokens: int,
     is_target: bool,
     progress: Progress = silent,
-) -> Iterator[Transcript | RefusedPrompt]:
+) -> Answers:
     """The greedy answer to each prompt, or that it was refused; with log probabilities if
     ``is_target``. Raises as ``check_lossless`` does."""
+    answers: Answers = []
     for done, prompt in enumerate(prompts.prompts):
         progress(name, done, len(prompts.prompts))
         body = prompt.body(chat=server.chat, max_tokens=max_tokens) | {"return_token_ids": True}
@@ -89,12 +76,10 @@ def transcripts(
             logprobs = in_chats if "messages" in body else {"logprobs": _BEST}
             body |= {**logprobs, "return_tokens_as_token_ids": True}
         try:
-            answer = server.ask(body)
+            answers.append(read_transcript(server.ask(body), prompt.line, is_target))
         except PromptRefused as error:
-            yield RefusedPrompt(prompt.line, error.message)
-        else:
-            yield read_transcript(answer, prompt.line, is_target)
-    progress(name, len(prompts.prompts), len(prompts.prompts))
+            answers.append(RefusedPrompt(prompt.line, error.message))
+    return answers
 
 
 def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Transcript:
@@ -125,8 +110,6 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
                 }
                 for by_name in positions
             )
-            if len(best) != len(tokens):
-                raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
         return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
 
 
@@ -150,8 +133,8 @@ class TokenDifference:
 @dataclass(frozen=True)
 class LosslessResult:
     """The comparison of ``prompts`` answers. ``tokens`` are those compared, up to the first
-    difference of each answer. ``incomplete`` is the message of the error that ended it early.
-    ``passed``: answers were compared, and rounding explains each difference."""
+    difference of each answer. ``passed``: answers were compared, and rounding explains each
+    difference."""
 
     server: str
     against: str
@@ -163,10 +146,9 @@ class LosslessResult:
     tokens: int
     differences: tuple[TokenDifference, ...]
     refused: tuple[RefusedPrompt, ...]
-    largest_gap: float
-    incomplete: str
-    format: int
     passed: bool
+    largest_gap: float = LARGEST_GAP
+    format: int = 1
 
     @property
     def unexplained(self) -> tuple[TokenDifference, ...]:
@@ -174,8 +156,8 @@ class LosslessResult:
         return tuple(difference for difference in self.differences if not difference.explained)
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds."""
-        return asdict(self)
+        """What ``--json`` prints."""
+        return {**asdict(self), "incomplete": ""}
 
 
 def check_lossless(
@@ -183,64 +165,48 @@ def check_lossless(
     against: AbstractContextManager[BenchTarget],
     prompts: PromptSet,
     max_tokens: int,
-    *,
-    keep: Callable[[LosslessResult], object] = lambda result: None,
     progress: Progress = silent,
 ) -> LosslessResult:
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
     first has answered. A comparison that does not pass is returned too: see ``require_lossless``.
 
-    An error or an interrupt ends it; then ``keep`` receives the comparison until then, if any,
-    before it is raised again. Raises NotProved where ``target`` drafts nothing, UserError where
-    ``against`` does, Unsupported for a server that returns no tokens, and what the servers raise.
+    Raises NotProved where ``target`` drafts nothing, UserError where ``against`` does, Unsupported
+    for a server that returns no tokens, and what the servers raise.
     """
+    name, started = target.facts.name, utc_now()
     if target.runs_alone:
-        raise no_speculation(target.facts.name)
-    started = utc_now()
-    ours: Answers = []
-    theirs: Answers = []
-    name, drafts = target.facts.name, None
+        raise no_speculation(name)
 
-    def collect(server: BenchTarget, answers: Answers, is_target: bool) -> int | None:
-        """Ask for all answers; how many drafts were made, ``None`` where that is unknown."""
+    def collect(server: BenchTarget, is_target: bool) -> tuple[Answers, int | None]:
+        """All answers; and how many drafts were made, ``None`` where that is unknown."""
         before, shown = server.read_counters(), server.facts.name
-        for answer in transcripts(prompts, server.server, shown, max_tokens, is_target, progress):
-            answers.append(answer)
+        answers = transcripts(prompts, server.server, shown, max_tokens, is_target, progress)
         after = server.read_counters()
-        return after.since(before).drafts if before and after else None
+        return answers, after.since(before).drafts if before and after else None
 
-    try:
-        if collect(target, ours, False) == 0:
-            raise no_speculation(name)
-        with against as alone:
-            compared = partial(
-                compare_transcripts, prompts, ours, theirs, server=name, against=alone.facts.name,
-                started=started, max_tokens=max_tokens,
-            )  # fmt: skip
-            drafts = collect(alone, theirs, True)
-    except (PeagleError, KeyboardInterrupt) as error:
-        if theirs:
-            keep(compared(ended=incomplete_reason(error)))
-        raise
+    ours, drafts = collect(target, False)
+    if drafts == 0:
+        raise no_speculation(name)
+    with against as alone:
+        theirs, drafts = collect(alone, True)
     if drafts:
         fix = "compare with a server of the same target without speculation"
-        raise UserError(f"{alone.facts.name} speculates, too", fix, _AGAINST_SPECULATES)
-    return compared()
+        raise UserError(f"{alone.facts.name} speculates, too", fix, "wrong-against")
+    against_name = alone.facts.name
+    return compare_transcripts(prompts, ours, theirs, name, against_name, started, max_tokens)
 
 
 def compare_transcripts(
     prompts: PromptSet,
     with_speculation: Sequence[Transcript | RefusedPrompt],
     alone: Sequence[Transcript | RefusedPrompt],
-    *,
     server: str,
     against: str,
     started: str,
     max_tokens: int,
-    ended: str = "",
 ) -> LosslessResult:
-    """The comparison of what both servers answered; of the first prompts only, if either ended
-    early. Raises UserError for servers that read a prompt as different tokens."""
+    """The comparison of what both servers answered. Raises UserError for servers that read a prompt
+    as different tokens."""
     domains = {prompt.line: prompt.domain for prompt in prompts.prompts}
     refused: list[RefusedPrompt] = []
     differences: list[TokenDifference] = []
@@ -256,7 +222,7 @@ def compare_transcripts(
                     f"{prompts.file}, line {target.line}: the two servers read the prompt as "
                     "different tokens",
                     "compare the same target, with the same tokenizer and chat template",
-                    "not-the-same-target",
+                    "wrong-against",
                 )
             compared += 1
             difference = first_difference(other, target, domains[target.line])
@@ -273,9 +239,6 @@ def compare_transcripts(
         tokens=tokens,
         differences=tuple(differences),
         refused=tuple(refused),
-        largest_gap=LARGEST_GAP,
-        incomplete=ended,
-        format=1,
         passed=compared > 0 and all(difference.explained for difference in differences),
     )
 
@@ -335,24 +298,27 @@ def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
 
 
 class SweepLossless:
-    """Collects the answers of each setting to ``prompts`` while its engine runs, except with an
-    imposed acceptance, whose answers are not the target's."""
+    """Collects the answers of each setting while its engine runs, except with an imposed
+    acceptance, whose answers are not the target's. The prompts are those of the first workload that
+    is a file, else the catalogue's of ``pair``."""
 
-    def __init__(self, prompts: PromptSet, progress: Progress = silent) -> None:
-        self.prompts, self._progress = prompts, progress
-        self._started = utc_now()
+    def __init__(
+        self, catalog: Catalog, pair: str, workloads: Sequence[str], progress: Progress = silent
+    ) -> None:
+        """Raises UserError for a file without prompts."""
+        file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
+        self.prompts = read_prompts(file.expanduser()) if file else prompts_of_pair(catalog, pair)
+        self._progress, self._started = progress, utc_now()
         self._answers: dict[BenchSetting, Answers] = {}
 
     def ask(self, setting: BenchSetting, target: BenchTarget) -> None:
         """Ask the engine of this setting, which has just started. Raises what the server raises,
         and Unsupported where it returns no tokens."""
-        if setting.imposed_rates or setting in self._answers:
-            return
-        is_alone = not setting.k
-        answers = transcripts(
-            self.prompts, target.server, setting.text, DEFAULT_MAX_TOKENS, is_alone, self._progress
-        )
-        self._answers[NO_SPECULATION if is_alone else setting] = list(answers)
+        if not setting.imposed_rates and setting not in self._answers:
+            self._answers[setting] = transcripts(
+                self.prompts, target.server, setting.text, DEFAULT_MAX_TOKENS, not setting.k,
+                self._progress,
+            )  # fmt: skip
 
     def complete(
         self,
@@ -370,23 +336,11 @@ class SweepLossless:
     @property
     def results(self) -> tuple[LosslessResult, ...]:
         """The comparison of each setting with the target alone."""
-        alone = self._answers.get(NO_SPECULATION, [])
-        compared = partial(
-            compare_transcripts, self.prompts, alone=alone, against=NO_SPECULATION.text,
-            started=self._started, max_tokens=DEFAULT_MAX_TOKENS,
-        )  # fmt: skip
+        alone, more = self._answers.get(NO_SPECULATION, []), (self._started, DEFAULT_MAX_TOKENS)
         return tuple(
-            compared(answers, server=setting.text)
+            compare_transcripts(
+                self.prompts, answers, alone, setting.text, NO_SPECULATION.text, *more
+            )
             for setting, answers in self._answers.items()
             if setting.k
         )
-
-
-def sweep_lossless(
-    catalog: Catalog, pair: str, workloads: Sequence[str], progress: Progress = silent
-) -> SweepLossless:
-    """The check with the prompts of the first workload that is a file, else the catalogue's of
-    ``pair``, a plan's. Raises UserError for a file without prompts."""
-    file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
-    prompts = read_prompts(file.expanduser()) if file else prompts_of_pair(catalog, pair)
-    return SweepLossless(prompts, progress)

@@ -15,10 +15,8 @@ from peagle.bench.evidence import CONFIDENCE
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.decision import crossover_text, speculation_crossovers
-from peagle.speed.models import Performance
-from peagle.speed.slo import Slo
-from peagle.speed.verdict import Setting, VerdictCrossover
+from peagle.speed.models import Performance, Slo
+from peagle.speed.verdict import Setting, VerdictCrossover, crossover_text, speculation_crossovers
 from peagle.text import format_usd, shortened
 
 if TYPE_CHECKING:
@@ -185,9 +183,6 @@ def require_gates(result: BenchResult, gates: BenchGates) -> None:
         )
 
 
-MOST_ROWS, MOST_PLOTS = 1_000, 8
-"""Rows of a table, and workloads with plots."""
-
 _MARKERS = "os^Dv*PX"
 _TIMES = {"TTFT": "ttft", "ITL per output": "itl", "ITL per token": "tpot"}
 _STATISTICS = ("mean", "p50", "p90", "p99")
@@ -219,22 +214,18 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
         return "-" if value is None else format_usd(value, digits)
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {
-        "cut": lambda text: shortened(str(text), 2_000, "…"),
-        "number": number,
-        "usd": usd,
-    }
+    environment.filters |= {"number": number, "usd": usd}
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     every = settings(result.rows)
     workloads = []
-    for place, (workload, rows) in enumerate(result.by_workload().items()):
+    for workload, rows in result.by_workload().items():
         measured = [row for row in rows if row.tokens_per_second.value > 0]
         workloads.append(
             {
                 "workload": workload,
                 "summary": f"{workload.name}: {summary_of(rows, result.usd_per_hour, slo)}",
-                "plot": _plot(measured, every, slo) if place < MOST_PLOTS and measured else "",
-                "winners": winners(rows)[:MOST_ROWS],
+                "plot": _plot(measured, every, slo) if measured else "",
+                "winners": winners(rows),
             }
         )
     drafting = [row for row in reversed(result.rows) if row.acceptance and row.setting.k]
@@ -248,8 +239,6 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
         times=_TIMES,
         statistics=_STATISTICS,
         time_headings=[f"{name} {what}" for name in _TIMES for what in _STATISTICS],
-        rows=result.rows[:MOST_ROWS],
-        left_out=len(result.rows) - MOST_ROWS,
         imposed=any(row.is_imposed for row in result.rows),
         intervals=intervals,
         command=shlex.join(result.command),

@@ -9,20 +9,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from peagle.aws.client import Aws
-from peagle.bench import aiperf
+from peagle.bench import load as sending
 from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
+from peagle.bench.load import Measure, measure_of, new_result, with_saturation
 from peagle.bench.lossless import SweepLossless
-from peagle.bench.measure import Measure, measure_of, new_result, with_saturation
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import target_of_endpoint, target_of_engine
-from peagle.bench.workloads import make_loads
 from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import Observer
@@ -48,38 +47,17 @@ PlanOf = Callable[[BenchSetting], Plan]
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """The options of a sweep; ``settings`` is ``k=none,1,3``, ``loads`` are numbers of concurrent
-    requests. ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed.
-    ``again``: measure again what the file has. ``command`` is how it was asked for."""
+    """What a sweep measures: each of the ``ks``, of which 0 is no speculation, with each load.
+    ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed. ``again``:
+    measure again what the file has. ``command`` is how it was asked for."""
 
-    settings: str
-    loads: tuple[int, ...]
-    workloads: tuple[str, ...] = ("short-prompt",)
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    repetitions: int = 3
-    requests: int | None = None
+    ks: tuple[int, ...]
+    loads: tuple[BenchLoad, ...]
     acceptance: Path | None = None
     domain: str | None = None
     again: bool = False
     usd_per_hour: float | None = None
     command: tuple[str, ...] = ()
-
-    @property
-    def ks(self) -> tuple[int, ...]:
-        """The K of each setting; 0 is no speculation. Raises UserError."""
-        name, _, values = self.settings.partition("=")
-        ks = []
-        for word in map(str.strip, values.split(",")):
-            is_k = re.fullmatch("[0-9]{1,3}", word) and 1 <= int(word) <= LARGEST_K
-            if name.strip() != "k" or not (is_k or word == "none"):
-                raise UserError(
-                    f"--sweep {self.settings[:80]}: {word[:40]!r} is not a value of k",
-                    f"write k=none,1,3 with K from 1 to {LARGEST_K}",
-                    "invalid-sweep",
-                )
-            ks.append(0 if word == "none" else int(word))
-        return tuple(dict.fromkeys(ks))
 
     def refuse_imposed(self) -> None:
         """Raise UserError if it imposes an acceptance: vLLM's sampler for CPUs cannot."""
@@ -91,40 +69,40 @@ class SweepRequest:
             )
 
 
+def parse_ks(text: str) -> tuple[int, ...]:
+    """The K of each setting in ``k=none,1,3``; 0 is no speculation. Raises UserError."""
+    name, _, values = text.partition("=")
+    ks = []
+    for word in map(str.strip, values.split(",")):
+        is_k = re.fullmatch("[0-9]{1,3}", word) and 1 <= int(word) <= LARGEST_K
+        if name.strip() != "k" or not (is_k or word == "none"):
+            raise UserError(
+                f"--sweep {text[:80]}: {word[:40]!r} is not a value of k",
+                f"write k=none,1,3 with K from 1 to {LARGEST_K}",
+                "invalid-sweep",
+            )
+        ks.append(0 if word == "none" else int(word))
+    return tuple(dict.fromkeys(ks))
+
+
 class BudgetExceeded(UserError, code="budget-too-small"):
     """The next row would cost more than the user allows."""
 
 
 @dataclass
 class Budget:
-    """What a sweep may cost: ``usd`` in all, of which ``before`` were spent by earlier runs, at
-    ``usd_per_hour`` from its start. While an update of an endpoint runs, the instances of both
-    revisions cost: ``start_factor`` 2. A start of ``end_seconds`` must remain possible."""
+    """What a sweep may cost: ``usd`` in all, of which ``spent`` includes earlier runs. While an
+    update of an endpoint runs, the instances of both revisions cost. A start of ``end_seconds``
+    must remain possible."""
 
-    usd: float | None
-    usd_per_hour: float | None
-    start_factor: float = 1.0
-    clock: Callable[[], float] = time.monotonic
-    before: float = 0.0
+    usd: float | None = None
+    usd_per_hour: float = 0.0
+    spent: float = 0.0
     end_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._begun, self._more = self.clock(), 0.0
-
-    @property
-    def spent(self) -> float:
-        """USD since the start, and of earlier runs."""
-        seconds = self.clock() - self._begun + self._more
-        return self.before + seconds / 3600 * (self.usd_per_hour or 0.0)
 
     def cost(self, start_seconds: float, row_seconds: float) -> float:
         """USD of a start and of rows."""
-        seconds = self.start_factor * start_seconds + row_seconds
-        return seconds / 3600 * (self.usd_per_hour or 0.0)
-
-    def started(self, seconds: float) -> None:
-        """A start took so long."""
-        self._more += (self.start_factor - 1) * seconds
+        return (2 * start_seconds + row_seconds) / 3600 * self.usd_per_hour
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
         """Raise BudgetExceeded unless a start and a row of these lengths are within the limit."""
@@ -197,7 +175,7 @@ class Sweep:
         """Measure what ``file`` does not hold, and return all rows of this sweep; whatever ends it
         early, ``file`` has every finished row. ``start_seconds`` is of a start before one is
         measured. Raises EngineError for a load that ends early, and BudgetExceeded."""
-        budget = budget or Budget(None, None)
+        budget = budget or Budget()
         measured = _measured(file.result.rows)
         waiting = self.missing(file.result.rows)
 
@@ -215,17 +193,24 @@ class Sweep:
             row_seconds = _seconds_of(loads[:1], measured)
             budget.require(start_seconds, row_seconds, f"{setting.text} with {loads[0].text}")
             show(setting, loads[0])
-            begun = clock()
-            with opened(setting) as measure:
-                start_seconds = clock() - begun
-                budget.started(start_seconds)
+            with ExitStack() as engine:
+                begun = clock()
+                try:
+                    measure = engine.enter_context(opened(setting))
+                finally:
+                    start_seconds = clock() - begun
+                    budget.spent += budget.cost(start_seconds, 0.0)
                 while loads:
                     load, what = loads[0], f"{setting.text} with {loads[0].text}"
                     budget.require(0.0, _seconds_of([load], measured), what)
                     show(setting, load)
                     begun = clock()
-                    row = measure(load, partial(show, setting, load))
-                    measured[load.text] = (clock() - begun, _slow_seconds(load))
+                    try:
+                        row = measure(load, partial(show, setting, load))
+                    finally:
+                        seconds = clock() - begun
+                        budget.spent += budget.cost(0.0, seconds)
+                    measured[load.text] = (seconds, _slow_seconds(load))
                     file.add(replace(row, setting=setting), budget.spent)
                     if row.incomplete:
                         raise EngineError(f"{what}: {row.incomplete}", code="load-failed")
@@ -327,19 +312,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
-    loads = (
-        load
-        for name in dict.fromkeys(request.workloads)
-        for load in make_loads(
-            name,
-            request.loads,
-            request.repetitions,
-            request.requests,
-            request.prompt_tokens,
-            request.output_tokens,
-        )
-    )
-    return Sweep(tuple(settings), tuple(loads)), imposing
+    return Sweep(tuple(settings), request.loads), imposing
 
 
 def sweep_on_this_machine(
@@ -357,17 +330,15 @@ def sweep_on_this_machine(
     answers are collected, too. Raises what starting and measuring an engine raises."""
     if not options.gpus:
         request.refuse_imposed()
-    sender = aiperf.find_sender()
+    sender = sending.find_sender()
     sweep, plan_of = make_sweep(request, plan_of)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    if options.gpus:
-        try:
+    with suppress(UnknownDevice):
+        if options.gpus:
             names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
             known = (instance.gpu for instance in catalog.instances.instances)
             gpu, count = catalog_name(names[0], known), len(names)
-        except UnknownDevice:
-            pass
     server = BenchedServer(
         name=largest.name,
         where="local",
@@ -379,9 +350,8 @@ def sweep_on_this_machine(
         gpu_count=count,
         tensor_parallel_size=largest.fit.tensor_parallel_size if options.gpus else 1,
     )
-    fresh = new_result(server, sender, request.command)
-    if request.usd_per_hour:
-        fresh = replace(fresh, usd_per_hour=request.usd_per_hour, price_source="given")
+    price = request.usd_per_hour
+    fresh = new_result(server, sender, request.command, price, "given" if price else None)
 
     @contextmanager
     def opened(setting: BenchSetting) -> Iterator[Measure]:
@@ -394,9 +364,7 @@ def sweep_on_this_machine(
                 stop_local(plan.name, now=True)  # of a sweep that was killed
             engine = start_local(plan, progress=say, options=options)
             try:
-                target = replace(
-                    target_of_engine(engine), setting=setting, usd_per_hour=request.usd_per_hour
-                )
+                target = replace(target_of_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
                     lossless.ask(setting, target)
                 yield measure_of(target, sender)
@@ -458,7 +426,7 @@ class EndpointSweep:
         if in_sandbox:
             request.refuse_imposed()
         self.aws, self.record, self._catalog, self._observe = aws, record, catalog, observe
-        self._sender = aiperf.find_sender()
+        self._sender = sending.find_sender()
         self._kept = home() / "bench" / record.scope / record.region / f"{record.name}.json"
         before = read_plan(self._kept) if self._kept.exists() else record.current.plan
         if before is None or before.speculation is None:
@@ -469,8 +437,9 @@ class EndpointSweep:
         self.before = before
         self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
         target = target_of_endpoint(aws, record.name, record, catalog)
-        fresh = new_result(replace(target.facts, pair=before.pair), self._sender, request.command)
-        fresh = replace(fresh, usd_per_hour=target.usd_per_hour, price_source=target.price_source)
+        server = replace(target.facts, pair=before.pair)
+        price = (target.usd_per_hour, target.price_source)
+        fresh = new_result(server, self._sender, request.command, *price)
         self.file = ResultFile.continued(path, fresh, request.again)
         self.start_seconds = SANDBOX_START_SECONDS if in_sandbox else START_SECONDS
         starts, rows = self.sweep.seconds(self.file.result.rows, self.start_seconds)
@@ -480,7 +449,7 @@ class EndpointSweep:
         self.spent = self.file.result.spent_usd or 0.0
         self.usd = self.default_limit = None
         if self.usd_per_hour is not None:
-            self.usd = Budget(None, self.usd_per_hour, start_factor=2.0).cost(starts, rows)
+            self.usd = Budget(None, self.usd_per_hour).cost(starts, rows)
             # Half as much again as shown.
             self.default_limit = None if in_sandbox else self.spent + 1.5 * self.usd
 
@@ -501,13 +470,8 @@ class EndpointSweep:
                 "omit --max-cost",
                 "price-unknown",
             )
-        budget = Budget(
-            self.default_limit if max_cost is None else max_cost,
-            self.usd_per_hour,
-            start_factor=2.0,
-            before=self.spent,
-            end_seconds=self.start_seconds,
-        )
+        limit = self.default_limit if max_cost is None else max_cost
+        budget = Budget(limit, self.usd_per_hour or 0.0, self.spent, self.start_seconds)
         try:
             result = self.sweep.run(self.file, self.opened, observe, budget, self.start_seconds)
             self._restore(budget)
@@ -515,8 +479,7 @@ class EndpointSweep:
             self._restore(budget)
             raise
         finally:
-            if budget.spent:
-                self.file.add(None, budget.spent)
+            self.file.add(None, budget.spent)
         return replace(result, spent_usd=self.file.result.spent_usd)
 
     @contextmanager
@@ -536,7 +499,7 @@ class EndpointSweep:
             begun = time.monotonic()
             self._deploy(self.before)
             self._kept.unlink()
-            budget.started(time.monotonic() - begun)
+            budget.spent += budget.cost(time.monotonic() - begun, 0.0)
 
     def _deploy(self, plan: Plan) -> None:
         prepared = preflight(self.aws, plan, self._catalog.instances)

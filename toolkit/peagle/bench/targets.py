@@ -16,7 +16,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -30,7 +30,6 @@ from peagle.bench.result import (
     NO_SPECULATION,
     BenchedServer,
     BenchSetting,
-    BenchWorkload,
     CounterSource,
 )
 from peagle.bench.workloads import Prompt, random_prompt
@@ -41,7 +40,7 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
 from peagle.engine import local
 from peagle.engine.local import StepProgress, start_local, stop_local
-from peagle.engine.state import LocalEngine, local_engine_names, read_local_engine
+from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, count_of, parsing
 from peagle.parallel import run_parallel
 from peagle.planning import Options, make_plan
@@ -53,7 +52,6 @@ from peagle.protocol import (
     parse_response,
     request_body,
 )
-from peagle.store import SANDBOX
 from peagle.text import json_object, sanitize
 from peagle.vllm.defaults import inferred_method, method_id
 from peagle_serve.contract import SPECULATION
@@ -115,13 +113,12 @@ class OpenAiServer:
         if status in (400, 413, 422):
             why = message.partition(" Please reduce ")[0].rstrip(".")
             return PromptRefused(why, "shorten the prompt or lower max_tokens")
-        if status in (401, 403):
-            return UserError(f"{self.base_url} rejects the key ({status}): {message}",
-                             f"set {KEY_VARIABLE}", "unauthorized")  # fmt: skip
-        if status == http.HTTPStatus.NOT_FOUND:
-            return UserError(f"{self.base_url}/{route} does not exist: {message}",
-                             "give the URL up to /v1 and the name of a served model",
-                             "no-such-route")  # fmt: skip
+        if status in (401, 403, 404):
+            return UserError(
+                f"{self.base_url}/{route} answers {status}: {message}",
+                f"check the URL, which ends in /v1, the model, and the key in {KEY_VARIABLE}",
+                "server-refuses",
+            )
         return EngineFailed(f"{self.base_url} failed ({status}): {message}", self.fix)
 
     @property
@@ -183,7 +180,6 @@ _FEW_WORDS, _MANY_WORDS = 8, 100
 _OWN_FORMAT = ("gpt-oss",)
 """In names of models whose chats have a format of their own in vLLM (Harmony), which forbids tokens
 after the end: ``ignore_eos`` would be accepted, and the stream end with an error."""
-_WAITING = "vllm:num_requests_waiting"
 
 
 class NoStreaming(UserError, code="no-streaming"):
@@ -193,32 +189,15 @@ class NoStreaming(UserError, code="no-streaming"):
 @dataclass(frozen=True)
 class Probe:
     """What a server does: the tokens that it counts for its template (``overhead``) and for a word,
-    whether it accepts ``ignore_eos``, and the tokens of its context, if it says them."""
+    and whether it accepts ``ignore_eos``."""
 
     overhead: float
     per_word: float
     fixed_length: bool
-    context: int | None = None
 
     def words(self, tokens: int) -> int:
         """The number of words of a prompt of so many tokens; at least 1."""
         return max(1, round((tokens - self.overhead) / self.per_word))
-
-    def require_room(self, workload: BenchWorkload) -> None:
-        """Raise UserError for a workload whose requests exceed the context."""
-        prompt = workload.size.prompt_tokens
-        if workload.prompts:
-            # Words of real prompts have at least about the tokens of the short ones counted.
-            words = max(len(text.split()) for text in workload.prompts)
-            prompt = round(self.overhead + words * self.per_word)
-        answer = workload.size.output_tokens
-        if self.context is not None and prompt + answer > self.context:
-            raise UserError(
-                f"{workload.name}: about {prompt:,} tokens of prompt and {answer:,} of answer "
-                f"exceed the server's context of {self.context:,}",
-                "use shorter prompts or --output-tokens, or a server with a larger --max-model-len",
-                "context-too-small",
-            )
 
 
 def probe(server: OpenAiServer) -> Probe:
@@ -234,10 +213,7 @@ def probe(server: OpenAiServer) -> Probe:
         few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
     many = _prompt_tokens(server, random_prompt(_MANY_WORDS, draw), fixed_length)
     per_word = max((many - few) / (_MANY_WORDS - _FEW_WORDS), 0.1)
-    context = None
-    with suppress(PeagleError):
-        context = served_models(server).get(server.model)
-    return Probe(max(few - per_word * _FEW_WORDS, 0.0), per_word, fixed_length, context)
+    return Probe(max(few - per_word * _FEW_WORDS, 0.0), per_word, fixed_length)
 
 
 def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int:
@@ -260,56 +236,35 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
     return tokens
 
 
-def served_models(server: OpenAiServer) -> dict[str, int | None]:
-    """The models that the server lists, and the tokens of their context, as vLLM says it; ``None``
-    if unknown. Raises UserError and EngineError."""
+def served_models(server: OpenAiServer) -> list[str]:
+    """The models that the server lists. Raises UserError and EngineError."""
     status, _, content = server.exchange("GET", "models")
     if status != http.HTTPStatus.OK:
         raise server.refusal("models", status, content)
     document = parse_response(content)
     with parsing("the list of models", EngineError):
-        lengths = {str(model["id"]): model.get("max_model_len") for model in document["data"]}
-    return {name: n if type(n) is int and n > 0 else None for name, n in lengths.items()}
+        return [str(model["id"]) for model in document["data"]]
 
 
 def counters_of(server: OpenAiServer) -> Counters | None:
     """The speculation counters in the server's ``/metrics``; ``None`` where vLLM's are not."""
-    page = _metrics(server)
-    return parse_counters(sum_counters(page)) if page else None
-
-
-def waiting_of(server: OpenAiServer) -> float | None:
-    """The requests that wait in the engine's queue, by its ``/metrics``; ``None`` if unknown."""
-    values = [
-        line.rpartition(" ")[2]
-        for line in _metrics(server).splitlines()
-        if line.startswith((f"{_WAITING}{{", f"{_WAITING} "))
-    ]
-    with suppress(ValueError):
-        return sum(map(float, values)) if values else None
-    return None
-
-
-def _metrics(server: OpenAiServer) -> str:
-    """The page of the server's metrics; empty where it has none of vLLM."""
     with suppress(EngineError):
         status, _, content = server.exchange("GET", "/metrics")
         page = content.decode("utf-8", "replace")
-        return page if status == http.HTTPStatus.OK and "vllm:" in page else ""
-    return ""
+        if status == http.HTTPStatus.OK and "vllm:" in page:
+            return parse_counters(sum_counters(page))
+    return None
 
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """A server to measure, what is known about it, and how to read its counters and its queue,
-    which return ``None`` where they are unknown. ``counted_by`` is where drafts are counted.
-    ``usd_per_hour`` is of all instances."""
+    """A server to measure, what is known about it, and how to read its counters, ``None`` where
+    unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances."""
 
     server: OpenAiServer
     facts: BenchedServer
     setting: BenchSetting
     read_counters: Callable[[], Counters | None] = lambda: None
-    read_waiting: Callable[[], float | None] = lambda: None
     usd_per_hour: float | None = None
     price_source: str | None = None
     counted_by: CounterSource = "counters"
@@ -318,10 +273,6 @@ class BenchTarget:
     def runs_alone(self) -> bool:
         """Whether this is known to be a target without speculation."""
         return self.facts.pair is not None and not self.setting.k
-
-    def at_price(self, usd_per_hour: float) -> BenchTarget:
-        """The target at the user's own price."""
-        return replace(self, usd_per_hour=usd_per_hour, price_source="as given")
 
 
 _UNKNOWN = BenchSetting(None, 0, is_known=False)
@@ -333,9 +284,7 @@ def target_of_url(url: str, model: str | None = None, key: str | None = None) ->
     several models, and EngineError when it does not answer."""
     server = server_of_url(url, model, key)
     facts = BenchedServer(url, "url", server.base_url, server.model)
-    return BenchTarget(
-        server, facts, _UNKNOWN, partial(counters_of, server), partial(waiting_of, server)
-    )
+    return BenchTarget(server, facts, _UNKNOWN, partial(counters_of, server))
 
 
 def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
@@ -344,7 +293,7 @@ def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
     server = OpenAiServer(base_url_of(url), model or "", key)
     if model is not None:
         return server
-    names = list(served_models(server))
+    names = served_models(server)
     if len(names) != 1:
         raise UserError(
             f"{server.base_url} serves {len(names)} models: {', '.join(names[:5])}",
@@ -383,36 +332,24 @@ def target_of_engine(engine: LocalEngine) -> BenchTarget:
     )
     setting = setting_of_config(json_object(engine.environment.get(SPECULATION)))
     read = partial(local.counters, engine.process.port) if engine.speculates else (lambda: None)
-    return BenchTarget(server, facts, setting, read, partial(waiting_of, server))
+    return BenchTarget(server, facts, setting, read)
 
 
+@contextmanager
 def target_alone(
     engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
-) -> AbstractContextManager[BenchTarget]:
+) -> Iterator[BenchTarget]:
     """The target of ``engine`` alone, with the engine's own settings, which runs while the block
-    does; one that ran before is left running. Raises UserError for an engine in a container, whose
-    image is not known here, and NotFound for a target that the catalogue does not have."""
+    does. Raises NotFound for a target that the catalogue does not have."""
     name = f"{engine.name}-alone"
-    if engine.image is not None:
-        command = ("peagle", "local", "up", engine.served_as, "--no-speculation",
-                   "--engine", "docker", "--name", name)  # fmt: skip
-        fix = Fix("start its target alone, and pass its address with --against", command)
-        raise UserError(f"{engine.name} runs in a container", fix, "needs-against")
     options = Options(pair=engine.served_as, name=name, vllm=engine.vllm, speculation=False)
     environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
     plan = make_plan(options, catalog).model_copy(update={"environment": environment})
-
-    @contextmanager
-    def running() -> Iterator[BenchTarget]:
-        ran = name in local_engine_names() and read_local_engine(name) is not None
-        started = start_local(plan, progress=progress)
-        try:
-            yield target_of_engine(started)
-        finally:
-            if not ran:
-                stop_local(name, now=True)
-
-    return running()
+    started = start_local(plan, progress=progress)
+    try:
+        yield target_of_engine(started)
+    finally:
+        stop_local(name, now=True)
 
 
 def setting_of_config(config: dict[str, object]) -> BenchSetting:
@@ -443,8 +380,7 @@ def target_of_endpoint(
     needed. In the sandbox there is no price. Raises UserError without a model, and CloudError,
     NotAwake among them.
     """
-    served = record.current.served if record else None
-    plan = record.current.plan if record else None
+    served, plan = (record.current.served, record.current.plan) if record else (None, None)
     if model is None and served is not None:
         model = plan.target.id if plan else str(served.settings.get("served-model-name") or "")
     if not model:
@@ -458,49 +394,40 @@ def target_of_endpoint(
         aws.bearer_token(MAX_TOKEN_SECONDS),
         log=("peagle", "logs", name),
     )
-    in_sandbox = aws.scope == SANDBOX
     facts = BenchedServer(
         name=name,
-        where="sandbox" if in_sandbox else "aws",
+        where="sandbox" if aws.in_sandbox else "aws",
         base_url=server.base_url,
         model=server.model,
         tensor_parallel_size=1,
         region=aws.region,
-        stand_in=stand_in_of(aws, name) if in_sandbox else None,
+        stand_in=stand_in_of(aws, name) if aws.in_sandbox else None,
     )
-    if served is None:
-        read, source = counters_of_endpoint(aws, name)
-        return BenchTarget(server, facts, _UNKNOWN, read, counted_by=source)
-    types = {instance.type: instance for instance in catalog.instances.instances}
-    instance = types.get(served.instance_type)
-    size = served.settings.get("tensor-parallel-size", 1)
-    facts = replace(
-        facts,
-        pair=served.pair or None,
-        vllm=served.vllm,
-        gpu=instance.gpu if instance else None,
-        gpu_count=instance.gpu_count if instance else None,
-        tensor_parallel_size=size if isinstance(size, int) else None,
-        instance_type=served.instance_type,
-        instance_count=served.instance_count,
-    )
-    setting, (read, source) = NO_SPECULATION, _NO_COUNTERS
-    if served.k:
-        setting = setting_of_config(served.speculative_config)
-        if plan and plan.drafter:
+    setting, price, dated = _UNKNOWN, None, None
+    if served is not None:
+        instances = catalog.instances.instances
+        instance = next((each for each in instances if each.type == served.instance_type), None)
+        size = served.settings.get("tensor-parallel-size", 1)
+        facts = replace(
+            facts,
+            pair=served.pair or None,
+            vllm=served.vllm,
+            gpu=instance.gpu if instance else None,
+            gpu_count=instance.gpu_count if instance else None,
+            tensor_parallel_size=size if isinstance(size, int) else None,
+            instance_type=served.instance_type,
+            instance_count=served.instance_count,
+        )
+        setting = setting_of_config(served.speculative_config) if served.k else NO_SPECULATION
+        if served.k and plan and plan.drafter:
             setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
+        if not aws.in_sandbox and served.usd_per_hour is not None:
+            price = served.usd_per_hour
+            dated = f"AWS's on-demand price on {served.price_date}"
+    read, source = _NO_COUNTERS
+    if served is None or served.k:
         read, source = counters_of_endpoint(aws, name)
-    price = None if in_sandbox else served.usd_per_hour
-    dated = f"on {served.price_date}" if served.price_date else "of the catalogue"
-    return BenchTarget(
-        server,
-        facts,
-        setting,
-        read,
-        usd_per_hour=price,
-        price_source=None if price is None else f"AWS's on-demand price {dated}",
-        counted_by=source,
-    )
+    return BenchTarget(server, facts, setting, read, price, dated, source)
 
 
 EndpointCounters = tuple[Callable[[], Counters | None], CounterSource]

@@ -26,7 +26,7 @@ from peagle.bench.targets import (
 )
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, request_of_model, request_of_plan
-from peagle.errors import EngineError, NotProved, UserError
+from peagle.errors import EngineError, NotProved
 from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan
 from peagle.proof import MIN_DRAFTS, Counted, Proof
@@ -65,12 +65,8 @@ def prove_url(
         try:
             for address, base_url in _addresses(url).items():
                 server = server_of_url(base_url, model, key)
-                if model and model not in (names := list(served_models(server))):
-                    raise UserError(
-                        f"{server.base_url} does not serve {model!r}",
-                        f"it serves {', '.join(names[:5]) or 'nothing'}",
-                        "model",
-                    )
+                if model:
+                    served_models(server)  # whether it answers
                 engines[address] = server
         except EngineError as error:
             problem = error

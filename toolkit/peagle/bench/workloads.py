@@ -22,8 +22,7 @@ from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
 from peagle.render.plan_file import first_problem
-from peagle.speed.models import PRESETS, WORKLOADS, Workload
-from peagle.text import sanitize
+from peagle.speed.models import WORKLOADS, Workload
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits, read_regular
 
@@ -36,7 +35,7 @@ class Prompt(BaseModel):
     """One line of the file, whose number is ``line``. Exactly one of ``prompt`` and ``messages`` is
     given. ``max_tokens`` limits the answer. The engine checks the rest of the messages."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     line: int
     prompt: str | None = None
@@ -68,13 +67,11 @@ class Prompt(BaseModel):
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The prompts of a file, in its order. ``sha256`` is of the file's bytes. ``ignored`` are the
-    names of keys without a meaning here."""
+    """The prompts of a file, in its order. ``sha256`` is of the file's bytes."""
 
     file: str
     sha256: str
     prompts: tuple[Prompt, ...]
-    ignored: tuple[str, ...] = ()
 
     @property
     def domains(self) -> dict[str, list[Prompt]]:
@@ -104,18 +101,16 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
             continue
         try:
             document = json_reader.read(content, "the line", limits=Limits(size=6 << 20))
-            line = {"line": number} if isinstance(document, dict) else {}
-            prompts.append(Prompt.model_validate({**document, **line} if line else document))
+            if isinstance(document, dict):
+                document["line"] = number
+            prompts.append(Prompt.model_validate(document))
         except InvalidJson as error:
             raise wrong_line(file, (number,), error.why, _FORM) from error
         except ValidationError as error:
             raise wrong_line(file, (number,), first_problem(error, Prompt), _FORM) from error
     if not prompts:
         raise UserError(f"{file} has no prompts", _FORM, "prompts")
-    ignored = dict.fromkeys(
-        sanitize(key, 40) for prompt in prompts for key in prompt.model_extra or ()
-    )
-    return PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
+    return PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts))
 
 
 def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError:
@@ -147,10 +142,6 @@ def find_workload(
     file = Path(name).expanduser()
     if not file.exists():
         hint = nearest(name, WORKLOADS) or f"choose {', '.join(WORKLOADS)}, or a file of prompts"
-        if preset := PRESETS.get(name):  # of peagle plan, with cached prompts
-            hint = (
-                f"use --prompt-tokens {preset.prompt_tokens} --output-tokens {preset.output_tokens}"
-            )
         raise UserError(f"there is no workload and no file {name}", hint, "unknown-workload")
     if prompt_tokens is not None:
         raise OptionsConflict(

@@ -107,7 +107,6 @@ class Architecture(CatalogEntry):
     ``shared_expert_size`` is the width of the experts that every token uses.
     ``attention_gate``: queries have a gate of the same size. ``per_layer_embeddings`` is the width
     of a second embedding, for all layers together (Gemma 3n).
-    ``attention_blocks``: attention layers share the weights of so many (Zamba2).
     ``unknown_cache``: what of the cache is not known in vLLM's accounting; it counts as full.
     """
 
@@ -132,7 +131,6 @@ class Architecture(CatalogEntry):
     latent: LatentAttention | None = None
     recurrent: tuple[RecurrentGroup, ...] = ()
     quantized: QuantizedWeights | None = None
-    attention_blocks: Positive | None = None
     unknown_cache: str = ""
 
     @property

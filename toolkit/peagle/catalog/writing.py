@@ -103,17 +103,15 @@ _GROUPED = 1_000_000
 """Whole numbers from here on are written with underscores."""
 
 
-def entry_text(
-    target: Target, unknown: Mapping[Location, str], missing: Mapping[Location, str], file: Path
-) -> str:
+def entry_text(target: Target, unknown: Mapping[Location, str], file: Path) -> str:
     """The file of ``target`` at ``file``, which is not written.
 
-    ``unknown`` says of values why they are not known; ``missing`` of keys that are left out. Such
-    comments, and those on values that are left out as defaults, are before the key ``source``.
+    ``unknown`` says of values why they are not known. The comments on keys that are left out are
+    before the key ``source``.
     Raises UserError for an entry that the catalogue would not load from that file.
     """
     data = target.model_dump(mode="json", exclude_defaults=True)
-    text = "".join(f"{line}\n" for line in _mapping(data, (), unknown, missing))
+    text = "".join(f"{line}\n" for line in _mapping(data, (), unknown))
     written, problems = validate_file(file, Target, text)
     if problems:
         raise UserError(problems[0].text, problems[0].fix, code="invalid-entry")
@@ -128,27 +126,24 @@ def _mapping(
     data: Mapping[str, Any],
     at: Location,
     unknown: Mapping[Location, str],
-    missing: Mapping[Location, str],
 ) -> Iterator[str]:
     """The lines of the mapping at ``at``."""
     for key, value in data.items():
         if key == "source":
-            absent = {where: f"{where[-1]}, {why}" for where, why in unknown.items()
-                      if where[-1] not in data}  # fmt: skip
-            for where, why in {**absent, **missing}.items():
-                if where[:-1] == at:
-                    yield _comment(why)
+            for where, why in unknown.items():
+                if where[:-1] == at and where[-1] not in data:
+                    yield _comment(f"{where[-1]}, {why}")
         where = (*at, key)
         comment = f" {_comment(unknown[where])}" if where in unknown else ""
         if isinstance(value, dict) and value:
             yield f"{key}:{comment}"
-            yield from (f"  {line}" for line in _mapping(value, where, unknown, missing))
+            yield from (f"  {line}" for line in _mapping(value, where, unknown))
         elif isinstance(value, list) and value:
             yield f"{key}:{comment}"
             for number, item in enumerate(value):
                 lines = [_scalar(item)]
                 if isinstance(item, dict) and key != "attention":  # whose entries take a line each
-                    lines = list(_mapping(item, (*where, number), unknown, missing))
+                    lines = list(_mapping(item, (*where, number), unknown))
                 yield from (f"  {' ' if i else '-'} {line}" for i, line in enumerate(lines))
         else:
             yield f"{key}: {_scalar(value)}{comment}"

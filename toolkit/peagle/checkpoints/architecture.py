@@ -7,14 +7,13 @@ under ``text_config`` and, of ``speculators`` heads, under ``transformer_layer_c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from peagle.catalog.schema import Architecture, AttentionGroup, LatentAttention, RecurrentGroup
 from peagle.checkpoints.layer_kinds import (
-    GROUP_SIZES,
     Kind,
     feed_forward,
     latent_attention,
@@ -25,7 +24,7 @@ from peagle.checkpoints.layer_kinds import (
     with_defaults,
 )
 from peagle.errors import CheckpointError, DamagedCheckpoint
-from peagle.vllm.gpus import served_dtype
+from peagle.vllm.gpus import parallel_sizes, served_dtype
 from peagle_serve.checkpoint import largest_value
 
 Config = Mapping[str, Any]
@@ -35,9 +34,8 @@ _NESTED = (
 )  # fmt: skip
 """Keys of the decoder's config in the config of a larger model."""
 
-_DEFAULT_POSITIONS = {True: 2048, False: 131_072}
-"""Positions where config.json states none, with attention (vLLM's default, config/model.py) and
-without it: the size of states does not depend on them."""
+_DEFAULT_POSITIONS = 2048
+"""Positions where config.json states none (vLLM's default, config/model.py)."""
 
 
 def read_architecture(config: Config) -> Architecture:
@@ -67,11 +65,9 @@ def read_architecture(config: Config) -> Architecture:
         states: tuple[RecurrentGroup, ...] = ()
         if recurrent:
             states = (recurrent_group(text, recurrent, hidden, number),)
-        attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
-        if not attends and not states:
-            raise _damaged("no layer has a cache")
-        # Of a model without attention, the states' channels are divided among the GPUs.
-        heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
+        if {"full", "sliding", "both"}.isdisjoint(kinds):
+            raise _damaged("no layer has attention")
+        heads = number(text, "num_attention_heads")
         experts = _count(text, "num_experts")
         if text.get("enable_moe_block") is False:
             experts = None
@@ -91,11 +87,11 @@ def read_architecture(config: Config) -> Architecture:
             attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
             intermediate_size=number(text, wide) if blocks else hidden,
-            max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS[attends],
+            max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS,
             tied_embeddings=bool(text.get("tie_word_embeddings") if tied is None else tied),
             experts=experts,
             experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
-            feed_forward_layers=None if blocks == layers and GROUP_SIZES not in text else blocks,
+            feed_forward_layers=None if blocks == layers else blocks,
             feed_forward_matrices=matrices(text),
             dense_layers=without_experts,
             dense_intermediate_size=dense if without_experts else None,
@@ -104,7 +100,6 @@ def read_architecture(config: Config) -> Architecture:
             per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
             latent=latent,
             recurrent=states,
-            attention_blocks=_count(text, "num_mem_blocks"),
             quantized=quantized_weights(quantization_settings(config)),
             unknown_cache=unknown,
         )
@@ -195,8 +190,6 @@ def _shared_size(text: Config, wide: str) -> int | None:
             return size
     if str(text.get("model_type", "")).startswith("llama4"):
         return number(text, wide)
-    if text.get("parallel_attn_mlp_res"):  # Arctic's block beside the experts
-        return number(text, "hidden_size")
     for key in ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"):
         if shared := _count(text, key):
             return shared * number(text, wide)
@@ -249,12 +242,6 @@ def _attention(
     kv_heads = optional_number(text, "num_key_value_heads") or heads
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
         kv_heads = 1
-    if GROUP_SIZES in text:
-        counts = Counter(heads // size for size in text[GROUP_SIZES] if size)
-        return tuple(
-            AttentionGroup(kind="full", layers=count, kv_heads=each, head_dim=width)
-            for each, count in counts.items()
-        )
     shared = min(_count(text, "num_kv_shared_layers") or 0, len(kinds) - 1)
     full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
     if text.get("attention_k_eq_v"):
@@ -273,3 +260,88 @@ def _attention(
         for kind, count in Counter(cached).items()
         if kind in ("full", "sliding")
     )
+
+
+# The numbers of GPUs among which vLLM can divide a target, and why it refuses others. Blocks of
+# quantized weights share a scale, so a GPU's share of a projection must be whole blocks. vLLM
+# 0.28.0 lets the columns of merged projections be ragged (linear.py:515), but not the rows of
+# output and down projections (fp8_utils.py:1216), and nothing of experts (fp8.py:534 and 540).
+EXPERT_PARALLEL = "enable-expert-parallel"
+"""vLLM's argument that gives each GPU whole experts instead of a share of every expert."""
+
+_SMALLEST_GROUP = 32
+"""Groups of experts are halved down to this size (moe_wna16.py:263)."""
+
+
+def is_expert_parallel(settings: Mapping[str, Any]) -> bool:
+    """Whether these arguments of vLLM give each GPU whole experts."""
+    return str(settings.get(EXPERT_PARALLEL)).lower() in ("true", "1")
+
+
+def divisions(shape: Architecture, gpus: int, expert_parallel: bool = False) -> list[int]:
+    """The tensor-parallel sizes up to ``gpus`` that a target of this shape supports; the smallest
+    that divides the heads where vLLM refuses each, so that a finding can name it."""
+    sizes = sizes_of_heads(shape, gpus)
+    return [s for s in sizes if division_problem(shape, s, expert_parallel) is None] or sizes[:1]
+
+
+def sizes_of_heads(shape: Architecture, gpus: int) -> list[int]:
+    """The sizes that divide the attention heads."""
+    return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
+
+
+def division_problem(shape: Architecture, size: int, expert_parallel: bool = False) -> str | None:
+    """Why vLLM cannot divide the weights among ``size`` GPUs, in one clause; ``None`` if it can."""
+    return next(_problems(shape, size, expert_parallel), None)
+
+
+def _problems(shape: Architecture, size: int, expert_parallel: bool) -> Iterator[str]:
+    latent, quantized = shape.latent, shape.quantized
+    per_head = latent.value_dim if latent else max((g.head_dim for g in shape.attention), default=0)
+    # Inputs of the projections that are divided by rows.
+    widths = {"attention's output": shape.query_heads * per_head}
+    if shape.shared_expert_size:
+        widths["the shared expert"] = shape.shared_expert_size
+    dense = shape.dense_intermediate_size if shape.experts else shape.intermediate_size
+    if dense and shape.blocks:
+        widths["the feed-forward block"] = dense
+    if shape.experts:
+        whole = expert_parallel and size > 1
+        widths["the experts"] = shape.intermediate_size * (size if whole else 1)
+        if whole and shape.experts < size:
+            yield f"there are only {shape.experts} experts"
+    divided = [*widths.items()]
+    divided += [("the recurrent layers", n) for group in shape.recurrent for n in group.divided]
+    for what, width in divided:
+        if width % size:
+            yield f"{what}: {width:,} is no multiple of {size} (vLLM 0.28.0)"
+    if quantized is None:
+        return
+    rows, columns = quantized.block_rows, quantized.block_columns or 1
+
+    def problem(what: str, width: int, block: int, source: str) -> str:
+        return (
+            f"{what}: {width:,} / {size} = {width // size:,} is no multiple of the quantization "
+            f"block of {block} (vLLM 0.28.0 {source})"
+        )
+
+    for what, width in widths.items():
+        share = width // size
+        if what == "the experts":
+            if rows and share % rows:
+                yield problem(what, width, rows, "fp8.py:534")
+            elif rows and size > 1 and share % columns:
+                yield problem(what, width, columns, "fp8.py:540")
+            elif quantized.whole_groups and share % columns:
+                yield problem(what, width, columns, "compressed_tensors_moe_wna16.py:304")
+            elif not rows and share % min(columns, _SMALLEST_GROUP):
+                yield problem(what, width, min(columns, _SMALLEST_GROUP), "moe_wna16.py:263")
+        elif size > 1 and share % columns and (what != "attention's output" or quantized.attention):
+            source = "fp8_utils.py:1216" if rows else "distributed/utils.py:74"
+            yield problem(what, width, columns, source)
+    if latent and rows and quantized.attention and size > 1:
+        # q_b_proj and kv_b_proj: one matrix each, divided by columns.
+        for width in (latent.nope_dim + latent.rope_dim, latent.nope_dim + latent.value_dim):
+            columns_of_all = shape.query_heads * width
+            if columns_of_all // size % rows:
+                yield problem("latent attention", columns_of_all, rows, "fp8_utils.py:1236")

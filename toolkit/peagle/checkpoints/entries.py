@@ -123,18 +123,11 @@ def _read_values(head: HeadConfig) -> dict[str, Any]:
     }
 
 
-_GENERATE = re.compile(r"ForCausalLM|ForConditionalGeneration|LMHeadModel|ChatModel|ChatGLMModel")
 _NO_TEXT = re.compile(
-    r"For(Sequence|Token|Image|Audio|Video)Classification|For(Process)?RewardModel$|ForRanking$|"
-    r"For(Visual)?Retrieval$|ForMaskedLM$|ForQuestionAnswering$|ForMultipleChoice$|"
-    r"ForFeatureExtraction$|ForEmbedding$|ForPreTraining$|ForCTC$|ForObjectDetection$|Encoder$|"
-    r"CrossEncoder|ColBERT|^Col(Qwen|Pali)|SentenceTransformer|"
-    r"(Bert|RobertaX?|Electra|Encoder|Embed|Embedding|Bidirectional|CLIP|Clip|Siglip|ViT|Text|"
-    r"Gte|GteNew|Llama|Mistral|Qwen[23](Moe)?|Gemma[23]?|Phi3?|MPNet|Albert|Deberta(V2)?|"
-    r"Distil[Bb]ert|XLMRoberta|T5|Bloom|GPT2|GPTNeoX|Dinov2|Nomic\w*|Jina\w*)Model$"
+    r"For(?!CausalLM|ConditionalGeneration)\w*(Classification|Reward|Ranking|Retrieval|MaskedLM|"
+    r"Answering|Choice|Extraction|Embedding|PreTraining|CTC)|(?<!LMHead)(?<!Chat)(?<!ChatGLM)Model$"
 )
-"""Classes, by their names in transformers and vLLM, of classifiers, rerankers, encoders and models
-without an output matrix."""
+"""Classes of classifiers, rerankers, encoders and models without an output matrix."""
 
 _ENCODERS = {
     "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra",
@@ -148,28 +141,17 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
     """A target known only from its checkpoint: its sizes, with ``weight_bytes`` 1 where no header
     was read, and no licence. Raises CheckpointError, also for a model that generates no text."""
     name, model_type = class_name(read.config), read.config.get("model_type")
-    what = ""
-    if name.lower().startswith(("rwkv", "xlstm")):
+    unsupported = ("rwkv", "xlstm", "mamba", "falconmamba")
+    if name.lower().startswith(unsupported) or read.config.get("is_encoder_decoder") is True:
         raise CheckpointError(
-            f"vLLM does not serve {name}: it has no code for its recurrent layers",
-            "use a model of another architecture",
-            code="model-not-served",
-        )
-    if read.config.get("is_encoder_decoder") is True:
-        raise CheckpointError(
-            f"{name} is an encoder-decoder: vLLM has no speculative decoding for it",
-            "use a decoder-only model",
+            f"vLLM has no speculative decoding for {name}: it has no attention, or an encoder",
+            "use a decoder with attention",
             code="not-estimated",
         )
-    if isinstance(model_type, str) and model_type in _ENCODERS:
-        what = f"its model type {model_type} is an encoder"
-    elif _NO_TEXT.search(name) and not _GENERATE.search(name):
-        what = f"its class {name} is a classifier, a reranker or an encoder"
-    elif read.embeds:
-        what = "it has settings of sentence-transformers, for embeddings or ranking"
-    if what:
+    is_encoder = isinstance(model_type, str) and model_type in _ENCODERS
+    if is_encoder or _NO_TEXT.search(name) or read.embeds:
         raise CheckpointError(
-            f"the model generates no text: {what}",
+            f"{name} generates no text: it classifies, ranks or embeds",
             "use a model that generates text; speculative decoding does not speed up others",
             code="generates-no-text",
         )
@@ -191,7 +173,9 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
         default_max_model_len=min(shape.max_positions, USUAL_CONTEXT),
         architecture=shape,
         proof=ProofPrompts(
-            prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128
+            prompts=PROOF_PROMPTS,
+            chat=bool(read.tokenizer and read.tokenizer.has_chat_template),
+            max_tokens=128,
         ),
         source=f"{_READ} {read.location}",
     )

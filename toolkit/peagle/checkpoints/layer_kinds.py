@@ -26,12 +26,6 @@ _PATTERNS = {
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "longcat_flash": {"num_hidden_layers": 56, "moe_layer_freq": 2},
-    "moondream3": {
-        "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
-        "intermediate_size": 8192, "moe_intermediate_size": 1024, "num_experts": 64,
-        "num_experts_per_tok": 8, "first_k_dense_replace": 4, "vocab_size": 51_200,
-        "max_position_embeddings": 4096,
-    },
     "qwen3_next": {"full_attention_interval": 4, "attn_output_gate": True},
     "qwen3_5_text": {"full_attention_interval": 4, "attn_output_gate": True},
     "qwen3_5_moe_text": {"full_attention_interval": 4, "attn_output_gate": True},
@@ -61,9 +55,6 @@ _SYNONYMS = {
 """Names that families give to these keys; vLLM reads them in config/model.py and in
 transformers_utils/model_arch_config_convertor.py, or in the model's code."""
 
-_PARTS = ("attn_config", "ffn_config")
-"""Objects of DBRX's and MPT's files whose keys belong to the decoder."""
-
 _MLA = {
     "axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots3_note",
     "glm4_moe_lite", "glm_moe_dsa", "kimi_k2", "kimi_linear", "longcat_flash",
@@ -86,20 +77,13 @@ _LETTERS: dict[str, Kind] = {
 }  # fmt: skip
 """Nemotron-H's ``hybrid_override_pattern`` and EXAONE's ``sliding_window_pattern``."""
 
-GROUP_SIZES = "query heads per key-value head of each layer"
-_WIDTHS = "width of each feed-forward block"
-"""Keys of what ``with_defaults`` makes of ``block_configs``."""
-
 _FOREIGN = (
     "compress_ratios", "block_configs", "attention_sink_size", "cross_attention_layers",
-    "block_types",
+    "block_types", "num_mem_blocks",
 )  # fmt: skip
 """Keys of caches whose accounting in vLLM is not modelled: compressed ones, of layers with several
-shapes, of images, and RecurrentGemma's."""
+shapes (Nemotron's NAS models), of images, RecurrentGemma's, and Zamba2's shared blocks."""
 
-
-MAMBA = ("mamba", "mamba2", "falcon_mamba")
-"""``model_type`` of decoders whose layers are one Mamba mixer each."""
 _STATE_SIZES = ("mamba_d_state", "ssm_state_size", "state_size")
 _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "attn_type_list",
            *_STATE_SIZES)  # fmt: skip
@@ -112,8 +96,7 @@ def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     ``model_type`` is that of the whole model. A key that is null has no default. Of a number per
     layer, such as Gemma 3n's ``intermediate_size``, the largest counts.
     """
-    parts = [text[key] for key in _PARTS if isinstance(text.get(key), Mapping)]
-    stated = _usual_names({**text, **{key: part[key] for part in parts for key in part}})
+    stated = _usual_names(text)
     if stated.get("model_max_length"):  # vLLM prefers it (model_arch_config_convertor.py:418)
         stated["max_position_embeddings"] = stated["model_max_length"]
     table = architectures()
@@ -123,14 +106,13 @@ def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     stated = {**defaults, **_DEFAULTS.get(kind, {}), **stated}
     stated = {key: value for key, value in stated.items() if value is not None}
     stated["model_type"] = str(text.get("model_type") or kind)
-    wide, hidden = stated.get("expansion_ratio", 4), stated.get("hidden_size")
-    if kind in _UNGATED and type(wide) is int and type(hidden) is int:
-        stated.setdefault("intermediate_size", wide * hidden)
+    if kind in _UNGATED and type(hidden := stated.get("hidden_size")) is int:
+        stated.setdefault("intermediate_size", 4 * hidden)
     for key in PER_LAYER - {"sliding_window"}:
         numbers = stated.get(key)
         if isinstance(numbers, list) and numbers and all(type(each) is int for each in numbers):
             stated[key] = max(numbers)
-    return _window_list(_nas_blocks(stated))
+    return stated
 
 
 def _usual_names(config: Config) -> dict[str, Any]:
@@ -142,49 +124,6 @@ def _usual_names(config: Config) -> dict[str, Any]:
         if config.get(name) is not None
     }
     return {**config, **usual}
-
-
-def _nas_blocks(text: dict[str, Any]) -> dict[str, Any]:
-    """The ``block_configs`` of Nemotron's NAS models as lists with one entry per layer; where
-    feed-forward blocks differ in width, each has their mean (nemotron_nas.py)."""
-    blocks, hidden = text.get("block_configs"), text.get("hidden_size")
-    try:
-        groups, multiples = zip(
-            *(
-                (
-                    0 if block["attention"]["no_op"] else block["attention"]["n_heads_in_group"],
-                    0 if block["ffn"]["no_op"] else block["ffn"]["ffn_mult"],
-                )
-                for block in blocks or ()
-            ),
-            strict=True,
-        )
-        widths = [int(2 * multiple * hidden / 3 + 255) // 256 * 256 for multiple in multiples]
-        heads, used = text["num_attention_heads"], [width for width in widths if width]
-        if any(size and heads % size for size in groups) or not 0 < sum(used) < 2**40:
-            return text
-    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError):
-        return text  # then they are named as not known
-    left = {key: value for key, value in text.items() if key != "block_configs"}
-    return left | {
-        GROUP_SIZES: groups,
-        _WIDTHS: widths,
-        "intermediate_size": sum(used) // len(used) // 256 * 256,
-        "layer_types": ["full_attention" if size else "moe" for size in groups],
-    }
-
-
-def _window_list(text: dict[str, Any]) -> dict[str, Any]:
-    """Mistral's list of windows as vLLM rewrites it (transformers_utils/configs/mistral.py:178)."""
-    windows, layers = text.get("sliding_window"), text.get("num_hidden_layers")
-    if not isinstance(windows, list) or not windows or type(layers) is not int:
-        return text
-    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
-    repeated = (kinds * (layers // len(kinds) + 1))[:layers]
-    return text | {
-        "sliding_window": next((w for w in windows if w), None),
-        "layer_types": text.get("layer_types", repeated),
-    }
 
 
 def layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
@@ -224,8 +163,6 @@ def _by_pattern(text: Config, layers: int) -> list[Kind]:
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and len(pattern) >= layers:
         return [_LETTERS.get(letter, "full") for letter in pattern[:layers]]
-    if text.get("model_type") in MAMBA:
-        return ["recurrent"] * layers
     if text.get("model_type") == "falcon_h1":
         return ["both"] * layers
     linear = text.get("linear_attn_config")
@@ -332,11 +269,7 @@ def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) ->
     state = _number_or(0, text, number, *_STATE_SIZES)
     kernel = _number_or(4, text, number, "mamba_d_conv", "conv_kernel")
     expanded = _number_or(2, text, number, "mamba_expand", "expand") * hidden
-    if text.get("model_type") in MAMBA:
-        expanded = _number_or(expanded, text, number, "intermediate_size")
     heads = _number_or(0, text, number, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
-    if text.get("model_type") == "mamba2":
-        heads = _number_or(expanded // 64, text, number, "num_heads")
     if not heads:
         return RecurrentGroup(
             layers=layers, channels=expanded, kernel=kernel, values=expanded * state,
@@ -353,26 +286,13 @@ def _mamba(text: Config, layers: int, hidden: int, number: Number, wide: int) ->
         values=inner * state, value_bytes=wide,
         divided=(heads, groups) if groups > 1 else (heads,),
         conv_of_drafts=text.get("model_type") == "nemotron_h",
-        parameters=hidden * (3 * inner + 2 * groups * state + heads)
-        + _zamba2_parameters(text, hidden, number) // layers,
+        parameters=hidden * (3 * inner + 2 * groups * state + heads),
     )  # fmt: skip
 
 
-def _zamba2_parameters(text: Config, hidden: int, number: Number) -> int:
-    """What Zamba2's attention has beyond its heads and feed-forward blocks: it reads two vectors
-    per token, and each hybrid layer has a projection and an adapter of its own (zamba2.py)."""
-    blocks, kinds = text.get("num_mem_blocks"), text.get("layers_block_type")
-    if not blocks or not isinstance(kinds, list):
-        return 0
-    rank = _number_or(128, text, number, "adapter_rank")
-    adapter = rank * (hidden + 2 * number(text, "intermediate_size"))
-    each = hidden**2 + (adapter if text.get("use_shared_mlp_adapter") else 0)
-    return 6 * hidden**2 * number(text, "num_mem_blocks") + each * kinds.count("hybrid")
-
-
 _UNGATED = {
-    "RefinedWeb", "RefinedWebModel", "apertus", "bloom", "falcon", "gpt2", "gpt_bigcode",
-    "gpt_neox", "gptj", "mpt", "opt", "phi", "starcoder2",
+    "apertus", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi",
+    "starcoder2",
 }  # fmt: skip
 """``model_type`` of decoders whose feed-forward blocks have two matrices."""
 
@@ -385,13 +305,6 @@ def matrices(text: Config) -> Literal[2, 3]:
 
 def feed_forward(text: Config, layers: int, experts: bool) -> tuple[int, int]:
     """How many of ``layers`` layers have a feed-forward block, and how many of these no experts."""
-    if _WIDTHS in text:
-        return sum(width > 0 for width in text[_WIDTHS]), 0
-    if text.get("model_type") in MAMBA:
-        return 0, 0
-    shared = text.get("num_mem_blocks")  # Zamba2's layers share the weights of a few blocks
-    if type(shared) is int and 0 < shared <= layers:
-        return shared, 0
     listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
     blocks = listed[:layers] if isinstance(listed, str | list) else ()
     dense = sum(block in ("-", "mlp") for block in blocks)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,16 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     require_none_refused,
 )
-from peagle.bench.aiperf import Aiperf, find_sender, install_sender, installed_sender
 from peagle.bench.evidence import priced_result, read_result, save_evidence
+from peagle.bench.load import Aiperf, find_sender, install_sender, installed_sender
+from peagle.bench.load import bench as measure
 from peagle.bench.lossless import (
     LosslessResult,
     SweepLossless,
     check_lossless,
     prompts_of_pair,
     require_lossless,
-    sweep_lossless,
 )
-from peagle.bench.measure import bench as measure
 from peagle.bench.report import BenchGates, require_gates, require_report, summaries
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
@@ -39,6 +39,7 @@ from peagle.bench.sweep import (
     EndpointSweep,
     SweepProgress,
     SweepRequest,
+    parse_ks,
     sweep_on_this_machine,
 )
 from peagle.bench.targets import (
@@ -59,12 +60,12 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     POSITIVE,
     REQUESTS,
+    SLO,
     TOKENS,
     Decimal,
     add_options,
     command_catalog,
     complete_pair,
-    objective,
     raise_first_error,
     yes_option,
 )
@@ -85,7 +86,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.runner import LocalOptions
-from peagle.engine.state import local_engines, ready_engine
+from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -98,12 +99,9 @@ from peagle.errors import (
 )
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import Slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
-
-LOCAL = "local"
-"""The target that is the only engine of ``peagle local up``."""
 
 _LOAD_OPTIONS = (
     click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
@@ -137,7 +135,7 @@ _RUN_OPTIONS = (
     click.Option(["--against"], metavar="NAME|URL",
                  help="With --lossless: a server of the target alone.  [default: started on this "
                  "machine]"),
-    click.Option(["--slo"], metavar="TIMES", callback=objective,
+    click.Option(["--slo"], metavar="TIMES", type=SLO,
                  help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
     click.Option(["--min-tokens-per-second"], type=POSITIVE, metavar="N",
                  help="Exit with 3 if a load has fewer output tokens per second."),
@@ -217,7 +215,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     target = find(options["name"])
     sender = find_sender()
     if options["price_per_hour"] is not None:
-        target = target.at_price(options["price_per_hour"])
+        target = replace(target, usd_per_hour=options["price_per_hour"], price_source="as given")
     with StatusLine() as status:
         result = measure(
             target,
@@ -243,32 +241,18 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
-    on_aws, engine = session.names_deployment(name), None
-    if name == LOCAL:
-        names = [engine.name for engine in local_engines() if engine.state == "ready"]
-        if len(names) > 1:
-            message = f"{len(names)} engines are running: {', '.join(names)}"
-            raise UserError(message, "specify only one of them", code="several-engines")
-        engine = ready_engine(names[0]) if names else None
-        if engine is None:
-            start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-            raise NotFound("no engine of this machine is running", start, code="no-such-engine")
-    elif not on_aws:
-        engine = ready_engine(name)
+    engine = session.local_engine(name)
     if engine is not None:
         return target_of_engine(engine)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
-        if on_aws:
-            raise
-        try:
+        with suppress(PeagleError):
             find_pair(command_catalog(ctx), name)
-        except PeagleError:
-            raise unknown from None
-        command = ("peagle", "bench", name, "--sweep", "k=none,5")
-        fix = Fix("this is the name of a pair: measure it on this machine", command)
-        raise NotFound(unknown.message, fix, unknown.code) from unknown
+            command = ("peagle", "bench", name, "--sweep", "k=none,5")
+            fix = Fix("this is the name of a pair: measure it on this machine", command)
+            unknown = NotFound(unknown.message, fix, unknown.code)
+        raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
@@ -283,12 +267,8 @@ def _measure_text(
     answer, UserError if the engine refuses prompts, and what the server raises, after printing what
     was measured until then.
     """
-    if file := options["acceptance"]:
-        prompts = read_prompts(file)
-        if prompts.ignored:
-            print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
-    else:
-        prompts = prompts_of_pair(command_catalog(), target.facts.pair)
+    file, alone = options["acceptance"], None
+    prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
     concurrency = max(options["concurrency"])
@@ -300,7 +280,8 @@ def _measure_text(
         def show(what: str, done: int, count: int) -> None:
             status.show(what, f"{done} of {count} prompts")
 
-        alone = _alone(target, find, options["against"], status) if options["lossless"] else None
+        if options["lossless"]:
+            alone = _target_alone(target, find, options["against"], status)
         try:
             if file:
                 measured = measure_acceptance(
@@ -317,8 +298,7 @@ def _measure_text(
                     alone,
                     prompts,
                     max_tokens,
-                    keep=lossless.append,
-                    progress=lambda server, *done: show(f"greedy answers of {server}", *done),
+                    lambda server, *done: show(f"greedy answers of {server}", *done),
                 )
                 lossless.append(compared)
         finally:  # also after an error
@@ -343,20 +323,18 @@ def _measure_text(
         require_none_refused(measured)
 
 
-def _alone(
+def _target_alone(
     target: BenchTarget,
     find: Callable[[str], BenchTarget],
     against: str | None,
     status: StatusLine,
 ) -> AbstractContextManager[BenchTarget]:
-    """The target without speculation: the server ``against``, or started on this machine.
-
-    Raises UserError where it cannot be started here.
-    """
+    """The target without speculation: the server ``against``, or started on this machine. Raises
+    UserError where it cannot be started here."""
     if against:
         return nullcontext(find(against))
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
-    if engine is None:
+    if engine is None or engine.image is not None:
         raise UserError(
             f"the target of {target.facts.name} cannot be started here without speculation",
             "serve it without speculation, and name that server with --against",
@@ -438,12 +416,13 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if is_plan_file(name):
         message = f"a sweep plans each setting, and {name} is one plan"
         raise UserError(message, "specify a pair, and the options of the plan")
-    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
-            "acceptance", "domain", "again")  # fmt: skip
+    sizes = (options[key] for key in ("prompt_tokens", "output_tokens"))
+    count = (options["loads"], options["repetitions"], options["requests"], *sizes)
+    workloads = tuple(dict.fromkeys(options["workloads"] or ("short-prompt",)))
     request = SweepRequest(
-        **{key: options[key] for key in same},
-        settings=options["sweep"],
-        workloads=options["workloads"] or ("short-prompt",),
+        parse_ks(options["sweep"]),
+        tuple(load for workload in workloads for load in make_loads(workload, *count)),
+        **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
         command=own_command(ctx),
     )
@@ -453,7 +432,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if not session.names_deployment(name):
         if options["max_cost"]:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
-        file, result, lossless = _on_this_machine(ctx, options, planning, request)
+        file, result, lossless = _on_this_machine(ctx, options, planning, request, workloads)
     else:
         for key in planning.keys() - _OF_LOADS:
             if is_typed(ctx, key):
@@ -474,25 +453,28 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
 def _require_outputs(options: dict[str, Any]) -> None:
     """Raise UserError, before anything is measured, for a path that cannot be written."""
     for flag, key in (("--output", "output"), ("--report", "report_file"), ("--save", "save")):
-        if (path := options[key]) is None:
-            continue
-        folder = path / "evidence" if key == "save" else path.parent
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        is_writable = existing.is_dir() and os.access(existing, os.W_OK)
-        if not is_writable or (key != "save" and path.is_dir()):
-            raise UserError(f"{flag} {path} cannot be written", "name another path", "not-writable")
+        if path := options[key]:
+            folders = (path,) if key == "save" else path.parents
+            existing = next(folder for folder in (*folders, *path.parents) if folder.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK):
+                message = f"{flag} {path} cannot be written"
+                raise UserError(message, "name another path", "not-writable")
     if options["report_file"]:
         require_report()
 
 
 def _on_this_machine(
-    ctx: click.Context, options: dict[str, Any], planning: dict[str, Any], request: SweepRequest
+    ctx: click.Context,
+    options: dict[str, Any],
+    planning: dict[str, Any],
+    request: SweepRequest,
+    workloads: Sequence[str],
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
     """Measure with engines of this machine."""
     kind, gpus = options["engine_kind"], options["gpus"]
     if gpus and kind != "docker":
         raise OptionMissing("--gpus needs a container", "add --engine docker")
-    chosen = planning | {"concurrency": max(request.loads), "slo": None}
+    chosen = planning | {"concurrency": max(options["loads"]), "slo": None}
     plans: dict[int, Plan] = {}
 
     def plan_of(setting: BenchSetting) -> Plan:
@@ -514,10 +496,10 @@ def _on_this_machine(
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:
-            lossless = sweep_lossless(
+            lossless = SweepLossless(
                 catalog,
                 base.pair,
-                request.workloads,
+                workloads,
                 lambda server, done, count: status.show(
                     f"greedy answers, {server}", f"{done} of {count} prompts"
                 ),
@@ -624,13 +606,13 @@ def _report(
             lossless = [answers.document() for answers in compared]
             print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
     if not as_json:
+        for key in ("evidence", "report"):
+            if written[key]:
+                print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
-            print_line(f"Evidence: {written['evidence']}")
             pair = result.server.pair or options["pair"]
             plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
             print_line("Plan with it", command_text(plan, ctx))
-        if written["report"]:
-            print_line(f"Report:   {written['report']}")
         for answers in compared:
             print_lossless(answers)
     for answers in compared:
@@ -647,7 +629,10 @@ def _report(
     help="The report.  [default: FILE with the ending .html]",
 )
 @click.option(
-    "--slo", metavar="TIMES", help="Longest mean times in seconds, such as ttft=0.5,itl=0.02."
+    "--slo",
+    type=SLO,
+    metavar="TIMES",
+    help="Longest mean times in seconds, such as ttft=0.5,itl=0.02.",
 )
 @click.option(
     "--price-per-hour",
@@ -657,7 +642,7 @@ def _report(
 )
 @json_option
 def report(
-    file: Path, output: Path | None, slo: str | None, price_per_hour: float | None, as_json: bool
+    file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None, as_json: bool
 ) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
@@ -666,7 +651,7 @@ def report(
     result, intervals = read_result(file)
     result = priced_result(result, command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
-    content = report_html(result, parse_slo(slo) if slo else None, intervals).encode()
+    content = report_html(result, slo, intervals).encode()
     write_output(path, content)
     if as_json:
         print_json({"report": str(path), "bytes": len(content)})

@@ -142,31 +142,31 @@ def scale(
         def price(count: int) -> str:
             return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
 
-        facts = [("where", session.where(change.record.region))]
-        if scaling.count is not None:
-            counts = counted(2, live.hosts_components)
-            facts.append((counts, f"{live.engine_count} -> {scaling.count}"))
+        counts = counted(2, live.hosts_components)
         after = scaling.scaling.after if scaling.scaling else None
-        if scaling.scaling is not None:
-            facts.append(("scaling", scaling.scaling.text))
+        costs = price(scaling.instances or live.desired_count)
         if after is not None:
-            bounds = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
-            facts.append(("price", bounds))
-        else:
-            facts.append(("price", price(scaling.instances or live.desired_count)))
-        facts += [("ends", scaling.end_text), ("change", "none" if scaling.is_nothing else "")]
+            costs = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
+        is_fixed = scaling.count is not None
         print_status(name, bold=True)
-        print_facts(facts)
+        print_facts(
+            (
+                ("where", session.where(change.record.region)),
+                (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
+                ("scaling", scaling.scaling.text if scaling.scaling else ""),
+                ("price", costs),
+                ("ends", scaling.end_text),
+                ("change", "none" if scaling.is_nothing else ""),
+            )
+        )
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled", yes=yes)
             change.run(apply_scale, scaling)
     document = deployment_status(change.aws, change.record)
-    document["changed"] = not scaling.is_nothing
-    counts = counted(2, live.hosts_components)
     running = document[f"{counts}_running"]
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    document[f"{counts}_desired"] = desired
+    document |= {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
     if as_json:
         return print_json(deployment_in_context(document))
     text = f"{name} runs {running} {counted(running, live.hosts_components)}"
@@ -315,19 +315,16 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
     pair, options = options_in(ctx, text, "--with")
-    for option, value in (("name", record.name), ("region", record.region)):
-        if options.get(option, value) != value:
-            raise UserError(
-                f"--{option} {options[option]} cannot be used within --with: the plan is for "
-                f"{record.name} in {record.region}",
-                f"omit --{option}",
-            )
+    place = {"name": record.name, "region": record.region}
+    for option in place.keys() & options.keys():
+        if options[option] != place[option]:
+            message = f"--{option} {options[option]} within --with is not that of {record.name}"
+            raise UserError(message, f"omit --{option}")
     if is_plan_file(pair):
         plan = planned(ctx, pair, options)
-        if (plan.name, plan.region) != (record.name, record.region):
+        if {"name": plan.name, "region": plan.region} != place:
             raise UserError(
-                f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
-                f"{record.region}",
+                f"{pair} is for {plan.name} in {plan.region}",
                 f"plan it with --name {record.name} --region {record.region}",
                 code="plan-of-another-deployment",
             )

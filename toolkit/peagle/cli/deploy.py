@@ -57,6 +57,7 @@ from peagle.errors import (
 )
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.planning.plan import Alternative
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.sandbox.client import check_sandbox_engine
@@ -71,12 +72,6 @@ _CHANGES = {
     "update": "Update the endpoint to this plan?",
 }
 """The changes that need a confirmation, and its question."""
-
-
-def _complete_types(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
-    before, comma, last = typed.rpartition(",")
-    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
 
 
 @click.command(
@@ -117,7 +112,7 @@ Examples:
     metavar="TYPE,...",
     help="Instance types to try, in this order, when AWS has no free instance.  "
     "[default: the next of the plan's ranking, after asking]",
-    shell_complete=_complete_types,
+    shell_complete=complete_instance_type,
 )
 @click.option(
     "--retry-for",
@@ -161,9 +156,8 @@ def deploy(
     with session.starting(plan.region, plan.name) as aws:
 
         def prepare(instance_type: str) -> Preflight:
-            wanted = plan
-            if instance_type != plan.instance_type:
-                wanted = plan_on_type(ctx, instance_type)
+            is_planned = instance_type == plan.instance_type
+            wanted = plan if is_planned else plan_on_type(ctx, instance_type)
             with show_hashing():
                 preflight = run_preflight(aws, wanted, session.catalog.instances, role, bucket)
             show_and_refuse(preflight, session, keep_unproved)
@@ -172,7 +166,8 @@ def deploy(
             return preflight
 
         preflight = prepare(plan.instance_type)
-        if preflight.change == "create" and not (ctx.params.get("name") or _is_file(ctx)):
+        is_file = is_plan_file(ctx.params["pair"])
+        if preflight.change == "create" and not (ctx.params.get("name") or is_file):
             _refuse_second(aws, preflight.desired.plan, ctx.params.get("name_prefix"), yes)
         if preflight.change in _CHANGES or preflight.scaling is not None:
             if fallbacks:
@@ -211,11 +206,9 @@ def _apply(
     except NotProved as error:
         unproved = error
     except WillNotServe as error:
-        _show_attempts(attempts)
-        remove = False if ctx.params["keep_failed"] else (ctx.params["yes"] or None)
-        raise _end_failed_start(aws, name, error, session, again, remove) from None
+        _end_failed_start(ctx, aws, name, error, session, again)
+        raise
     except (PeagleError, KeyboardInterrupt):
-        _show_attempts(attempts)
         left = load_record(aws.scope, aws.region, name)
         if left and left.resources:
             show_remaining_resources(aws, left, session, again)
@@ -225,7 +218,8 @@ def _apply(
             print_status("Nothing was created.")
             add_remaining()
         raise
-    _show_attempts(attempts)
+    finally:
+        _show_attempts(attempts)
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
         print_status(warm.text)
@@ -263,16 +257,14 @@ def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool 
     `peagle plan --verbose` shows."""
     show_plan(preflight, session, keep_unproved)
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if session.sandbox else CHECKED_AGAIN
+    if preflight.change not in ("create", "update"):  # nothing starts
+        omitted |= {"limit-before-start"}
     planned = [
         finding
         for finding in preflight.desired.plan.findings
         if finding.level != "note" and finding.code not in omitted
     ]
     refuse_errors((*planned, *preflight.findings))
-
-
-def _is_file(ctx: click.Context) -> bool:
-    return is_plan_file(ctx.params["pair"])
 
 
 def _refuse_second(aws: Aws, plan: Plan, prefix: str | None, yes: bool) -> None:
@@ -304,12 +296,12 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
     types = ctx.params["fallback_types"]
     if types is None:
         return None
-    if _is_file(ctx):
+    if is_plan_file(ctx.params["pair"]):
         raise OptionsConflict(
             "--fallback-instance-types cannot be combined with a plan file",
             "use PAIR and its options, so that a plan can be made for each type",
         )
-    names = dict.fromkeys(name.strip() for name in types.split(",") if name.strip())
+    names = dict.fromkeys(filter(None, map(str.strip, types.split(","))))
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
     plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
@@ -330,7 +322,7 @@ def _choose_types(
         for alternative in plan.alternatives
         if alternative.instance_type != plan.instance_type
     }
-    if not others or _is_file(ctx):
+    if not others or is_plan_file(ctx.params["pair"]):
         return []
     if not error.command:
         error.fix += "; to try the next types of the ranking, add "
@@ -344,55 +336,47 @@ def _choose_types(
 
 def _show_attempts(attempts: Sequence[Attempt]) -> None:
     """What was tried, for how long, and its price; nothing after a single attempt."""
-    if len(attempts) < 2:
-        return
-    print_status("Tried:")
-    width = max(len(attempt.instance_type) for attempt in attempts)
-    for attempt in attempts:
-        outcome = attempt.outcome.replace("-", " ")
-        print_status(
-            f"  {attempt.instance_type:<{width}}  {_price(attempt.price_per_hour_usd):<18}"
-            f"{outcome} after {format_duration(attempt.seconds)}"
-        )
+    if len(attempts) > 1:
+        print_status("Tried:")
+        for attempt in attempts:
+            outcome, after = attempt.outcome.replace("-", " "), format_duration(attempt.seconds)
+            print_status(f"  {_priced(attempt)}: {outcome} after {after}")
 
 
-def _priced(plan: Any) -> str:
-    """The instance type of a plan or an alternative, with its price."""
-    return f"{plan.instance_type} ({_price(plan.price_per_hour_usd)})"
-
-
-def _price(usd_per_hour: float | None) -> str:
-    return "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} an hour"
+def _priced(plan: Plan | Alternative | Attempt) -> str:
+    """The instance type, with its price."""
+    usd = plan.price_per_hour_usd
+    price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
+    return f"{plan.instance_type} ({price})"
 
 
 def _end_failed_start(
+    ctx: click.Context,
     aws: Aws,
     name: str,
     error: WillNotServe,
     session: Session,
     again: Sequence[str],
-    remove: bool | None,
-) -> WillNotServe:
-    """Remove what the deploy created, unless the user wants to keep it: ``remove`` is ``None`` for
-    a question. Returns the error, which says what was done.
+) -> None:
+    """Remove what the deploy created, unless the user wants to keep it; the error then says so.
 
     Raises what the removal raises, with what remains shown.
     """
     record = load_record(aws.scope, aws.region, name)
     if record is None:
-        return error
+        return None
     print_status(error.message, bold=True)
-    if remove is None:
+    is_removed = ctx.params["yes"] and not ctx.params["keep_failed"]
+    if not (is_removed or ctx.params["keep_failed"]) and sys.stdin.isatty():
         for resource in record.resources:
             print_status(f"  {resource.text}")
-        remove = sys.stdin.isatty() and confirmed("Remove what will never serve?")
-    if not remove:
-        show_remaining_resources(aws, record, session, again)
-        return error
+        is_removed = confirmed("Remove what will never serve?")
+    if not is_removed:
+        return show_remaining_resources(aws, record, session, again)
     with remaining_resources_shown(aws, record, session, again), session.progress() as observe:
         remove_failed_start(DeploymentContext(aws, record, observe))
     add_remaining()
     error.message += "; removed"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
         error.fix, error.command = "deploy with --keep-failed to read its log", ()
-    return error
+    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import click
 
 from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
-from peagle.cli.context import PeagleCommand, command_text, fix_in_context
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
@@ -31,6 +30,7 @@ from peagle.cli.session import new_session
 from peagle.cli.view.console import (
     json_option,
     print_documents,
+    print_facts,
     print_findings,
     print_json,
     print_line,
@@ -50,7 +50,6 @@ from peagle.engine.state import (
     local_engine_names,
     local_engines,
     read_warm_start,
-    unreadable_records,
 )
 from peagle.errors import (
     DockerMissing,
@@ -145,12 +144,10 @@ def up(
     if engine_kind == "docker":
         try:
             image = local_image(plan, gpus, build_first, base)
-        except (DockerMissing, NotFound) as missing:
+        except (DockerMissing, NotFound):
             if not emit_compose or build_first or not names_own_image(plan):
                 raise
-            named = plan.runtime.image  # of a compose file, which may run on another machine
-            print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
-            image = unchecked_image(named)
+            image = unchecked_image(plan.runtime.image)  # the file may run on another machine
     elif gpus or build_first or base or emit_compose:
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
@@ -173,29 +170,32 @@ def up(
         engine = start_local(plan, port, status.show, options)
     if as_json:
         return print_json(engine_document(engine))
-    if engine.acceptance_length is None:
-        print_line(f"{engine.pair} responds.")
-    else:
-        print_line(
-            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
-            f"{engine.drafts} drafts."
-        )
+    return _print_engine(engine)
+
+
+def _print_engine(engine: LocalEngine) -> None:
+    """What the proof measured, and how to use the engine."""
+    length = engine.acceptance_length
+    speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
+    print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
     if engine.second_turn:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)
     if warm := read_warm_start(Path(engine.process.log)):
         print_line(warm.text)
     if engine.notes:
-        count = len(engine.notes)
-        print_line(f"{count} settings were changed for the CPU; the log lists them first.")
+        print_line(f"{len(engine.notes)} settings were changed for the CPU; the log lists them.")
     body = request_body("Hello!", chat=True, max_tokens=64)
     body |= {"model": engine.served_as, "stream": True}
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
                "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
-    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
-    click.echo(f"Send a request:   {command_line(request)}")
-    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
-    return click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
+    facts = (
+        ("OpenAI base URL", engine.openai_base_url),
+        ("Send a request", command_line(request)),
+        ("Read the log", command_text(("peagle", "local", "logs", engine.name, "-f"))),
+        ("Stop it", command_text(("peagle", "local", "down", engine.name))),
+    )
+    print_facts(((label, ("", text)) for label, text in facts), label=17, indent=0, err=False)
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
@@ -211,24 +211,20 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
     names = local_engine_names() if everything else (str(name),)
-
-    def stop(engine: str) -> bool:
+    stopped = []
+    for engine in names:
         with StatusLine() as status:
-            wait = f"for running requests of {engine} (--now skips this)"
-            stopped = stop_local(
-                engine, now, lambda left: status.show(f"waiting up to {left:.0f} s {wait}")
-            )
-            return stopped is not None
-
-    stopped = [engine for engine in names if stop(engine)]
+            wait = f"waiting for running requests of {engine} (--now skips this)"
+            if stop_local(engine, now, partial(status.show, wait)):
+                stopped.append(engine)
     if as_json:
-        print_json({"ended": stopped, "removed": list(names)})
-    else:
-        for engine in names:
-            was = "Stopped" if engine in stopped else "Removed, without a running engine,"
-            print_line(f"{was} {engine}.")
-        if not names:
-            print_line("No engines are running.")
+        return print_json({"ended": stopped, "removed": list(names)})
+    for engine in names:
+        was = "Stopped" if engine in stopped else "Removed, without a running engine,"
+        print_line(f"{was} {engine}.")
+    if not names:
+        print_line("No engines are running.")
+    return None
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -245,8 +241,6 @@ def logs(name: str, follow: bool) -> None:
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
     documents = [engine_document(engine) for engine in local_engines()]
-    for name, path in unreadable_records().items():
-        documents.append({"name": name, "state": "unknown", "record": str(path)})
     if as_json:
         return print_json({"engines": documents})
     print_documents(documents, _LISTED)
@@ -256,9 +250,7 @@ def list_(as_json: bool) -> None:
     return None
 
 
-_LISTED = (
-    "name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length", "record",
-)  # fmt: skip
+_LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length")
 
 
 def engine_document(engine: LocalEngine) -> dict[str, Any]:
@@ -300,15 +292,13 @@ def local_image(
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
         return build_with_status(request, new_session(click.get_current_context())).image
     docker = connect_docker()
-    ctx = click.get_current_context()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
     image = find_image(docker, plan, runtime, named, command)
     if image is None:
-        kind = "GPU" if gpus else "CPU"
         raise NotFound(
-            f"this machine has no {kind} image of {plan.pair}",
-            Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
+            f"this machine has no {runtime.upper()} image of {plan.pair}",
+            Fix("build it", command),
             code="image-missing",
         )
     return image
@@ -339,8 +329,8 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     """
     version = vllm or command_catalog(ctx).runtimes.default
     present = is_installed(version)
-    installed = install_engine(version, python, progress=print_status)
-    document = {"vllm": version, "python": str(installed.python), "was_installed": present}
+    engine = install_engine(version, python, progress=print_status)
+    document = {"vllm": version, "python": str(engine.python), "was_installed": present}
     print_small(document, as_json)
 
 
@@ -355,17 +345,16 @@ def engine_status(ctx: click.Context, as_json: bool) -> None:
         used = str(find_engine(version).python)
     except EngineMissing as error:
         missing = error
-    document = {
-        "vllm": version,
-        "python": used,
-        "installed": [
-            {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
-        ],
-        "missing_packages": list(missing_libraries()),
-    }
-    print_small(document, as_json)
+    installed = [
+        {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
+    ]
+    libraries = list(missing_libraries())
+    print_small(
+        {"vllm": version, "python": used, "installed": installed, "missing_packages": libraries},
+        as_json,
+    )
     if missing and not as_json:
-        print_status(missing.message, fix_in_context(missing.fix, missing.command))
+        print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
 _ENDPOINT = (
@@ -399,14 +388,12 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     """
     address = start_sandbox(port, engine)
     if as_json:
-        print_json({"url": address.url, "pid": address.pid})
-        return
+        return print_json({"url": address.url, "pid": address.pid})
     print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
     environment = command_text(("peagle", "sandbox", "env"))
     deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
     click.echo(f'To use it in this shell:  eval "$({environment})"')
-    click.echo("Then, for example:        aws sagemaker list-endpoints")
-    click.echo(f"Or directly:              {deploy}")
+    return click.echo(f"Or directly:              {deploy}")
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
@@ -422,19 +409,19 @@ def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
     sandbox = sandbox_status()
     if as_json:
-        print_json(asdict(sandbox))
-        return
-    if not sandbox.running:
-        start, end = (command_text(("peagle", "sandbox", word)) for word in ("start", "stop"))
-        print_line("The sandbox is not running. Start it", start)
-        if sandbox.leftover_engines:
-            left = sandbox.leftover_engines
-            print_status(f"The sandbox was killed; engines still running: {left}. End them", end)
-            for engine in sandbox.leftovers:
-                print_status(f"  {engine.text}")
-        return
-    print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
-    print_documents([asdict(endpoint) for endpoint in sandbox.endpoints], _ENDPOINT)
+        return print_json(asdict(sandbox))
+    if sandbox.running:
+        print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
+        return print_documents([asdict(endpoint) for endpoint in sandbox.endpoints], _ENDPOINT)
+    print_line("The sandbox is not running. Start it", command_text(("peagle", "sandbox", "start")))
+    if sandbox.leftover_engines:
+        print_status(
+            "The sandbox was killed, and these engines still run. End them",
+            command_text(("peagle", "sandbox", "stop")),
+        )
+        for engine in sandbox.leftovers:
+            print_status(f"  {engine.text}")
+    return None
 
 
 @sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
@@ -448,22 +435,16 @@ def env(region: str, as_json: bool) -> None:
     address = running_sandbox()
     if address is None:
         raise sandbox_not_running()
-    variables = address.environment(region) | _proxy_exception(os.environ)
+    variables = address.environment(region)
+    if any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in os.environ):
+        excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        variables["NO_PROXY"] = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
+        variables["no_proxy"] = variables["NO_PROXY"]
     if as_json:
-        print_json(variables)
-        return
+        return print_json(variables)
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
-
-
-def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that exclude the sandbox from the proxy that the environment names, if any."""
-    if not any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in environment):
-        return {}
-    excluded = environment.get("no_proxy") or environment.get("NO_PROXY")
-    hosts = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
-    return {"NO_PROXY": hosts, "no_proxy": hosts}
+    return click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
 
 
 _ADD_HELP = """Let OPERATION fail from now on.
@@ -566,8 +547,7 @@ def quota() -> None:
 def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
     set_quota(instance_type, value, region)
-    changed = {"instance_type": instance_type, "region": region, "value": value}
-    print_small(changed, as_json)
+    print_small({"instance_type": instance_type, "region": region, "value": value}, as_json)
 
 
 @quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")

@@ -7,11 +7,12 @@ the Hub where the command may use the network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -25,6 +26,7 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     POSITIVE,
     REQUESTS,
+    SLO,
     TOKENS,
     Parsed,
     add_options,
@@ -34,13 +36,11 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
-    objective,
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
-from peagle.cli.session import started_session
 from peagle.cli.view.progress import show_hashing
-from peagle.errors import OptionsConflict
+from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
     AUTO,
     GROUPS,
@@ -57,11 +57,19 @@ from peagle.planning.company import parse_tags
 from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.session import head_reader, plan_file_online, plan_pair, plan_pair_online
 from peagle.text import sanitize
 from peagle.weights.layout import AwsOf, checkpoint_at
-from peagle.weights.own_target import is_on_hub, target_not_read, with_own_target
+from peagle.weights.own_target import (
+    head_reader,
+    is_on_hub,
+    plan_pair,
+    target_not_read,
+    with_own_target,
+)
 from peagle_serve.contract import is_s3_uri
+
+if TYPE_CHECKING:
+    from peagle.session import Session
 
 
 def parse_copies(text: str) -> int | str:
@@ -71,11 +79,6 @@ def parse_copies(text: str) -> int | str:
     if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
         return int(text)
     raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
-
-
-def _parse_ids(text: str) -> tuple[str, ...]:
-    """Ids such as ``subnet-1,subnet-2``; planning checks them."""
-    return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
 class _Tag(click.types.StringParamType):
@@ -101,8 +104,11 @@ _KINDS: dict[Kind, dict[str, Any]] = {
     "load": {"type": POSITIVE, "metavar": "REQUESTS"},
     "duration": {"callback": duration, "metavar": "DURATION"},
     "hours": {"callback": duration, "metavar": "DURATION"},
-    "slo": {"callback": objective, "metavar": "TIMES"},
-    "ids": {"type": Parsed("text", _parse_ids), "metavar": "ID,..."},
+    "slo": {"type": SLO, "metavar": "TIMES"},
+    "ids": {
+        "type": Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))),
+        "metavar": "ID,...",
+    },
     "texts": {"multiple": True, "metavar": "SHA256"},
     "settings": {
         "multiple": True,
@@ -226,6 +232,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         for name, value in chosen.items()
         if value is not None and value is not False and value not in ({}, ())
     }
+    if pair.endswith((".yaml", ".yml")):
+        takes = "a pair of the catalogue, a model's folder or id, or a plan file (.json)"
+        fix = f"name {takes}; --project FILE takes a project file, peagle --catalog DIR a catalogue"
+        raise UserError(f"{pair} is a YAML file, from which no plan is made", fix)
     if is_plan_file(pair):
         plan = read_plan(Path(pair))
         for name, value in options.items():
@@ -235,8 +245,11 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
                 flags = {part.name: max(part.opts, key=len) for part in ctx.command.params}
                 message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
-        catalog = command_catalog(ctx)
-        return plan_file_online(started_session(ctx), plan, catalog) if online else plan
+        if not online:
+            return plan
+        from peagle.session import plan_file_online
+
+        return plan_file_online(_started_session(ctx), plan, command_catalog(ctx))
     checkpoint = _own_target(ctx, pair)
     verdict = options.pop("verdict", None)
     options["speculation"] = not options.pop("no_speculation", False)
@@ -246,7 +259,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     reader = head_reader(catalog, pair, _aws(ctx)) if _is_online(ctx) else None
     with show_hashing():
         if online:
-            return plan_pair_online(started_session(ctx), pair, options, catalog, reader, verdict)
+            from peagle.session import plan_pair_online
+
+            session = _started_session(ctx)
+            return plan_pair_online(session, pair, options, catalog, reader, verdict)
         return plan_pair(pair, options, catalog, reader, verdict)
 
 
@@ -302,7 +318,16 @@ def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
 
 def _aws(ctx: click.Context) -> AwsOf:
     region = ctx.params.get("region") or DEFAULT_REGION
-    return lambda: started_session(ctx).aws(region)
+    return lambda: _started_session(ctx).aws(region)
+
+
+def _started_session(ctx: click.Context) -> Session:
+    """The session of ``--profile`` and ``--sandbox``, started if needed."""
+    from peagle.cli.session import new_session  # most plans send nothing
+
+    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
+    session.start()
+    return session
 
 
 def _is_online(ctx: click.Context) -> bool:

@@ -14,11 +14,14 @@ from click.shell_completion import CompletionItem
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import Change, leads_to_sandbox
 from peagle.catalog.schema import Catalog
+from peagle.cli.context import in_context, is_typed
 from peagle.cli.options import catalog_of, command_catalog, yes_option
-from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.project import CHOICE, ProjectCommand, endpoint_argument
 from peagle.cli.view.console import json_option, print_status
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
+from peagle.errors import NotFound
+from peagle.project.reading import EndpointChoice
 from peagle.session import Session as Session
 from peagle.store import SANDBOX
 
@@ -26,6 +29,25 @@ if TYPE_CHECKING:
     from peagle.deploy.context import Observer
 
 Command = Callable[..., Any]
+
+
+class DeploymentCommand(ProjectCommand):
+    """A command about a deployment. Where that of an endpoint in the project file is unknown, the
+    fix is to deploy it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except NotFound as error:
+            choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+            if choice and error.code == "no-such-deployment":
+                command = ["peagle", "deploy", choice.endpoint]
+                command += ["--environment", choice.environment] if choice.environment else []
+                if is_typed(ctx, "project_file"):
+                    command += ["--project", str(choice.project.path)]
+                error.fix, error.command = "deploy it first", in_context(command, ctx)
+            raise
 
 
 class CommandSession(Session):
@@ -60,13 +82,6 @@ def new_session(
     each other."""
     session = CommandSession(ctx, region, profile, sandbox=sandbox)
     _ = session.sandbox
-    return session
-
-
-def started_session(ctx: click.Context) -> Session:
-    """The session of the command's ``--profile`` and ``--sandbox``, started if needed."""
-    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
-    session.start()
     return session
 
 
@@ -106,7 +121,7 @@ def deployment_command(
         command = yes_option(json_option(command)) if yes else json_option(command)
         vars(command)["__click_params__"] += own_options
         with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=ProjectCommand, epilog=epilog)(with_name)
+        return click.command(cls=DeploymentCommand, epilog=epilog)(with_name)
 
     return add
 

@@ -17,7 +17,6 @@ from peagle.cli.context import (
     PeagleCommand,
     command_text,
     deployment_in_context,
-    fix_in_context,
     is_plan_file,
 )
 from peagle.cli.options import duration
@@ -50,7 +49,6 @@ from peagle.deploy.status import (
     endpoint_log,
     usage_of_endpoint,
 )
-from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
@@ -77,8 +75,7 @@ _FACTS = (
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
 @cloud_options
 @json_option
-@click.pass_context
-def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> None:
+def list_deployments(session: Session, as_json: bool) -> None:
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
@@ -97,24 +94,21 @@ def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> Non
             unreachable = f" on this machine; the account is unknown: {error.message}"
     elif (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
-    for damaged in listing.damaged:
-        print_status(f"{damaged.message} ({damaged.fix})")
-    for denied in listing.unknown:
-        print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
+    for problem in (*listing.damaged, *listing.unknown):
+        print_status(f"{problem.message} ({problem.fix})")
     if as_json:
         complete = not (listing.unknown or listing.damaged or unreachable)
         document: dict[str, Any] = {"deployments": list(listing.rows), "complete": complete}
         if listing.damaged:
             document["damaged"] = [damaged.document() for damaged in listing.damaged]
-        print_json(document)
-    elif listing.rows:
-        print_documents(listing.rows, _COLUMNS)
-    elif not session.is_available:
-        print_status("The sandbox is not running, so nothing is deployed in it.")
-    else:
-        others = () if session.sandbox else deployment_names(SANDBOX)
-        hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
-        print_status(f"No deployments{unreachable}{hint}.")
+        return print_json(document)
+    if listing.rows:
+        return print_documents(listing.rows, _COLUMNS)
+    if not session.is_available:
+        return print_status("The sandbox is not running, so nothing is deployed in it.")
+    others = () if session.sandbox else deployment_names(SANDBOX)
+    hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
+    return print_status(f"No deployments{unreachable}{hint}.")
 
 
 _NEAR_SECONDS = 2 * 3600
@@ -133,27 +127,29 @@ def status(name: str, session: Session, as_json: bool) -> None:
     document = deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
-    left = document["seconds_left"]
+    left, state = document["seconds_left"], document["state"]
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
-    print_line(f"{document['name']}: {document['state']}{near}", bold=True)
-    fix = document["failure_fix"], fix_in_context("", document["failure_command"])
+    print_line(f"{document['name']}: {state}{near}", bold=True)
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
-    facts: list[Fact] = [*document_facts(values)]
     second = (document["proof"] or {}).get("second_turn")
-    turn = second_turn_text(SecondTurn(**second)) if second else ""
-    facts += [("second turn", turn), ("comparison", comparison_text(document["comparison"]))]
-    if document["state"] not in GONE:
-        facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
-    if any(fix):
-        facts.append(("fix", fix))
-    elif document["state"] == ENDED:
-        facts.append(("to continue", ("", command_text(("peagle", "reap")))))
-    elif document["state"] in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
-        again = deploy_command(record.current.plan) if record.current.plan else None
-        prove = ("peagle", "prove", name) if document["state"] == "Unproved" else ()
-        facts.append(("to continue", ("", command_text(again or prove) if again or prove else "")))
-    resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
-    facts += [("resource", text) for text in resources]
+    price = format_price(document["price_per_hour_usd"], session.sandbox)
+    fix = document["failure_fix"] or "", command_text(document["failure_command"] or ())
+    continued: tuple[str, ...] = ()
+    if state == ENDED:
+        continued = ("peagle", "reap")
+    elif state in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
+        plan = record.current.plan
+        again = deploy_command(plan) if plan else None
+        continued = tuple(again or (("peagle", "prove", name) if state == "Unproved" else ()))
+    facts: list[Fact] = [
+        *document_facts(values),
+        ("second turn", second_turn_text(SecondTurn(**second)) if second else ""),
+        ("comparison", comparison_text(document["comparison"])),
+        ("price", "" if state in GONE else price),
+        ("fix", fix),
+        ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
+    ]
+    facts += [("resource", f"{each['type']} {each['name']}") for each in document["resources"]]
     return print_facts(facts, label=20, err=False)
 
 
@@ -208,8 +204,7 @@ def drift(
     elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
         print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
-        count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-        print_line(f"{where}: {count} from the plan", bold=True)
+        print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
         rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
         print_table(("FIELD", "PLANNED", "FOUND"), rows)
     for area, error in drift.unknown.items():
@@ -267,14 +262,10 @@ def logs(name: str, session: Session, follow: bool, since: int | None, as_json: 
         aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
     )
     if as_json:
-        events = [
-            {
-                "time": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds"),
-                "stream": event.stream,
-                "message": event.message,
-            }
-            for event in lines
-        ]
+        events = []
+        for event in lines:
+            at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
+            events.append({"time": at, "stream": event.stream, "message": event.message})
         return print_json({"name": record.name, "events": events})
     shown = False
     try:
@@ -323,8 +314,8 @@ def top(
     """
     if window is not None and window < _SHORTEST_WINDOW:
         raise UserError("--window is shorter than a minute", "use 1m or more", "window")
-    on_aws, here = session.names_deployment(name), True
-    if engine := None if on_aws else ready_engine(name):
+    here = True
+    if engine := session.local_engine(name):
         read = EngineMeter(engine, window or WINDOW_SECONDS).read
     else:
         record, aws = session.find(name)

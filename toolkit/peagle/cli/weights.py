@@ -57,7 +57,7 @@ from peagle.deploy.records import load_record, refuse_weights_in_use
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import require_known_price
 from peagle.engine.runner import LocalOptions
-from peagle.engine.state import read_local_engine, warm_folder
+from peagle.engine.state import warm_folder
 from peagle.errors import (
     Fix,
     NotFound,
@@ -77,14 +77,12 @@ from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import (
     format_duration,
-    format_price,
     format_rate,
     format_size,
     format_unit_price,
     format_usd,
 )
 from peagle.warm import (
-    COLLECTING_SUFFIX,
     CollectedWarmStart,
     WarmArtifact,
     check_writable,
@@ -120,7 +118,6 @@ from peagle_serve.contract import (
 _take_over_option = click.option(
     "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
 )
-
 _even_if_used_option = click.option(
     "--even-if-used", is_flag=True, help="Proceed even if an endpoint uses these weights."
 )
@@ -236,10 +233,7 @@ def sync_command(
             "next": use,
         }
         return print_json(document)
-    copied = "nothing was copied"
-    if result.moved:
-        rate = format_rate(result.moved / seconds if seconds else 0)
-        copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}, {rate}"
+    copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
     return print_status("Use it", use)
@@ -252,18 +246,12 @@ def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> It
     yield "bucket", f"{plan.prefix.bucket} is created" if plan.creates_bucket else ""
     if plan.same_size:
         files = _files_text(len(plan.same_size), sum(item.size for item in plan.same_size))
-        yield (
-            "present",
-            f"{files}, with the same size: compared by checksum, and replaced where they differ",
-        )
-    for part, source in plan.sources.items():
-        skipped = f"{_files_text(*source.left_out)}, of the {part}, which vLLM does not read"
-        yield "skipped", skipped if source.left_out[0] else ""
+        yield "present", f"{files}, with the same size: replaced where the checksum differs"
     yield "storage", _storage_text(plan.size, price, plan.region, sandbox)
 
 
 def _files_text(count: int, size: float) -> str:
-    return f"{count} file{'' if count == 1 else 's'}, {format_size(size)}"
+    return f"{count} files, {format_size(size)}"
 
 
 def _storage_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
@@ -289,31 +277,26 @@ def copying(
 ) -> Iterator[Callable[[SyncProgress], None]]:
     """What shows the progress of a copy; if it ends early, also what is in S3 and the commands that
     resume the copy and remove it."""
-    last: SyncProgress | None = None
+    copied = "no file was copied"
 
-    def show(progress: SyncProgress, at_once: bool = False) -> None:
-        nonlocal last
-        last = progress
-        unit, name = (1e9, "GB") if progress.total >= 1e9 else (1e6, "MB")
-        parts = ["Copying", f"{progress.done / unit:.2f} of {progress.total / unit:.2f} {name}"]
+    def show(progress: SyncProgress) -> None:
+        nonlocal copied
+        copied = f"{format_size(progress.done)} of {format_size(progress.total)} are kept"
+        detail = f"{format_size(progress.done)} of {format_size(progress.total)}"
         if progress.seconds_left is not None:
-            parts += [format_rate(progress.speed), f"{format_duration(progress.seconds_left)} left"]
-        status.show_line(" | ".join(parts), at_once=at_once)
+            left = format_duration(progress.seconds_left)
+            detail += f" | {format_rate(progress.speed)} | {left} left"
+        status.show_line(f"Copying | {detail}")
 
     try:
         with StatusLine() as status:
             yield show
-            if last is not None:
-                show(last, at_once=True)
-    except (PeagleError, KeyboardInterrupt) as error:
-        if not isinstance(error, Refused):
-            there = "no file was copied"
-            if last is not None:
-                there = f"{format_size(last.done)} of {format_size(last.total)}. "
-                there += "Finished files are kept, and billed as storage"
-            print_status(f"At {place.uri}: {there}.")
-            print_status("Resume", command_line(resume))
-            print_status("Remove", command_line(remove))
+    except Refused:
+        raise
+    except (PeagleError, KeyboardInterrupt):
+        print_status(f"At {place.uri}: {copied}.")
+        print_status("Resume", command_line(resume))
+        print_status("Remove", command_line(remove))
         raise
 
 
@@ -372,7 +355,7 @@ def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
     document = _stored_document(weights, price)
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
     if weights.lock is not None:
-        print_line(f"{'stale lock' if weights.lock.stale else 'locked'}: {weights.lock}")
+        print_line(f"locked: {weights.lock}")
     if price is not None:
         print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
 
@@ -491,8 +474,6 @@ def remove_command(
 _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
 
-_SANDBOX_MINUTES = 3
-
 _NOT_REPEATED = ("--yes", "-y", "--json")
 
 
@@ -573,19 +554,8 @@ def _collect_locally(
     if gpus and engine_kind != "docker":
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
-    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
-    try:
-        with _sigterm_as_interrupt(), StatusLine() as status:
-            artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
-    except KeyboardInterrupt:
-        name = f"{plan.name}{COLLECTING_SUFFIX}"
-        engine = read_local_engine(name)
-        if engine is not None and engine.state != "dead":  # a second Ctrl-C
-            stop = command_text(("peagle", "local", "down", name))
-            print_status("The engine is still running. Stop it", stop)
-        else:
-            print_status("Interrupted: nothing was kept. Start over", command_line(again))
-        raise
+    with _sigterm_as_interrupt(), StatusLine() as status:
+        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **_artifact_document(artifact)}
     if as_json:
@@ -598,7 +568,7 @@ def _collect_locally(
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [word for word in again if word != "--local"]
+    words = [*own_command(click.get_current_context(), without=(*_NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_next("Restore it", command_line(words if gpus else [*words, "--compile"]))
@@ -648,47 +618,32 @@ def _collect_on_aws(
             code="image-cannot-collect",
         )
     again = own_command(click.get_current_context(), without=_NOT_REPEATED)
-    name, causes = collecting.name, list[BaseException]()
+    name = collecting.name
     with session.starting(plan.region, name) as aws:
         with show_hashing():
             preflight = run_preflight(aws, collecting, session.catalog.instances, role)
         show_and_refuse(preflight, session)
         usd = preflight.desired.plan.price_per_hour_usd
-        at_most = limit_seconds(preflight.desired.revision) / 60
-        minutes = _SANDBOX_MINUTES if session.sandbox else _USUAL_MINUTES
-        cost = "" if usd is None else f", about {format_usd(usd * minutes / 60)}"
-        free = " on AWS (free in the sandbox)" if session.sandbox and cost else ""
-        folder = place.part_uri(WARM_FOLDER)
-        print_facts(
-            (
-                ("then", f"stores compile caches in {folder}, removes the endpoint"),
-                ("takes", f"about {minutes} minutes, {at_most:.0f} at most{cost}{free}"),
-            )
-        )
+        at_most = f"{limit_seconds(preflight.desired.revision) / 60:.0f} at most"
+        takes = f"about {_USUAL_MINUTES} minutes on AWS, {at_most}"
+        if usd is not None:
+            takes += f", about {format_usd(usd * _USUAL_MINUTES / 60)}"
+        stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
+        print_facts((("then", stores), ("takes", takes)))
         require_known_price(preflight.desired.plan, accept_unknown_price)
         check_writable(aws, place)
         confirm("Start the temporary endpoint?", "not started", yes=yes)
 
-        def failed(error: BaseException, record: Deployment) -> None:
-            causes.append(error)
-            if isinstance(error, KeyboardInterrupt) and record.of_type("Endpoint"):
-                price = format_price(usd, session.sandbox)
-                print_status(
-                    f"Interrupted: removing {name}, which SageMaker may allow only when it has "
-                    f"been created, in up to {at_most:.0f} minutes. A second Ctrl-C leaves the "
-                    f"endpoint running, at {price}."
-                )
+        def show_failure(error: BaseException, _: Deployment) -> None:
+            reason = str(error) or "interrupted"
+            print_status(f"Removing {name}: {reason}. Ctrl-C leaves the endpoint running.")
 
         try:
             with _sigterm_as_interrupt(), session.progress() as observe:
-                stored = collect_on_aws(aws, preflight, place, observe, failed)
-        except BaseException as error:
+                stored = collect_on_aws(aws, preflight, place, observe, show_failure)
+        except BaseException:
             if left := load_record(aws.scope, aws.region, name):
-                if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
-                    print_status(f"The error before the removal failed: {causes[0]}")
                 show_remaining_resources(aws, left, session, again)
-            elif isinstance(error, KeyboardInterrupt):
-                print_status("Interrupted: nothing was kept. Start over", command_line(again))
             raise
     _print_collected(preflight.desired.plan, stored, session, as_json)
 
@@ -714,12 +669,10 @@ def _print_collected(
     if plan.price_per_hour_usd is not None and not session.sandbox:
         cost = format_usd(plan.price_per_hour_usd * stored.seconds / 3600)
         print_line(f"The endpoint is removed; it cost about {cost}.")
-    print_line(
-        "Only the sandbox can use it."
-        if stored.stand_in
-        else "The next deploy of the same image, GPU and options pins and restores it. What is "
-        "deployed now restores only what its plan pins."
-    )
+    if stored.stand_in:
+        print_line("Only the sandbox can use it.")
+    else:
+        print_line("The next deploy of the same image, GPU and options pins and restores it.")
     if stored.others:
         listing = command_text(("peagle", "weights", "list", stored.place.uri))
         print_line("Every start downloads the others too", listing)

@@ -293,7 +293,8 @@ class Preflight:
     """The change to make, the requests to make it with, and the findings. ``changes`` are the
     settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
     an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
-    run; ``most_usd_per_hour`` the price of the most that may run."""
+    run; ``most_usd_per_hour`` the price of the most that may run; ``instances`` how many run after
+    the change."""
 
     desired: DesiredState
     change: Action
@@ -305,6 +306,7 @@ class Preflight:
     scaling: ScalingChange | None = None
     rollout: Rollout | None = None
     most_usd_per_hour: float | None = None
+    instances: int = 1
 
 
 def preflight(
@@ -371,8 +373,9 @@ def preflight(
     if record and live and limit and limit.budget_usd is not None:
         usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
-        desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd
-    )
+        desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd,
+        count if change in ("create", "update") or live is None else live.desired_count,
+    )  # fmt: skip
 
 
 def _record(

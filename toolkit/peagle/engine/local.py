@@ -70,93 +70,7 @@ def start_local(
     Refused when this machine cannot run the plan, EngineError, and NotProved."""
     runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
-    with exclusive(plan.name, "local up"):
-        running = records.read_local_engine(plan.name)
-        if running and is_alive(running.process) and running.ready:
-            is_same = running.environment == environment and running.image == runner.image_id
-            if is_same and port in (None, running.process.port):
-                return running
-            different = f"on port {running.process.port}" if is_same else "with a different plan"
-            command = ("peagle", "local", "down", running.name)
-            raise UserError(
-                f"{running.name} is already running {different}",
-                Fix("stop it first, or choose another --name", command),
-                code="already-running",
-            )
-        if running:
-            stop_engine(running.process, STOP_SECONDS)
-        if port is not None and not is_port_free(port):
-            fix = "choose another --port, or omit it to use any free port"
-            raise UserError(f"port {port} is in use", fix, code="port-in-use")
-        recorded: list[LocalEngine] = []
-        try:
-            _start(runner, plan, environment, notes, port or free_port(), recorded)
-            _wait(recorded[0], plan.startup_timeout_seconds, progress)
-            ready = _prove(plan, recorded[0], progress)
-            records.write(ready)
-        except BaseException:  # an interrupt may come as soon as the engine is recorded
-            for engine in recorded:
-                end_engine(engine)
-            raise
-    return ready
-
-
-def end_engine(engine: LocalEngine) -> None:
-    """End an engine, and forget it."""
-    stop_engine(engine.process, STOP_SECONDS)
-    records.remove_record(engine.name)
-
-
-def stop_local(
-    name: str, now: bool = False, waiting: Callable[[float], object] = lambda seconds: None
-) -> LocalEngine | None:
-    """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
-    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called meanwhile
-    with that limit in seconds. Raises NotFound for an unknown name."""
-    if name not in records.local_engine_names():
-        raise records.unknown_engine(name)
-    engine = records.read_local_engine(name)
-    if engine:
-        if engine.ready and not now:
-            limit = drain_seconds(engine)
-            drain_engine(engine.process, limit + 2 * STOP_SECONDS, lambda: waiting(limit))
-        stop_engine(engine.process, STOP_SECONDS)
-    shutil.rmtree(records.folder_of(name), ignore_errors=True)
-    return engine
-
-
-def drain_seconds(engine: LocalEngine) -> float:
-    """How long the engine lets running requests finish after SIGTERM."""
-    setting = engine.environment.get(DRAIN_VARIABLE, "").strip()
-    return float(setting) if setting.isdecimal() else DRAIN_SECONDS
-
-
-@contextmanager
-def exclusive(name: str, command: str) -> Iterator[None]:
-    """Run only one ``command`` for the engine ``name`` at a time, else raise UserError."""
-    lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock, wait=False))
-        except BlockingIOError:
-            message = f"another `peagle {command}` of {name} is running"
-            fix = "wait until it ends, or choose another --name"
-            raise UserError(message, fix, code="already-running") from None
-        yield
-
-
-def _start(
-    runner: LocalOptions,
-    plan: Plan,
-    environment: dict[str, str],
-    notes: tuple[str, ...],
-    port: int,
-    recorded: list[LocalEngine],
-) -> None:
-    """Start the engine and record it, also in ``recorded``. ``notes`` begin its log."""
-    log = records.log_of(plan.name)
-    log.touch(mode=0o600)
-    log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
+    started: list[LocalEngine] = []
 
     def record(process: EngineProcess) -> None:
         engine = LocalEngine(
@@ -171,10 +85,77 @@ def _start(
             image=runner.image_id,
             chat=plan.proof.chat,
         )
-        recorded.append(engine)
+        started.append(engine)
         records.write(engine)
 
-    runner.start(plan, environment, port, log, record)
+    with exclusive(plan.name, "local up"):
+        running = records.read_local_engine(plan.name)
+        if running and running.state == "ready":
+            is_same = running.environment == environment and running.image == runner.image_id
+            if is_same and port in (None, running.process.port):
+                return running
+            raise UserError(
+                f"{running.name} is already running with another plan or port",
+                Fix("stop it first", ("peagle", "local", "down", running.name)),
+                code="already-running",
+            )
+        if running:
+            stop_engine(running.process, STOP_SECONDS)
+        if port is not None and not is_port_free(port):
+            fix = "choose another --port, or omit it to use any free port"
+            raise UserError(f"port {port} is in use", fix, code="port-in-use")
+        log = records.log_of(plan.name)
+        log.touch(mode=0o600)
+        log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
+        try:
+            runner.start(plan, environment, port or free_port(), log, record)
+            _wait(started[0], plan.startup_timeout_seconds, progress)
+            ready = _prove(plan, started[0], progress)
+            records.write(ready)
+        except BaseException:  # an interrupt may come as soon as the engine is recorded
+            for engine in started:
+                end_engine(engine)
+            raise
+    return ready
+
+
+def end_engine(engine: LocalEngine) -> None:
+    """End an engine, and forget it."""
+    stop_engine(engine.process, STOP_SECONDS)
+    records.remove_record(engine.name)
+
+
+def stop_local(
+    name: str, now: bool = False, waiting: Callable[[], object] = lambda: None
+) -> LocalEngine | None:
+    """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
+    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
+    meanwhile. Raises NotFound for an unknown name."""
+    if name not in records.local_engine_names():
+        raise records.unknown_engine(name)
+    engine = records.read_local_engine(name)
+    if engine:
+        if engine.ready and not now:
+            setting = engine.environment.get(DRAIN_VARIABLE, "").strip()
+            limit = float(setting) if setting.isdecimal() else DRAIN_SECONDS
+            drain_engine(engine.process, limit + 2 * STOP_SECONDS, waiting)
+        stop_engine(engine.process, STOP_SECONDS)
+    shutil.rmtree(records.folder_of(name), ignore_errors=True)
+    return engine
+
+
+@contextmanager
+def exclusive(name: str, command: str) -> Iterator[None]:
+    """Run only one ``command`` for the engine ``name`` at a time, else raise UserError."""
+    lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(lock, wait=False))
+        except BlockingIOError:
+            message = f"another `peagle {command}` of {name} is running"
+            fix = "wait until it ends, or choose another --name"
+            raise UserError(message, fix, code="already-running") from None
+        yield
 
 
 def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
@@ -240,8 +221,8 @@ _JSON = {"Content-Type": "application/json"}
 
 def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request body for ``/invocations``. Raises EngineError."""
-    with fixed_by(lambda: _read_the_log(port)):
-        document = _post(port, json.dumps(body).encode(), _JSON)
+    with _reply(port, json.dumps(body).encode(), _JSON) as reply:
+        document = parse_response(_content(reply))
         parse_piece(document)
         return document
 
@@ -249,59 +230,58 @@ def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
     """The answer in pieces as they arrive. ``body`` must request streaming. Raises EngineError when
     the stream contains an error or ends early."""
-    with (
-        fixed_by(lambda: _read_the_log(port)),
-        _reply(port, json.dumps(body).encode(), _JSON) as reply,
-    ):
+    with _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
-            raise _refused(reply.status, reply.read(_LARGEST_ANSWER))
+            _content(reply)
         yield from pieces_in(iter(lambda: reply.read1(_CHUNK_BYTES), b""))
 
 
 def counters(port: int) -> Counters:
     """The engine's speculation counters. Raises EngineError."""
-    with fixed_by(lambda: _read_the_log(port)):
-        return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
-
-
-def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
-    status, text = exchange(port, body, headers)
-    if status != http.HTTPStatus.OK:
-        raise _refused(status, text)
-    return parse_response(text)
-
-
-def _refused(status: int, text: bytes) -> EngineError:
-    answer = text[:300].decode("utf-8", errors="replace")
-    code = "engine-rejected" if 400 <= status < 500 else EngineFailed.code
-    return EngineError(f"the engine rejected a request ({status}): {answer}", code=code)
-
-
-def _read_the_log(port: int) -> Fix:
-    """The command that prints the log of the engine on ``port``; empty if none is recorded."""
-    recorded = [engine for engine in local_engines() if engine.process.port == port]
-    if not recorded:
-        return Fix("")
-    newest = max(recorded, key=lambda engine: engine.started_at)
-    return Fix("read the log", ("peagle", "local", "logs", newest.name))
+    with _reply(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}) as reply:
+        return parse_counters(parse_response(_content(reply)))
 
 
 def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body of the answer. Raises EngineError without an answer."""
     with _reply(port, body, headers) as reply:
-        content = reply.read(_LARGEST_ANSWER + 1)
-        if len(content) > _LARGEST_ANSWER:
-            message = f"the engine's response has more than {_LARGEST_ANSWER:,} bytes"
-            raise EngineError(message, "ask for fewer tokens", "invalid-response")
-        return reply.status, content
+        return reply.status, _read(reply)
+
+
+def _content(reply: http.client.HTTPResponse) -> bytes:
+    """The body of an answer with the status 200; raises EngineError for any other."""
+    content = _read(reply)
+    if reply.status != http.HTTPStatus.OK:
+        answer = content[:300].decode("utf-8", errors="replace")
+        code = "engine-rejected" if 400 <= reply.status < 500 else EngineFailed.code
+        raise EngineError(f"the engine rejected a request ({reply.status}): {answer}", code=code)
+    return content
+
+
+def _read(reply: http.client.HTTPResponse) -> bytes:
+    content = reply.read(_LARGEST_ANSWER + 1)
+    if len(content) > _LARGEST_ANSWER:
+        message = f"the engine's response has more than {_LARGEST_ANSWER:,} bytes"
+        raise EngineError(message, "ask for fewer tokens", "invalid-response")
+    return content
 
 
 @contextmanager
 def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
     """The open response. Raises EngineError when there is none, or when it is cut off."""
-    try:
-        with response(port, "/invocations", _SECONDS, body, headers) as reply:
-            yield reply
-    except NO_RESPONSE as error:
-        message = f"the engine on port {port} does not respond: {error}"
-        raise EngineError(message, _read_the_log(port), code="no-answer") from error
+    with fixed_by(lambda: _read_the_log(port)):
+        try:
+            with response(port, "/invocations", _SECONDS, body, headers) as reply:
+                yield reply
+        except NO_RESPONSE as error:
+            message = f"the engine on port {port} does not respond: {error}"
+            raise EngineError(message, code="no-answer") from error
+
+
+def _read_the_log(port: int) -> Fix:
+    """The command that prints the log of the newest engine on ``port``; empty without one."""
+    engines = [engine for engine in local_engines() if engine.process.port == port]
+    if not engines:
+        return Fix("")
+    newest = max(engines, key=lambda engine: engine.started_at)
+    return Fix("read the log", ("peagle", "local", "logs", newest.name))

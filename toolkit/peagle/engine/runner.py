@@ -40,7 +40,6 @@ from peagle.render.formats.compose import (
     HEALTH_COMMAND,
     SHARED_MEMORY,
     TMPFS,
-    ComposeService,
     compose_text,
 )
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
@@ -68,25 +67,14 @@ LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
 
 _QUANTIZATION = f"{PREFIX}QUANTIZATION"
-_DROPPED: dict[str, str] = {
-    f"{PREFIX}KV_CACHE_DTYPE": "on a CPU the KV cache uses the model's dtype",
-    _QUANTIZATION: "the CPU engine runs unquantized weights",
-    f"{PREFIX}GPU_MEMORY_UTILIZATION": "there is no GPU memory",
-    f"{PREFIX}ENABLE_EXPERT_PARALLEL": "a CPU has one rank",
-    f"{PREFIX}ATTENTION_BACKEND": "the CPU has one attention backend of its own",
-    f"{PREFIX}MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
-    f"{PREFIX}CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
-    f"{PREFIX}COMPILATION_CONFIG": "it is for a GPU",
-    f"{PREFIX}MOE_BACKEND": "its kernels need a GPU",
-    "HF_HOME": "all weights are on this machine",
-}
-_DROPPED_PREFIXES: dict[str, str] = {
-    "VLLM_USE_FLASHINFER": "FlashInfer needs a GPU",
-    "VLLM_FLASHINFER": "FlashInfer needs a GPU",
-    "VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
-    "CUDA_": "there is no GPU",
-    "NCCL_": "there is no GPU",
-}
+_DROPPED = (
+    f"{PREFIX}KV_CACHE_DTYPE", _QUANTIZATION, f"{PREFIX}GPU_MEMORY_UTILIZATION",
+    f"{PREFIX}ENABLE_EXPERT_PARALLEL", f"{PREFIX}ATTENTION_BACKEND",
+    f"{PREFIX}MAX_CUDAGRAPH_CAPTURE_SIZE", f"{PREFIX}CUDAGRAPH_CAPTURE_SIZES",
+    f"{PREFIX}COMPILATION_CONFIG", f"{PREFIX}MOE_BACKEND", "HF_HOME", "VLLM_USE_FLASHINFER",
+    "VLLM_FLASHINFER", "VLLM_ATTENTION_BACKEND", "CUDA_", "NCCL_",
+)  # fmt: skip
+"""Beginnings of the variables that concern a GPU, or a download."""
 _ONE_RANK = (
     f"{PREFIX}TENSOR_PARALLEL_SIZE",
     f"{PREFIX}PIPELINE_PARALLEL_SIZE",
@@ -107,13 +95,10 @@ _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
     "restored"
 )
-_DRAFT_SETTINGS_DROPPED: dict[str, str] = {
-    "quantization": "the CPU engine runs unquantized weights",
-    "attention_backend": "the CPU has one attention backend of its own",
-    "rejection_sample_method": "the CPU engine has the standard sampler only",
-}
-_OF_SYNTHETIC = ("synthetic_acceptance_rates", "synthetic_acceptance_length")
-"""Settings that vLLM refuses without the synthetic sampler."""
+_OF_SYNTHETIC = (
+    "rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length",
+)  # fmt: skip
+"""Settings of the synthetic sampler, which the CPU engine lacks."""
 
 _NOT_INSTALLED = {"suffix": "Arctic Inference"}
 _KV_CACHE_SHARE = 16
@@ -128,12 +113,10 @@ def for_cpu(
     kept: dict[str, str] = {}
     notes: list[str] = []
     for name, value in environment.items():
-        by_prefix = (why for prefix, why in _DROPPED_PREFIXES.items() if name.startswith(prefix))
-        because = _DROPPED.get(name) or next(by_prefix, None)
-        if because is None:
-            kept[name] = value
+        if name.startswith(_DROPPED):
+            notes.append(f"{name}={value} is dropped: the CPU engine has no use for it")
         else:
-            notes.append(f"{name}={value} is dropped: {because}")
+            kept[name] = value
     for name in _ONE_RANK:
         if kept.get(name, "1") != "1":
             notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
@@ -200,17 +183,17 @@ def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
     config = valid_speculation(kept)
-    before = dict(config)
-    for key, because in _DRAFT_SETTINGS_DROPPED.items():
-        if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
-            notes.append(f"{key} of the speculation is dropped: {because}")
-            del config[key]
-            for setting in _OF_SYNTHETIC if key == "rejection_sample_method" else ():
-                config.pop(setting, None)
-    if config.get("draft_tensor_parallel_size", 1) != 1:
+    dropped = {"quantization", "attention_backend"} & config.keys()
+    if config.get("rejection_sample_method") == "synthetic":
+        dropped |= {*_OF_SYNTHETIC} & config.keys()
+    has_ranks = config.get("draft_tensor_parallel_size", 1) != 1
+    if has_ranks:
         notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
         config["draft_tensor_parallel_size"] = 1
-    if config != before:
+    if dropped:
+        notes.append(f"{', '.join(sorted(dropped))} of the speculation is dropped: it is for a GPU")
+    if dropped or has_ranks:
+        config = {key: value for key, value in config.items() if key not in dropped}
         kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 
 
@@ -302,7 +285,9 @@ def start_container(
 
 def compose_file(container: Container) -> str:
     """The text of a compose file for the container."""
-    service = ComposeService(
+    heading = f"{container.name}: the same as `peagle local up --engine docker`.\n"
+    return compose_text(
+        f"{heading}Start it with Docker Compose: --file FILE up\n",
         name=container.name,
         image=container.image,
         environment=container.environment,
@@ -311,8 +296,6 @@ def compose_file(container: Container) -> str:
         start_seconds=START_SECONDS,
         gpus="all" if container.gpus else None,
     )
-    heading = f"{container.name}: the same as `peagle local up --engine docker`.\n"
-    return compose_text(service, f"{heading}Start it with Docker Compose: --file FILE up\n")
 
 
 def find_image(

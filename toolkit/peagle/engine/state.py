@@ -82,10 +82,25 @@ def read_local_engine(name: str) -> LocalEngine | None:
     return read_record(_state_file(name), LocalEngine, fix)
 
 
+LOCAL = "local"
+"""The name by which commands take the only engine of this machine."""
+
+
 def ready_engine(name: str) -> LocalEngine | None:
-    """The engine ``name`` that answers requests, or ``None`` if there is none of that name. Raises
-    UserError for an engine that is not ready and for a record that cannot be read."""
-    engine = read_local_engine(name) if name in local_engine_names() else None
+    """The engine ``name`` that answers requests, for ``local`` the only one; ``None`` if there is
+    none of that name. Raises UserError for an engine that is not ready, for a record that cannot be
+    read, and like NotFound where ``local`` is not one engine."""
+    names = local_engine_names()
+    if name == LOCAL and name not in names:
+        ready = [engine for engine in local_engines() if engine.state == "ready"]
+        if len(ready) == 1:
+            return ready[0]
+        if ready:
+            message = f"{len(ready)} engines are running: {', '.join(names)}"
+            raise UserError(message, "specify only one of them", code="several-engines")
+        fix = Fix("start one", ("peagle", "local", "up", "PAIR"))
+        raise NotFound("no engine of this machine is running", fix, code="no-such-engine")
+    engine = read_local_engine(name) if name in names else None
     if engine is None or engine.state == "ready":
         return engine
     state = "is still starting" if engine.state == "starting" else "is not running"
@@ -105,21 +120,8 @@ def local_engine_names() -> tuple[str, ...]:
 
 
 def local_engines() -> tuple[LocalEngine, ...]:
-    """All engines whose records can be read, sorted by name."""
-    unreadable = unreadable_records()
-    names = (name for name in local_engine_names() if name not in unreadable)
-    return tuple(engine for engine in map(read_local_engine, names) if engine)
-
-
-def unreadable_records() -> dict[str, Path]:
-    """Engine name -> its record, for records that cannot be read."""
-    unreadable = {}
-    for name in local_engine_names():
-        try:
-            read_local_engine(name)
-        except UserError:
-            unreadable[name] = _state_file(name)
-    return unreadable
+    """All engines with a record, sorted by name. Raises UserError for one that cannot be read."""
+    return tuple(filter(None, map(read_local_engine, local_engine_names())))
 
 
 def unknown_engine(name: str) -> NotFound:

@@ -12,6 +12,7 @@ from peagle.catalog.schema import AttentionGroup, Drafter, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import (
     decoder_config,
+    is_expert_parallel,
     number,
     optional_number,
     quantization_settings,
@@ -19,13 +20,12 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.division import is_expert_parallel
 from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.models import DraftModel, FitCase, TargetModel, Vision
-from peagle.fit.weights import QUANTIZED_BYTES, stored_parameters
+from peagle.fit.estimate import FitCase
+from peagle.fit.weights import QUANTIZED_BYTES, DraftModel, TargetModel, Vision, stored_parameters
 from peagle.vllm.defaults import (
     BLOCK_TOKENS,
     GPU_MEMORY_UTILIZATION,

@@ -23,15 +23,17 @@ padded to the largest. Whole numbers throughout.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup, RecurrentGroup
-from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
+from peagle.catalog.tables import CatalogEntry
 from peagle.fit.weights import (
     MIB,
+    DraftModel,
+    TargetModel,
     allocated,
     bytes_from_headers,
     checkpoint_bytes,
@@ -57,6 +59,43 @@ from peagle.vllm.defaults import (
 )
 from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
+
+
+class Fit(CatalogEntry):
+    """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
+
+    fits: bool
+    gpu: str
+    gpu_count: int
+    gpu_memory_gib: float
+    tensor_parallel_size: int
+    weights_gib: float
+    drafter_gib: float
+    kv_cache_gib: float
+    kv_cache_tokens: int
+    max_concurrency: float
+    terms: dict[str, float]
+
+
+class Comparison(CatalogEntry):
+    """The same engine without its drafter. ``concurrency_kept`` is the share of its concurrent
+    requests that remains with speculation; above 1 where the drafter turns asynchronous scheduling
+    off, with which sliding layers keep more."""
+
+    kv_cache_gib: float
+    kv_cache_tokens: int
+    max_concurrency: float
+    concurrency_kept: float | None
+
+
+@dataclass(frozen=True)
+class FitCase:
+    """Input of the memory model: a pair on an engine."""
+
+    target: TargetModel
+    drafter: DraftModel | None
+    engine: EngineConfig
+
 
 GIB = 1 << 30
 

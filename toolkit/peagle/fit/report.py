@@ -13,9 +13,8 @@ from typing import Any
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
-from peagle.catalog.tables import Instance, InstanceTable
-from peagle.checkpoints.architecture import read_quantization
-from peagle.checkpoints.division import division_problem, divisions
+from peagle.catalog.tables import CatalogEntry, Instance, InstanceTable
+from peagle.checkpoints.architecture import division_problem, divisions, read_quantization
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, target_from_checkpoint
 from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
@@ -29,12 +28,43 @@ from peagle.fit.building import (
     located,
     unknown_quantization,
 )
-from peagle.fit.estimate import compare, fit_of, missing_bytes, refusal_reason
-from peagle.fit.models import Advice, Comparison, Fit, FitCase
+from peagle.fit.estimate import (
+    Comparison,
+    Fit,
+    FitCase,
+    compare,
+    fit_of,
+    missing_bytes,
+    refusal_reason,
+)
 from peagle.vllm.defaults import extra_slots, schedules_ahead
 from peagle.vllm.environment import Value
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
+
+
+class Advice(CatalogEntry):
+    """One change that makes the case fit: the option ``knob``, its ``value`` and the cache."""
+
+    knob: str
+    value: str
+    kv_cache_tokens: int
+    max_concurrency: float
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The change as command-line arguments."""
+        flag = "--tensor-parallel-size" if self.knob == "tp" else f"--{self.knob}"
+        if self.value == self.knob:
+            return (flag,)
+        return flag, self.value.partition(",")[0] if self.knob == "instance-type" else self.value
+
+    @property
+    def option(self) -> str:
+        """The change as a command-line option, for people."""
+        flag, *values = self.options
+        return f"{flag} {self.value}" if values else flag
+
 
 _CONTRADICTIONS = (
     ("k", "no_speculation"),

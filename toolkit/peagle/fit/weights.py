@@ -25,13 +25,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.models import Tensor
-from peagle.fit.models import DraftModel, TargetModel, Vision
 from peagle.vllm.gpus import element_bytes, round_up
+
+
+class Vision(NamedTuple):
+    """The image tower of a multimodal target, by the numbers of its ``vision_config``.
+    ``patch_values`` has one patch, and ``positions`` is the length of both position tables."""
+
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    attention_size: int
+    head_dim: int
+    patch_values: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """The target; ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the
+    size of its weight files, ``tensors`` their headers, each if known."""
+
+    architecture: Architecture
+    dtype: str = "bfloat16"
+    quantization: str | None = None
+    checkpoint_bytes: int | None = None
+    tensors: Mapping[str, Tensor] | None = field(default=None, hash=False)
+    vision: Vision | None = None
+    attention_bias: bool = False
+    query_key_norm: bool = False
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether it also takes images."""
+        return self.architecture.class_name.endswith("ForConditionalGeneration")
+
+    @property
+    def is_gpt_oss(self) -> bool:
+        """Whether this is GPT-OSS: its attention and experts have biases, and only its experts are
+        quantized."""
+        return self.architecture.class_name.startswith("GptOss")
+
+    @property
+    def has_mxfp4_experts(self) -> bool:
+        """Whether these are GPT-OSS experts in MXFP4."""
+        return self.is_gpt_oss and self.quantization == "mxfp4"
+
+    @property
+    def normalizes_queries(self) -> bool:
+        """Whether queries and keys are normalized per head."""
+        named = self.architecture.class_name.startswith(("Qwen3", "Gemma"))
+        return named or self.query_key_norm
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """A drafter with weights. ``shape`` has its sizes, ``auxiliary`` counts the hidden states that
+    ``fc`` reads, and ``own_embeddings`` and ``own_output`` are whether its checkpoint has these
+    matrices. ``checkpoint_bytes`` is the size of its weight files, if known."""
+
+    shape: Architecture
+    method: str
+    parallel_drafting: bool
+    head_dim: int
+    kv_heads: int
+    target_hidden_size: int
+    draft_vocab_size: int
+    auxiliary: int
+    own_embeddings: bool
+    own_output: bool
+    attention_bias: bool = False
+    checkpoint_bytes: int | None = None
+
 
 MIB = 1 << 20
 
@@ -130,12 +202,12 @@ def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
 
 def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
     """The kinds of attention, each with the number of layers that have its projections: also those
-    that read another layer's cache, and once for layers that share them. An indexer has none."""
+    that read another layer's cache. An indexer has none."""
     if shape.latent:
         yield shape.attention[0], shape.attention[0].layers
         return
     for group in shape.attention:
-        yield group, min(group.layers, shape.attention_blocks or group.layers)
+        yield group, group.layers
     if not shape.recurrent and shape.feed_forward_layers is None:
         like = max(shape.attention, key=lambda group: group.layers)
         yield like, max(shape.layers - sum(group.layers for group in shape.attention), 0)

@@ -38,16 +38,17 @@ from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
-    LoadVerdict,
+    Question,
     Setting,
     SettingSpeed,
     Verdict,
     VerdictChange,
     WorkloadVerdict,
+    decide_workload,
+    is_covered,
 )
 from peagle.text import format_concurrency
 from peagle.vllm import versions
@@ -57,10 +58,6 @@ LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 FEWER = (256, 64, 16)
 """Requests that one engine runs at a time where it has no memory for those of the largest load."""
-
-FARTHEST = 2.0
-"""A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
-beyond it another setting is often the fastest."""
 
 
 @dataclass(frozen=True)
@@ -478,7 +475,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     instance type unless the options name another with the same GPU.
 
     Raises VerdictFileError for a verdict on another target, GPU or vLLM version and for a load
-    that it does not cover (``FARTHEST``), UserError for options that decide the same, and what
+    that it does not cover (``is_covered``), UserError for options that decide the same, and what
     ``make_plan`` raises.
     """
     for flag, is_given in (
@@ -584,14 +581,3 @@ def _check_subject(options: Options, file: Path, has: str, needs: str, *on: str)
             Fix("create a verdict for this plan", command),
             code="verdict-of-another-plan",
         )
-
-
-def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, load: float) -> bool:
-    """Whether the verdict's ``entry`` for ``size`` answers for ``load`` such requests."""
-    ratios = (
-        load / entry.concurrency,
-        planned.prompt_tokens / size.prompt_tokens,
-        planned.new_prompt_tokens / size.workload.new_prompt_tokens,
-        planned.output_tokens / size.output_tokens,
-    )
-    return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)

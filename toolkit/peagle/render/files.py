@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,35 +191,20 @@ def _in_seconds(seconds: int) -> str:
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = False) -> None:
-    """Write the files below ``folder``, all or none. Raises UserError for a folder that is not
-    empty, unless ``force``: then files of these names are replaced, and others are kept."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(
-            f"{folder} is a file", "use a different folder with -o", code="output-not-a-folder"
-        )
-    has_files = folder.is_dir() and any(folder.iterdir())
-    if has_files and not force:
+    """Write the files below ``folder``. Raises UserError for a folder that is not empty, unless
+    ``force``: then files of these names are replaced, and others are kept."""
+    if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UserError(
             f"the folder {folder} is not empty",
             "use a different folder, or add --force",
             code="folder-not-empty",
         )
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
-            draft = Path(beside) / "files"
-            for file in files:
-                path = draft / file.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(file.content)
-                path.chmod(0o644)
-            if not has_files:  # renaming onto an empty folder is atomic
-                draft.replace(folder)
-                return
-            for source in sorted(path for path in draft.rglob("*") if path.is_file()):
-                goal = folder / source.relative_to(draft)
-                goal.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(source, goal)
+        for file in files:
+            path = folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.content)
+            path.chmod(0o644)
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         raise UserError(message, "check the path", "not-writable") from error

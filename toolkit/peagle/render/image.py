@@ -109,7 +109,6 @@ def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
 
 
 def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
-    """The files that the Dockerfile copies, and .dockerignore."""
     return (
         text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
         json_file(PAIR_FILE, pair_document(plan, recipe.target)),
@@ -279,24 +278,16 @@ def _digest(files: tuple[RenderedFile, ...]) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::\d+)?"
-_WORD = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _TAG = r"\w[\w.-]{0,127}"
-_DIGEST = r"sha256:[0-9a-f]{64}"
 _IMAGE = re.compile(
-    rf"(?P<name>(?:{_HOST}/)?{_WORD}(?:/{_WORD})*(?::{_TAG})?)(?:@(?P<digest>{_DIGEST}))?",
+    rf"(?P<name>(?:[\w.-]+(?::\d+)?/)?[a-z0-9](?:[\w.-]|/(?=[\w]))*(?::{_TAG})?)"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
-"""The grammar of github.com/distribution/reference."""
-
-_ECR_WORD = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
-_REPOSITORY = re.compile(rf"(?:{_ECR_WORD}/)*{_ECR_WORD}", re.ASCII)
-"""Stricter than Docker's: the pattern of CreateRepository's repositoryName."""
-
-
-def _invalid(message: str, fix: str) -> UserError:
-    return UserError(message, fix, code="invalid-image-name")
+"""What may be in a Dockerfile; Docker refuses the rest of what is no name."""
+_REPOSITORY = re.compile(r"(?:[a-z0-9]+[._/-])*[a-z0-9]+", re.ASCII)
+"""The pattern of CreateRepository's repositoryName."""
+_INVALID_NAME = "invalid-image-name"
 
 
 def split_image(text: str) -> tuple[str, str | None]:
@@ -305,7 +296,7 @@ def split_image(text: str) -> tuple[str, str | None]:
     match = _IMAGE.fullmatch(text) if len(text) <= 512 else None
     if match is None:
         fix = "use a name such as debian:bookworm-slim"
-        raise _invalid(f"{text[:80]!r} is not an image name", fix)
+        raise UserError(f"{text[:80]!r} is not an image name", fix, code=_INVALID_NAME)
     return match["name"], match["digest"]
 
 
@@ -313,13 +304,10 @@ def parse_tag(text: str) -> tuple[str, str]:
     """Name and tag of an image to build or push, valid for both Docker and ECR. Raises UserError
     for anything else, such as a name without a tag or with a registry host."""
     name, _, tag = text.rpartition(":")
-    if has_host(name):
-        fix = "leave the host out; a push finds it or takes --registry"
-        raise _invalid(f"{text[:80]!r} includes a registry host", fix)
     fits = 2 <= len(name) <= 256 and name != "sha256" and _REPOSITORY.fullmatch(name)
-    if not (fits and re.fullmatch(_TAG, tag, re.ASCII)):
-        fix = "use NAME:TAG in lower case, such as peagle-tiny:1"
-        raise _invalid(f"{text[:80]!r} is not a valid image name and tag", fix)
+    if has_host(name) or not (fits and re.fullmatch(_TAG, tag, re.ASCII)):
+        fix = "use NAME:TAG in lower case, such as peagle-tiny:1; a host is a push's --registry"
+        raise UserError(f"{text[:80]!r} is no name and tag", fix, code=_INVALID_NAME)
     return name, tag
 
 

@@ -4,7 +4,6 @@ faults, quotas, and scaling that passes faster."""
 from __future__ import annotations
 
 import http.client
-import importlib.metadata
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from peagle.catalog.tables import Instance
@@ -137,15 +137,11 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
-            try:
-                version = importlib.metadata.version("moto")
-                importlib.metadata.version("flask-cors")
-                problem = f"moto 5.2, but {version} is installed"
-            except importlib.metadata.PackageNotFoundError as missing:
-                version, problem = "", missing.name
-            if not version.startswith("5.2."):  # whose internals the sandbox extends
+            missing = [name for name in ("moto", "flask_cors") if find_spec(name) is None]
+            if missing:
                 fix = Fix("install the extra", ("pip", "install", "peagle-toolkit[sandbox]"))
-                raise UserError(f"the sandbox needs {problem}", fix, "sandbox-extra-missing")
+                message = f"the sandbox needs {missing[0]}"
+                raise UserError(message, fix, "sandbox-extra-missing")
             if engine == "docker":
                 Docker().check()
             state.sweep()

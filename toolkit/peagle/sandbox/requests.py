@@ -266,12 +266,12 @@ def check_call(call: Call, environ: WSGIEnvironment) -> None:
 
 
 def problems_text(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
-    """AWS's message about every problem of a request; empty for a valid one. Instance types of the
+    """A message about every problem of a request; empty for a valid one. Instance types of the
     catalogue are allowed even if botocore does not know them yet. Keys that botocore does not know
     are ignored, as a client may be newer than the sandbox."""
     problems = validate(service, operation, parameters, region, tuple(quota_codes()))
     messages = [
-        problem.aws_message or problem.text
+        f"{problem.path}: {problem.message}" if problem.path else problem.message
         for problem in problems
         if not problem.message.startswith("Unknown parameter")
     ]

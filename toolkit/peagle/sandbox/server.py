@@ -172,7 +172,7 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
             document = operation(environ[_REGION_KEY], parameters)
         except ServiceException as error:
             raise Refused(error.code, error.message) from error
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise Refused("ValidationException", f"Invalid parameters: {error}.") from error
         if document is not None:
             return json_response(document)
@@ -222,9 +222,7 @@ def control(method: str, path: str, environ: WSGIEnvironment) -> Response:
     fix = fix if path == "/faults" else "see the commands of peagle sandbox"
     try:
         answer = _control(method, path, json_parameters(environ))
-    except (
-        ServiceException, ValueError, TypeError, KeyError, AttributeError, Refused,
-    ) as error:  # fmt: skip
+    except (ServiceException, ValueError, TypeError, LookupError, AttributeError, Refused) as error:
         message = str(getattr(error, "message", error))
         return json_response({"message": message, "fix": fix}, 400)
     if answer is None:
@@ -283,16 +281,10 @@ class RequestHandler(MotoRequestHandler):
     """Status, headers and first data are sent with one call. A client in Go, such as Terraform,
     that gets the headers before it has recorded that its request was written closes the connection
     without waiting for the body, and sends the request again: where both run on a busy machine."""
-    _came: float | None = None
-    """When the request came; ``None`` for one without a line that can be read."""
 
     def setup(self) -> None:
         super().setup()
         self.wfile = _Response(self.connection.makefile("wb", 0), self.wbufsize)
-
-    def parse_request(self) -> bool:
-        self._came = time.monotonic()
-        return super().parse_request()
 
     def run_wsgi(self) -> None:
         """Answer the request, then end the connection: also one on which no answer could begin,
@@ -314,7 +306,7 @@ class RequestHandler(MotoRequestHandler):
             super().finish()
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        self._log_call(f"{code} {self._milliseconds()} ms")
+        self._log_call(str(code))
 
     def connection_dropped(
         self, error: BaseException, environ: WSGIEnvironment | None = None
@@ -322,7 +314,7 @@ class RequestHandler(MotoRequestHandler):
         """One line for a call whose connection ended before its client had all of the answer: the
         client may repeat what was done."""
         if environ is not None:
-            self._log_call(f"connection lost after {self._milliseconds()} ms: {error}")
+            self._log_call(f"connection lost: {error}")
 
     def log_error(self, format: str, *args: Any) -> None:
         """One line, without that of a refused request, which ``log_request`` writes."""
@@ -335,9 +327,6 @@ class RequestHandler(MotoRequestHandler):
         headers = getattr(self, "headers", {})  # none where they cannot be parsed
         target = headers.get("X-Amz-Target", "") or f"{self.command} {path}"
         _log(f"{target[:_LONGEST]} {what}")
-
-    def _milliseconds(self) -> int:
-        return 0 if self._came is None else round((time.monotonic() - self._came) * 1000)
 
 
 LOG_LIMIT = 10_000_000

@@ -30,8 +30,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
-from peagle.fit.estimate import GIB, cache_layout, fit_of
-from peagle.fit.models import Fit, FitCase
+from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, fit_of
 from peagle.speed.models import (
     TARGET_ALONE,
     Acceptance,

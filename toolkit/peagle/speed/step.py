@@ -43,9 +43,11 @@ from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.catalog.tables import GpuSpeed, SpeedModel, StepConstants
-from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.fit.estimate import FitCase
 from peagle.fit.weights import (
     QUANTIZED_BYTES,
+    DraftModel,
+    TargetModel,
     attention_layers,
     attention_parameters,
     quantized_element,

@@ -1,19 +1,21 @@
-"""Models that the catalogue does not have: a target that joins the catalogue of the command, and a
-new entry, with what the checkpoints do not say."""
+"""Models that the catalogue does not have: a target that joins the catalogue of the command, plans
+with the user's own head, and a new entry, with what the checkpoints do not say."""
 
 from __future__ import annotations
 
 import os
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from peagle.case import NO_OPTIONS, Checkpoints, build_case
 from peagle.catalog.documents import Location, dotted
-from peagle.catalog.find import UNKNOWN_DRAFTER, target_named
+from peagle.catalog.find import UNKNOWN_DRAFTER, find_pair, target_named
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype, read_quantization
+from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
     count_parameters,
@@ -28,23 +30,28 @@ from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_hub_id,
     is_location,
+    location_fix,
     means_folder,
     s3_prefix,
     split_revision,
 )
 from peagle.checks import check
+from peagle.data import weights_folder
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.findings import Finding
 from peagle.fit.building import located, read_target
 from peagle.fit.weights import checkpoint_bytes
+from peagle.options import Options
+from peagle.planning.plan import Plan
+from peagle.planning.planner import make_plan
+from peagle.planning.weights import local_weights, with_contents
 from peagle.vllm.defaults import method_id, method_title
+from peagle.weights.layout import AwsOf, own_head
 from peagle_serve.contract import is_s3_uri
 from peagle_serve.heads import is_head
 
 SEQUENTIAL_K = 3
 """K of an EAGLE-3 head of which only the checkpoint is known: the best in most measurements."""
-
-_DRAFTER = ("drafters", 0)
 
 
 def with_own_target(
@@ -84,11 +91,11 @@ def with_own_target(
     if method is not None:
         # It is the same for every target.
         every = (each for other in catalog.targets.values() for each in other.drafters)
-        drafter = next((each for each in every if each.method == method), None)
-        if drafter is None:
+        drafters = tuple(each for each in every if each.method == method)[:1]
+        if not drafters:
             message = f"no target of the catalogue has the drafter {method}"
             raise NotFound(message, "use the bundled catalogue", code=UNKNOWN_DRAFTER)
-        target = target.model_copy(update={"drafters": (drafter,)})
+        target = target.model_copy(update={"drafters": drafters})
     added: Mapping[str, Target] = {target.id: target, location: target}
     targets = ChainMap(dict(added), catalog.targets)  # type: ignore[arg-type]
     origins = {**catalog.origins, target.id: checkpoint.location}
@@ -155,23 +162,21 @@ def target_not_read(
     where = "S3" if is_s3_uri(location) else "the Hub"
     near = nearest(location, catalog.targets) if catalog and not is_s3_uri(location) else ""
     sentence = f"{near} to read it from {where}".strip()
-    return NotFound(
-        f"the catalogue has no target {location!r}", Fix(sentence, command), code="unknown-target"
-    )
+    message = f"the catalogue has no target {location!r}"
+    return NotFound(message, Fix(sentence, command), code="unknown-target")
 
 
 @dataclass(frozen=True)
 class NewEntry:
-    """The entry, why some of its values are not known, and which keys are left out and why."""
+    """The entry, and why some of its values are not known or left out."""
 
     target: Target
     unknown: Mapping[Location, str]
-    missing: Mapping[Location, str]
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why what is unknown is not known, by keys such as ``drafters[0].licence``."""
-        return {dotted(key): why for key, why in {**self.unknown, **self.missing}.items()}
+        """``unknown`` by keys such as ``drafters[0].licence``."""
+        return {dotted(key): why for key, why in self.unknown.items()}
 
 
 def entry_file(location: str, output: Path | None) -> Path:
@@ -215,20 +220,13 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
             "source": f"config.json and weight headers of {identity_of(model.location)[0]}",
         }
     )
-    unknown = dict(_of_target(model, target, guessed))
-    missing: dict[Location, str] = {
-        ("engine_arguments",): "engine_arguments, the settings of its model card, such as the "
-        "parsers of tool calls and reasoning"
-    }
+    unknown = _of_target(model, target, guessed)
     if head is None:
-        without = {("drafters",): "default_drafter and drafters; plans use no speculation"}
-        return NewEntry(target, unknown, missing | without)
-    drafter, unknown_of_head, missing_of_head = _drafter(head, target, file, vllm)
-    return NewEntry(
-        target.model_copy(update={"default_drafter": drafter.name, "drafters": (drafter,)}),
-        unknown | unknown_of_head,
-        missing | missing_of_head,
-    )
+        unknown["drafters",] = "no head was read; plans use no speculation"
+        return NewEntry(target, unknown)
+    drafter, unknown_of_head = _drafter(head, target, file, vllm)
+    update = {"default_drafter": drafter.name, "drafters": (drafter,)}
+    return NewEntry(target.model_copy(update=update), unknown | unknown_of_head)
 
 
 def _weights(location: str, file: Path, guess: str) -> tuple[str, bool]:
@@ -244,38 +242,45 @@ def _weights(location: str, file: Path, guess: str) -> tuple[str, bool]:
     return guess, True
 
 
-def _of_target(model: Checkpoint, target: Target, guessed: bool) -> Iterator[tuple[Location, str]]:
+_LICENCE = "a checkpoint does not state it; see the model card"
+_NO_COMMIT = "the commit, so the downloaded files may change"
+_ESTIMATED = "no weight header was read; estimated from config.json"
+
+
+def _of_target(model: Checkpoint, target: Target, guessed: bool) -> dict[Location, str]:
     """Why values of the target are not known."""
-    yield ("licence",), "a checkpoint does not state it; see the model card"
-    yield ("min_vllm",), "the oldest version that supports it; this is the catalogue's default"
+    longest = target.architecture.max_positions
+    unknown: dict[Location, str] = {
+        ("licence",): _LICENCE,
+        ("min_vllm",): "the oldest version that supports it; this is the catalogue's default",
+        ("default_max_model_len",): f"the context that it is good for; at most {longest:,}",
+        ("engine_arguments",): "the settings of its model card, such as the parsers of tool calls "
+        "and reasoning",
+    }
     if guessed:
-        yield ("weights",), f"its id on the Hub; these are the values of {model.location}"
+        unknown["weights",] = f"its id on the Hub; these are the values of {model.location}"
     if target.revision == "main" and not target.weights.startswith("./"):
-        yield ("revision",), "the commit, so the downloaded files may change"
+        unknown["revision",] = _NO_COMMIT
     if not model.tensors:
-        yield ("weight_bytes",), "no weight header was read; estimated from config.json"
+        unknown["weight_bytes",] = _ESTIMATED
     if count_parameters(model) is None:
-        yield ("parameters",), "no weight header was read; as if each had 16 bits"
+        unknown["parameters",] = "no weight header was read; as if each had 16 bits"
     if read_dtype(model.config) is None:
-        yield ("dtype",), "config.json does not state it"
+        unknown["dtype",] = "config.json does not state it"
     kind = read_quantization(model.config)
     if kind is not None and target.quantization is None:
-        yield (
-            ("weight_bytes",),
-            f"what vLLM makes of weights quantized with {kind}; this is their size as stored",
-        )
-    longest = target.architecture.max_positions
-    yield ("default_max_model_len",), f"the context that it is good for; at most {longest:,}"
+        vllm_makes = f"what vLLM makes of weights quantized with {kind}"
+        unknown["weight_bytes",] = f"{vllm_makes}; this is their size as stored"
     if not model.tokenizer:
-        yield ("proof", "chat"), "whether it has a chat template; no tokenizer was read"
+        unknown["proof", "chat"] = "whether it has a chat template; no tokenizer was read"
+    return unknown
 
 
 def _drafter(
     head: Checkpoint, target: Target, file: Path, vllm: str
-) -> tuple[Drafter, dict[Location, str], dict[Location, str]]:
-    """The drafter, what is not known of it, and which keys are left out, by key of the entry."""
+) -> tuple[Drafter, dict[Location, str]]:
+    """The drafter, and what is not known of it or left out, by key of the entry."""
     read = drafter_from_checkpoint(head)
-    name = method_id(read.method, read.parallel_drafting)
     organization = target.id.partition("/")[0]
     head_name = identity_of(head.location)[0].partition("/")[2]
     weights, guessed = _weights(head.location, file, f"{organization}/{head_name}")
@@ -283,26 +288,24 @@ def _drafter(
     usual = UNKNOWN_HEAD_K if read.parallel_drafting else SEQUENTIAL_K
     kind = method_title(read.method, read.parallel_drafting)
     unknown = {
-        "licence": "a checkpoint does not state it; see the model card",
+        "licence": _LICENCE,
         "min_vllm": "the oldest version that runs it; this is the catalogue's default",
         "k_recommended": "no measurement or model card was read; a bench measures it",
+        "acceptance_floor": "the acceptance length that deploy must measure",
+        "published": "acceptance lengths that its authors claim",
     }
     if guessed:
         unknown["weights"] = f"its id on the Hub; these are the values of {head.location}"
     if read.revision is None and not weights.startswith("./"):
-        unknown["revision"] = "the commit, so the downloaded files may change"
+        unknown["revision"] = _NO_COMMIT
     if not head.tensors and read.weight_bytes:
-        unknown["weight_bytes"] = "no weight header was read; estimated from config.json"
-    missing = {
-        "acceptance_floor": "acceptance_floor, the acceptance length that deploy must measure",
-        "published": "published, acceptance lengths that its authors claim",
-    }
+        unknown["weight_bytes"] = _ESTIMATED
     if trained is None:
-        missing["k_trained"] = "k_trained, the largest K that it was trained for"
+        unknown["k_trained"] = "the largest K that it was trained for"
     tensors = head.tensors or {}
     drafter = read.model_copy(
         update={
-            "name": name,
+            "name": method_id(read.method, read.parallel_drafting),
             "title": f"{kind} head for {target.title}",
             "weights": weights,
             "revision": read.revision or "main",
@@ -314,11 +317,7 @@ def _drafter(
             "source": f"config.json and weight headers of {identity_of(head.location)[0]}",
         }
     )
-    return (
-        drafter,
-        {(*_DRAFTER, key): why for key, why in unknown.items()},
-        {(*_DRAFTER, key): why for key, why in missing.items()},
-    )
+    return drafter, {("drafters", 0, key): why for key, why in unknown.items()}
 
 
 def entry_findings(
@@ -328,3 +327,52 @@ def entry_findings(
     drafter = next(iter(entry.target.drafters), None)
     read = Checkpoints(model, head, own_target=True)
     return check(build_case(catalog, entry.target, drafter, NO_OPTIONS, read), about="head")
+
+
+def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
+    """How ``plan_pair`` reads the user's own head; ``None`` where its kind can be assumed from the
+    target's other drafters. Raises NotFound for an unknown pair."""
+    return None if find_pair(catalog, pair).target.drafters else aws_of
+
+
+def plan_pair(
+    pair: str,
+    fields: Mapping[str, Any],
+    catalog: Catalog,
+    aws_of: AwsOf | None = None,
+    verdict: Path | None = None,
+) -> Plan:
+    """The plan for that pair and those fields of Options; drafter and K from the file ``verdict``,
+    if there is one.
+
+    With ``aws_of`` the user's own head is read from any location, else only from a folder. Raises
+    NotFound and UserError for what the catalogue, the head or the verdict does not have.
+    """
+    fields = dict(fields)
+    if "drafter" in fields:
+        fields |= own_head(fields["drafter"], aws_of)
+        if aws_of and is_s3_uri(fields["drafter"]):
+            from peagle.weights.bucket import copied_pair  # imports boto3
+
+            of_head = copied_pair(aws_of(), fields["drafter"])
+            fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
+    options = Options(pair=pair, **fields)
+    try:
+        if verdict is not None:  # most plans have none, and its models take 20 ms to import
+            from peagle.planning.verdict import plan_by_verdict
+            from peagle.render.plan_file import read_verdict
+
+            plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
+        else:
+            plan = make_plan(options, catalog)
+    except NotFound as error:
+        fix = None
+        if error.code == UNKNOWN_DRAFTER:
+            fix = location_fix(options.drafter or "", "--drafter")
+        raise NotFound(error.message, fix or error.remedy, error.code) from None
+    # With the hash of its folders of weights, equal files are at one prefix, whichever machine
+    # plans and whatever was deployed before. Deploy reports a missing folder.
+    folders = [weights_folder(weights.location) for weights in local_weights(plan)]
+    if not folders or not all(folder.is_dir() for folder in folders):
+        return plan
+    return with_contents(plan, contents_of(map(files_below, folders)))

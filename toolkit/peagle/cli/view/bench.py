@@ -204,5 +204,3 @@ def print_lossless(result: LosslessResult) -> None:
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")
-    if result.incomplete:
-        print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -68,14 +68,16 @@ def show_plan(preflight: Preflight, account: Account, keep_unproved: bool = Fals
 
 def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> Iterator[Fact]:
     plan, change, role = preflight.desired.plan, preflight.change, preflight.role
+    count, usd = preflight.instances, plan.price_per_hour_usd
+    if count != plan.instance_count:
+        usd = preflight.desired.revision.served.with_instances(count).usd_per_hour
     here = engine_version() if account.sandbox else None
     yield "pair", plan.pair
     gpus = f"{plan.fit.gpu_count} x {plan.fit.gpu}"
-    instances = f"{plan.instance_count} x {plan.instance_type} ({gpus})"
-    yield "where", f"{instances}, {account.where(plan.region)}"
+    yield "where", f"{count} x {plan.instance_type} ({gpus}), {account.where(plan.region)}"
     yield "engine", f"{_engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}"
     yield from proof_facts(plan)
-    yield "price", format_price(plan.price_per_hour_usd, account.sandbox)
+    yield "price", format_price(usd, account.sandbox)
     operation = dict(operation_facts(plan))
     if preflight.scaling is not None:
         operation["scaling"] = f"{operation['scaling']} ({preflight.scaling.text})".strip()
@@ -87,12 +89,7 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
     elif plan.limit is not None:
         yield "limit", f"deleted after {limit_text(plan.limit, preflight.most_usd_per_hour)}"
     elif preflight.record and preflight.record.ends_at is not None and change != "create":
-        left = preflight.record.ends_at - time.time()
-        until = f"in {format_duration(left)}" if left > 0 else "which has passed"
-        yield (
-            "ends",
-            f"{utc_text(preflight.record.ends_at)}, {until}; --ttl or --no-limit changes it",
-        )
+        yield "ends", f"{utc_text(preflight.record.ends_at)}; --ttl or --no-limit changes it"
     yield from company_facts(plan.company)
     if plan.speed is not None and plan.speed.tokens_per_second is not None:
         yield "speed", speed_of_plan(plan, plan.speed)
@@ -104,8 +101,7 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
     ]
     if uploads and change in ("create", "update"):
         megabytes = sum(upload.size for upload in uploads) / 1e6
-        unchanged = "; unchanged files are copied in S3" if change == "update" else ""
-        yield "uploads", f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
+        yield "uploads", f"{megabytes:.1f} MB to s3://{uploads[0].bucket}"
     if plan.target.weights.kind == "image":
         yield "weights", "in the image: nothing is uploaded or mounted"
     broken = f"; first deletes the endpoint, which is {preflight.broken}"
@@ -146,10 +142,7 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
         print_line(f"In the second turn: {second_turn_text(turn)}.")
         print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
-        print_line(
-            f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "
-            "acceptance length is the stand-in's. Everything else is as planned."
-        )
+        print_line(f"Served by {document['stand_in']}, a stand-in: its acceptance length counts.")
     if document["vllm_here"]:
         print_line(f"Engine: {_engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
@@ -166,13 +159,16 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
 ContentType='application/json', Body=body)
   print(json.load(answer['Body']))
 """)
-    facts = (
-        ("OpenAI base URL", ("", str(document["openai_base_url"]))),
-        ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
-        ("Price", format_price(document["price_per_hour_usd"], account.sandbox)),
-        ("Remove it", ("", command_text(("peagle", "destroy", name)))),
+    print_facts(
+        (
+            ("OpenAI base URL", ("", str(document["openai_base_url"]))),
+            ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
+            ("Price", format_price(document["price_per_hour_usd"], account.sandbox)),
+            ("Remove it", ("", command_text(("peagle", "destroy", name)))),
+        ),
+        label=17,
+        err=False,
     )
-    print_facts(facts, label=17, err=False)
 
 
 def measured(document: dict[str, Any]) -> str:
@@ -274,9 +270,8 @@ def show_not_applied(name: str, region: str) -> list[str]:
         for text in endpoint.not_applied
     ]
     if missing:
-        print_status("The sandbox's engine did not get these arguments, so nothing tested them:")
-    for text in missing:
-        print_status(f"  {text}")
+        print_status("The sandbox's engine did not get these arguments:")
+        print_status("\n".join(f"  {text}" for text in missing))
     return missing
 
 
@@ -290,33 +285,26 @@ def show_candidate(
     plan = preflight.desired.plan
     status = deployment_status(aws, record)
     running = status["instances_running"] or status["instance_count"]
-    started = {status["instance_type"]: running}
-    started[plan.instance_type] = started.get(plan.instance_type, 0) + plan.instance_count
+    started = Counter({status["instance_type"]: running})
+    started[plan.instance_type] += plan.instance_count
     more = " and ".join(f"{count} x {instance_type}" for instance_type, count in started.items())
-    now, added = status["price_per_hour_usd"], plan.price_per_hour_usd
+    added, now = plan.price_per_hour_usd, status["price_per_hour_usd"]
+    price = f"{format_price(added, account.sandbox)} more"
     if status["comparison"] and status["comparison"]["state"] == "running":
         price = f"{format_price(now, account.sandbox)}, as now"
-    elif added is None or now is None:
-        price = f"{format_price(added, account.sandbox)} more"
-    else:
+    elif added is not None and now is not None:
         price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
+    where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
     suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
     print_facts(
         (
             ("pair", plan.pair),
-            (
-                "where",
-                f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}",
-            ),
+            ("where", where),
             *proof_facts(plan),
             ("share", f"{share:.1%} of the requests"),
             ("price", price),
-            (
-                "change",
-                f"updates endpoint {plan.name} to two variants; while they start, SageMaker runs "
-                f"{more} more",
-            ),
+            ("change", f"two variants; while they start, SageMaker runs {more} more"),
             ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
             ("promote", f"only then this plan's {AT_PROMOTION} apply"),
         )
@@ -377,9 +365,9 @@ def print_comparison_report(report: VariantComparison) -> None:
     ]
     print_table(("", *(variant.variant for variant in report.variants), "difference"), rows)
     slower = difference("seconds_per_token")
-    if failing := [variant for variant in report.variants if variant.only_errors]:
-        names = " and ".join(variant.variant for variant in failing)
-        print_line(f"{names} answered no request.")
+    failing = [variant.variant for variant in report.variants if variant.only_errors]
+    if failing:
+        print_line(f"{' and '.join(failing)} answered no request.")
     elif not slower:
         print_line("Which one is faster is unknown.")
     elif report.faster is None:
@@ -418,32 +406,28 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
     state = ", ".join(filter(None, (usage.state, instances, place, over)))
     lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
     lines.append("")
+    facts = dict(_usage_facts(usage, 0 if usage.variants else width - LABEL - 2))
     if usage.variants:
-        columns = [
-            {"instances": f"{variant.instances} x {variant.instance_type}"}
-            | dict(_usage_facts(variant, 0))
-            for variant in usage.variants
-        ]
-        names = [variant.variant for variant in usage.variants]
-        for label in columns[0]:
-            texts = (f"{name} {facts[label]}" for name, facts in zip(names, columns, strict=True))
-            lines += fact_lines([(label, "; ".join(texts))], width)
-        whole = dict(_usage_facts(usage, 0))
-        together = "; ".join(whole[label] for label in ("requests", "in progress", "cost"))
-        lines += fact_lines([("together", together)], width)
-    else:
-        for label, text in _usage_facts(usage, width - LABEL - 2):
-            is_low = label == "acceptance" and text.endswith(_BELOW)
-            shown = fact_lines([(label, text)], width)
-            lines += (click.style(line, fg="red") if is_low else line for line in shown)
+        together = "; ".join(facts[label] for label in ("requests", "in progress", "cost"))
+        facts = {}
+        for variant in usage.variants:
+            running = f"{variant.instances} x {variant.instance_type}"
+            for label, text in (("instances", running), *_usage_facts(variant, 0)):
+                before = f"{facts[label]}; " if label in facts else ""
+                facts[label] = f"{before}{variant.variant} {text}"
+        facts["together"] = together
+    for label, text in facts.items():
+        is_low = label == "acceptance" and _BELOW in text
+        shown = fact_lines([(label, text)], width)
+        lines += (click.style(line, fg="red") if is_low else line for line in shown)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
 
 
 def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
-    def number(value: float | None, shown: str) -> str:
-        return _UNKNOWN if value is None else shown.format(value)
+    def number(value: float | None, shown: str, scale: float = 1.0) -> str:
+        return _UNKNOWN if value is None else shown.format(value * scale)
 
     if usage.share is not None:
         yield "share", f"{usage.share:.1%} of the requests"
@@ -460,12 +444,9 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     yield "in progress", _UNKNOWN if usage.running is None else running
     if usage.where != "local":
         yield "errors", number(usage.error_share, "{:.1%} with a 5xx status")
-    ttft = _UNKNOWN
-    if usage.ttft_p50 is not None and usage.ttft_p90 is not None:
-        ttft = f"{usage.ttft_p50 * 1000:,.0f} ms median, {usage.ttft_p90 * 1000:,.0f} ms p90"
-    yield "TTFT", ttft
-    itl = None if usage.itl is None else usage.itl * 1000
-    yield "ITL", number(itl, "{:.1f} ms per token")
+    median, p90 = (number(ms, "{:,.0f}", 1000) for ms in (usage.ttft_p50, usage.ttft_p90))
+    yield "TTFT", f"{median} ms median, {p90} ms p90" if usage.ttft_p50 is not None else _UNKNOWN
+    yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
     yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
     share = usage.kv_cache_share
     gauge = _UNKNOWN if share is None else f"{bar([(share, '')], _GAUGE).plain} {share:.1%}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from peagle.catalog.schema import Catalog
@@ -44,65 +43,64 @@ HEALTH_COMMAND = ("python3", "-c", _HEALTH)
 _CACHE = "cache"
 
 
-@dataclass(frozen=True)
-class ComposeService:
-    """``mounts`` maps a path in the container to a folder, relative to the file; ``build`` is the
+def compose_text(
+    heading: str,
+    *,
+    name: str,
+    image: str,
+    environment: Mapping[str, str | None],
+    mounts: Mapping[str, str],
+    address: str,
+    start_seconds: int,
+    gpus: int | Literal["all"] | None = None,
+    build: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    folder_variables: Mapping[str, str] | None = None,
+) -> str:
+    """The text of the compose file of one service, below comments. The service has a name of its
+    own, as the folder names the project and may hold several such files.
+
+    ``mounts`` maps a path in the container to a folder, relative to the file; ``build`` is the
     folder of the build context of ``image``. A variable that is ``None`` gets the value of
     Compose's own environment. ``address`` is where Compose publishes the port, with references to
     its variables; ``folder_variables`` name the variable with another folder for a path in the
     container."""
-
-    name: str
-    image: str
-    environment: Mapping[str, str | None]
-    mounts: Mapping[str, str]
-    address: str
-    start_seconds: int
-    gpus: int | Literal["all"] | None = None
-    build: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    folder_variables: Mapping[str, str] = field(default_factory=dict)
-
-
-def compose_text(service: ComposeService, heading: str) -> str:
-    """The text of the compose file, below comments. The service has a name of its own, as the
-    folder names the project and may hold several such files."""
-    mounts = [
+    binds = [
         {"type": "bind", "source": folder, "target": path, "read_only": True}
-        for path, folder in sorted(service.mounts.items())
+        for path, folder in sorted(mounts.items())
     ]
     described: dict[str, Any] = {
-        "image": service.image,
-        **({"build": {"context": service.build}} if service.build is not None else {}),
+        "image": image,
+        **({"build": {"context": build}} if build is not None else {}),
         "command": ["serve"],
-        **({"labels": dict(service.labels)} if service.labels else {}),
-        "environment": dict(sorted(service.environment.items())),
+        **({"labels": dict(labels)} if labels else {}),
+        "environment": dict(sorted(environment.items())),
         "ports": [],
         "read_only": True,
         "tmpfs": [TMPFS],
         "shm_size": SHARED_MEMORY,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
-        "volumes": [{"type": "volume", "source": _CACHE, "target": CACHE_FOLDER}, *mounts],
+        "volumes": [{"type": "volume", "source": _CACHE, "target": CACHE_FOLDER}, *binds],
         "healthcheck": {
             "test": ["CMD-SHELL", shlex.join(HEALTH_COMMAND)],
             "interval": "10s",
-            "start_period": f"{service.start_seconds}s",
+            "start_period": f"{start_seconds}s",
         },
         "stop_grace_period": "120s",
     }
-    if service.gpus is not None:
-        device = {"driver": "nvidia", "count": service.gpus, "capabilities": ["gpu"]}
+    if gpus is not None:
+        device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
         described["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     described = _literal(described)
-    described["ports"] = [f"{service.address}:{DEFAULT_PORT}"]
+    described["ports"] = [f"{address}:{DEFAULT_PORT}"]
     for volume in described["volumes"]:
-        variable = service.folder_variables.get(volume["target"])
+        variable = (folder_variables or {}).get(volume["target"])
         # Compose has no way to write a default with a brace or a variable's sign.
         if variable and not set("${}") & set(volume["source"]):
             volume["source"] = f"${{{variable}:-{volume['source']}}}"
     document = {
-        "services": {service.name: described},
+        "services": {name: described},
         "volumes": {_CACHE: {"name": CACHE_VOLUME}},
     }
     return yaml_text([document], heading.splitlines())
@@ -154,7 +152,12 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
             folder = mount.channel or "model"
             copied[path] = f"./{folder}"
             syncs.append(shlex.join(["aws", "s3", "sync", mount.s3_uri, f"{folder}/"]) + "\n")
-    service = ComposeService(
+    heading = (
+        f"{plan.pair} with vLLM {runtime.vllm}, from `peagle render compose`\n"
+        f"The machine: GPUs as {plan.instance_type} has, and a driver for CUDA {runtime.cuda}\n"
+    )
+    text = compose_text(
+        heading,
         name=plan.name,
         image=runtime.image if has_own_image else image_name(plan, recipe),
         environment=environment,
@@ -165,10 +168,6 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         build=None if has_own_image else f"./{CONTEXT}",
         labels=plan.company.tags,
         folder_variables=_FOLDER_VARIABLES,
-    )
-    heading = (
-        f"{plan.pair} with vLLM {runtime.vllm}, from `peagle render compose`\n"
-        f"The machine: GPUs as {plan.instance_type} has, and a driver for CUDA {runtime.cuda}\n"
     )
     registry, ecr = runtime.image.partition("/")[0], parse_ecr_image(runtime.image)
     how_to = readme(
@@ -186,7 +185,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         body=shlex.quote(request_example(plan, model=served_names(plan)[0])),
     )
     return (
-        text_file(COMPOSE, compose_text(service, heading)),
+        text_file(COMPOSE, text),
         *(RenderedFile(f"{CONTEXT}/{file.path}", file.content) for file in context),
         how_to,
     )

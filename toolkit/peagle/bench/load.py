@@ -1,6 +1,7 @@
-"""NVIDIA's aiperf sends the load: JSON in, JSON lines out, one process per load.
+"""Send a load with NVIDIA's aiperf, one process per load, and evaluate its requests: speed,
+latencies, acceptance, cost, saturation.
 
-It is installed from a lock file in an environment of its own, and shares no package with the
+aiperf is installed from a lock file in an environment of its own, and shares no package with the
 toolkit or the engine. It gets complete request bodies, so it needs no tokenizer; since it loads one
 all the same, it gets one of two words. The server counts all tokens.
 """
@@ -10,29 +11,51 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import psutil
 
-from peagle.bench.targets import ANSWER_SECONDS, OpenAiServer
+from peagle import __version__
+from peagle.bench.result import (
+    BenchedServer,
+    BenchHost,
+    BenchLoad,
+    BenchResult,
+    BenchRow,
+    Progress,
+    Repetition,
+    Times,
+    acceptance_in,
+    highest,
+    incomplete_reason,
+    ratio_interval,
+    silent,
+    utc_now,
+)
+from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Probe, probe
+from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
 from peagle.engine.install import Environment, check_environment, exclusive_environment
-from peagle.errors import EngineError, Fix, UserError, count_of, parsing
-from peagle.images.docker import Progress
-from peagle.protocol import engine_message
+from peagle.errors import EngineError, Fix, PeagleError, UserError, count_of, parsing
+from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
-from peagle.text import sanitize
+from peagle.text import format_requests, sanitize, usd_per_million
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits
+from peagle_serve.warm import UnknownDevice, cpu_device
 
 AIPERF = "0.13.0"
 """The version in the lock file."""
@@ -49,7 +72,7 @@ class SenderMissing(UserError, code="bench-missing"):
 
 
 def install_sender(
-    python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
+    python: Path | None = None, again: bool = False, progress: Callable[[str], object] = print
 ) -> Aiperf:
     """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
     default this program's. Raises UserError for an unsuitable Python or disk, and EngineError when
@@ -169,18 +192,11 @@ _MESSAGES = {
     "ClientConnectorError": "the server refuses the connection",
     "ClientOSError": _CUT_OFF,
     "ClientPayloadError": _CUT_OFF,
-    "InvalidInferenceResultError": "the server sent no text",
     "ServerDisconnectedError": _CUT_OFF,
     "RequestTimeoutError": "the answer took too long",
     "TimeoutError": "the answer took too long",
 }
 """aiperf's names of errors without a status -> what has happened."""
-
-_SENDER_FAILED = "sender-failed"
-"""The load generator ended before it sent a request; the message has its last error.
-
-Fix: correct what the message names, or install the load generator again with --again
-"""
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,8 @@ class Aiperf:
             with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
                 for bodies in phases:
                     stream.writelines(json.dumps(body) + "\n" for body in bodies)
-            config = configuration(folder, server, [len(bodies) for bodies in phases], concurrency)
+            counts = [len(bodies) for bodies in phases]
+            config = _configuration(folder, server, counts, concurrency)
             (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
             cpu = _run(self.program, folder, server.key, records, progress)
@@ -221,14 +238,13 @@ class Aiperf:
             errors = [line for line in log if " ERROR " in line or "Error:" in line]
             last_error = (errors or log or ["no output"])[-1].strip()[:_LONGEST]
             if not requests:
-                raise EngineError(f"aiperf sent nothing: {last_error}", code=_SENDER_FAILED)
-            expected = sum(map(len, phases))
-            missing = expected - len(requests)
-            left_out = f"aiperf left out {missing} of {expected} requests: {last_error}"
+                raise EngineError(f"aiperf sent nothing: {last_error}", code="load-failed")
+            missing = sum(counts) - len(requests)
+            left_out = f"aiperf left out {missing} of {sum(counts)} requests: {last_error}"
             return Sent(requests, cpu, left_out if missing else "")
 
 
-def configuration(
+def _configuration(
     folder: Path, server: OpenAiServer, counts: Sequence[int], concurrency: int
 ) -> dict[str, Any]:
     """aiperf's configuration. The bodies are sent in the order of the file, through all phases."""
@@ -273,11 +289,8 @@ def _run(
 ) -> tuple[CpuReading, ...]:
     """Run aiperf to its end, with the use of the CPUs meanwhile; an interrupt ends its processes
     too."""
-    environment = {
-        name: os.environ[name]
-        for name in ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
-        if name in os.environ
-    }
+    names = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
     command = [str(program), "profile", "--config", str(folder / "load.yaml")]
@@ -344,9 +357,16 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
 def _request(document: Mapping[str, Any]) -> SentRequest:
     metadata, metrics = document["metadata"], document["metrics"]
     repetition = count_of(int(metadata["phase_name"].removeprefix(_PHASE)))
-    start, end = (_seconds(metadata[f"request_{at}_ns"], 1e9) for at in ("start", "end"))
+    start, end = (metadata[f"request_{at}_ns"] / 1e9 for at in ("start", "end"))
     if error := document.get("error"):
-        return SentRequest(repetition, start, end, error=_message(error))
+        if not isinstance(error, dict):
+            error = {"message": error}
+        text = str(error.get("message") or error.get("type") or "the request failed")
+        if code := error.get("code"):
+            text = f"HTTP {code}: {engine_message(text)}"
+        else:  # without aiperf's internals
+            text = _MESSAGES.get(str(error.get("type"))) or text
+        return SentRequest(repetition, start, end, error=sanitize(text, _LONGEST))
     written = metrics.get("usage_completion_tokens", {}).get("value")
     if not written or "time_to_first_token" not in metrics:
         # vLLM reports an error after the first output as an event of the stream.
@@ -358,24 +378,234 @@ def _request(document: Mapping[str, Any]) -> SentRequest:
         repetition,
         start,
         end,
-        _seconds(metrics["time_to_first_token"]["value"], 1e3),
-        tuple(_seconds(gap, 1e3) for gap in gaps),
+        metrics["time_to_first_token"]["value"] / 1e3,
+        tuple(gap / 1e3 for gap in gaps),
         count_of(prompt["value"]) if prompt else None,
         count_of(written),
     )
 
 
-def _seconds(value: Any, per_second: float) -> float:
-    if type(value) not in (int, float) or not isfinite(value) or value < 0:
-        raise ValueError(f"{ascii(value)[:40]} is not a time")
-    return float(value) / per_second
+LoadProgress = Callable[[int, int], object]
+"""Called with how many requests of how many have ended."""
+
+Measure = Callable[[BenchLoad, LoadProgress], BenchRow]
+"""Measures one load of the server that serves."""
 
 
-def _message(error: Any) -> str:
-    """The engine's own message, or aiperf's without its internals."""
-    if not isinstance(error, dict):
-        return sanitize(error, _LONGEST)
-    text = str(error.get("message") or error.get("type") or "the request failed")
-    if error.get("code"):
-        return sanitize(f"HTTP {error['code']}: {engine_message(text)}", _LONGEST)
-    return _MESSAGES.get(str(error.get("type"))) or sanitize(text, _LONGEST)
+def bench(
+    target: BenchTarget,
+    loads: Sequence[BenchLoad],
+    sender: Aiperf,
+    command: Sequence[str] = (),
+    progress: Progress = silent,
+) -> BenchResult:
+    """Measure the loads one after another. An error or an interrupt after the first row ends it and
+    keeps the rows, with ``incomplete``; before, it is raised."""
+    result = new_result(target.facts, sender, command, target.usd_per_hour, target.price_source)
+    measure = measure_of(target, sender)
+    rows: list[BenchRow] = []
+    ended = ""
+    for load in loads:
+        try:
+            rows.append(measure(load, partial(progress, load.text)))
+            ended = rows[-1].incomplete
+        except (PeagleError, KeyboardInterrupt) as error:
+            if not rows:
+                raise
+            ended = incomplete_reason(error)
+        if ended:
+            break
+    return replace(result, rows=with_saturation(rows), incomplete=ended)
+
+
+def new_result(
+    server: BenchedServer,
+    sender: Aiperf,
+    command: Sequence[str],
+    usd_per_hour: float | None,
+    price_source: str | None,
+) -> BenchResult:
+    """A result without rows, of a load from this machine that begins now."""
+    cpu = platform.machine()
+    with suppress(UnknownDevice):
+        cpu = cpu_device()["cpu"] or cpu
+    return BenchResult(
+        server=server,
+        started=utc_now(),
+        toolkit=__version__,
+        sender=("aiperf", sender.version),
+        host=BenchHost(platform.platform(), platform.python_version(), os.cpu_count() or 0, cpu),
+        command=tuple(command),
+        rows=(),
+        usd_per_hour=usd_per_hour,
+        price_source=price_source,
+    )
+
+
+def measure_of(target: BenchTarget, sender: Aiperf) -> Measure:
+    """The function that measures loads of ``target``, which is probed once. Raises what ``probe``
+    raises."""
+    probed = probe(target.server)
+    return lambda load, progress: measure_load(target, load, probed, sender, progress)
+
+
+def measure_load(
+    target: BenchTarget, load: BenchLoad, probed: Probe, sender: Aiperf, progress: LoadProgress
+) -> BenchRow:
+    """Send the load, which begins with a warm-up that is not counted, and evaluate it. Raises
+    EngineError when no request succeeds."""
+    fixed_length = load.workload.fixed_length and probed.fixed_length
+    load = replace(load, workload=replace(load.workload, fixed_length=fixed_length))
+    words = probed.words(load.workload.size.prompt_tokens)
+    phases = request_bodies(load, model=target.server.model, chat=target.server.chat, words=words)
+    total = sum(map(len, phases))
+
+    def read_counters() -> Counters | None:
+        with suppress(PeagleError):  # the server has died, or its log may not be read
+            return target.read_counters()
+        return None
+
+    before = read_counters()
+    sent = sender.send(
+        target.server, phases, load.concurrency, lambda ended: progress(ended, total)
+    )
+    after = read_counters()
+    counted = after.since(before) if before is not None and after is not None else None
+    return evaluate(target, load, sent, counted)
+
+
+def evaluate(
+    target: BenchTarget, load: BenchLoad, sent: Sent, counted: Counters | None
+) -> BenchRow:
+    """The row of a load that was sent, without its prompts; where requests failed, of those before.
+    Raises EngineError when no request succeeded."""
+    groups = [
+        [request for request in sent.requests if request.repetition == number]
+        for number in range(1, load.repetitions + 1)
+    ]
+    groups = [group for group in groups if any(not request.error for request in group)]
+    failed = Counter(request.error for request in sent.requests if request.error)
+    why = failed.most_common(1)[0][0] if failed else sent.error
+    if not groups:
+        raise EngineError(
+            f"no request of the load succeeded: {sent.error or why or 'nothing was sent'}",
+            target.server.fix,
+            "load-failed",
+        )
+    repetitions = [_repetition(group, sent) for group in groups]
+    complete = [
+        repetition
+        for repetition in repetitions
+        if not repetition.errors and repetition.requests == load.requests
+    ]
+    good = [request for group in groups for request in group if not request.error]
+    speed = ratio_interval(
+        [(repetition.tokens_per_second, 1.0) for repetition in complete or repetitions]
+    )
+    assert speed is not None
+    incomplete = ""
+    if len(complete) < load.repetitions or failed:
+        what = f"{failed.total()} requests failed" if failed else "requests are missing"
+        incomplete = (
+            f"{len(complete)} of {load.repetitions} repetitions are complete; {what}: {why}"
+        )
+    setting = target.setting
+    if counted is not None and not setting.is_known:
+        k = len(counted.accepted_per_position) if counted.drafts else 0
+        setting = replace(setting, k=k, is_known=True)
+    return BenchRow(
+        setting=setting,
+        load=replace(load, workload=replace(load.workload, prompts=())),
+        repetitions=tuple(repetitions),
+        tokens_per_second=replace(speed, low=max(speed.low, 0.0)),
+        **_latencies(good),
+        prompt_tokens=fmean(request.prompt_tokens or 0 for request in good),
+        output_tokens=fmean(request.output_tokens or 0 for request in good),
+        acceptance=acceptance_in(counted, setting) if counted else None,
+        usd_per_million_tokens=usd_per_million(target.usd_per_hour, speed.value),
+        saturated=queue_reason(load, good),
+        incomplete=incomplete,
+        sender_cpu_share=highest(repetition.sender_cpu_share for repetition in repetitions),
+        machine_cpu_share=highest(repetition.machine_cpu_share for repetition in repetitions),
+    )
+
+
+def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
+    good = [request for request in requests if not request.error]
+    start, end = min(request.start for request in requests), max(request.end for request in good)
+    readings = [reading for reading in sent.cpu if start <= reading.at <= end]
+    times = times_of(request.end - request.start for request in good)
+    assert times is not None
+    return Repetition(
+        seconds=max(end - start, 1e-9),
+        requests=len(requests),
+        output_tokens=sum(request.output_tokens or 0 for request in good),
+        prompt_tokens=sum(request.prompt_tokens or 0 for request in good),
+        **_latencies(good),
+        request_seconds=times,
+        errors=tuple(request.error for request in requests if request.error),
+        sender_cpu_share=fmean(reading.sender for reading in readings) if readings else None,
+        machine_cpu_share=fmean(reading.machine for reading in readings) if readings else None,
+    )
+
+
+def _latencies(good: Sequence[SentRequest]) -> dict[str, Times | None]:
+    """TTFT, ITL per output, and the time per token after the first, of requests that succeeded. The
+    first output counts as one token."""
+    return {
+        "ttft": times_of(request.ttft for request in good if request.ttft is not None),
+        "itl": times_of(gap for request in good for gap in request.gaps),
+        "tpot": times_of(
+            sum(request.gaps) / (request.output_tokens - 1)
+            for request in good
+            if request.gaps and request.output_tokens and request.output_tokens > 1
+        ),
+    }
+
+
+def times_of(times: Iterable[float]) -> Times | None:
+    """Mean and percentiles; ``None`` without a value."""
+    values = list(times)
+    if not values:
+        return None
+    several = values if len(values) > 1 else [*values, *values]
+    cuts = statistics.quantiles(several, n=100, method="inclusive")
+    return Times(fmean(values), cuts[49], cuts[89], cuts[98], len(values))
+
+
+def queue_reason(load: BenchLoad, good: Sequence[SentRequest]) -> str:
+    """Why requests of this load wait in a queue: most wait longer for their first token than for
+    all others. Empty if they do not, and for too few requests to say."""
+    timed = [
+        (request.ttft, request.end - request.start - request.ttft)
+        for request in good
+        if request.ttft is not None
+    ]
+    if load.concurrency == 1 or len(timed) < 8:
+        return ""
+    first, rest = median(ttft for ttft, _ in timed), median(rest for _, rest in timed)
+    if first > rest > 0:
+        return f"requests wait {first:.2g} s for the first token, and {rest:.2g} s for the others"
+    return ""
+
+
+def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
+    """The rows; one is saturated whose tokens per second are hardly more than those of a smaller
+    load of the same setting and workload."""
+    marked = []
+    for row in rows:
+        smaller = [
+            other
+            for other in rows
+            if (other.setting, other.load.workload) == (row.setting, row.load.workload)
+            and other.load.concurrency < row.load.concurrency
+            and not other.incomplete
+        ]
+        if smaller and not row.incomplete and not row.saturated:
+            best = max(smaller, key=lambda other: other.tokens_per_second.value)
+            # More requests must give 2 % more tokens.
+            if row.tokens_per_second.value < 1.02 * best.tokens_per_second.value:
+                load = format_requests(best.load.concurrency)
+                row = replace(row, saturated=f"no more tokens per second than with {load}")
+        marked.append(row)
+    return tuple(marked)
