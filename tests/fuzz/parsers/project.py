@@ -19,8 +19,7 @@ from peagle.project.reading import (
     environments_of,
     parse_project,
 )
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE
 from tests.fuzz.parsers.files import written
 
