@@ -235,7 +235,7 @@ def _domain(
     domain: str, groups: Sequence[_Group], setting: BenchSetting
 ) -> DomainAcceptance | None:
     """The acceptance of all groups together; ``None`` where nothing was drafted."""
-    measured = acceptance_in(sum((group.counted for group in groups), Counters(0, 0, 0)), setting)
+    measured = acceptance_in(sum((group.counted for group in groups), Counters()), setting)
     share = ratio_interval(
         [(group.counted.accepted_tokens, group.counted.drafts) for group in groups]
     )

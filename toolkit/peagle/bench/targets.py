@@ -462,6 +462,6 @@ def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> End
         if not aws.is_amazon or time_of.now() > read_at + 0.05:
             reader.wait(instances)
         read_at = time_of.now()
-        return sum(reader.counts.counted.values(), Counters(0, 0, 0))
+        return sum(reader.counts.counted.values(), Counters())
 
     return read, "log"
