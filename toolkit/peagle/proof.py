@@ -47,12 +47,9 @@ _SILENT_REPORTS = 2
 @dataclass(frozen=True)
 class SecondTurn:
     """What was counted while the second turns ran: prompts that repeat a first turn.
-
-    ``acceptance_length`` is ``None`` when nothing was drafted, ``cached_share`` (of the prompts'
-    tokens, from the prefix cache) when it is unknown. With ``source`` "log" the share is the
-    engine's own rate, which has other requests too: its last thousand, and the first turns. Fewer
-    than ``SECOND_TURN_DRAFTS`` drafts pass.
-    """
+    ``cached_share`` (of the prompts' tokens, from the prefix cache) is ``None`` when it is unknown;
+    with ``source`` "log" it is the engine's own rate, of its last thousand requests. Fewer than
+    ``SECOND_TURN_DRAFTS`` drafts pass."""
 
     drafts: int
     acceptance_length: float | None
@@ -63,11 +60,8 @@ class SecondTurn:
 
 @dataclass(frozen=True)
 class InstanceProof:
-    """What one instance drafted; the members are those of ``Proof``.
-
-    ``stream`` is its log stream, ``<variant>/<instance>``; ``None`` for the only instance, whose
-    counters were read.
-    """
+    """What one instance drafted. ``stream`` is its log stream, ``<variant>/<instance>``; ``None``
+    for the only instance, whose counters were read."""
 
     stream: str | None
     drafts: int
@@ -79,16 +73,11 @@ class InstanceProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a proof, of all instances together and of each.
-
-    ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
-    ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
-    drafts whose token at that position was accepted. ``floor`` is the least length that passes;
-    ``None`` when the server does not speculate: then a response is the proof. ``floor_source`` is
-    the floor's origin; ``None``: any accepted draft passes. ``min_drafts`` is the least number of
-    drafts of each of ``instance_count`` instances. ``second_turn`` is the part of the second turns,
-    ``None`` where the prompts were sent alone.
-    """
+    """The result of a proof, of all instances together and of each. ``acceptance_length`` is the
+    mean number of tokens per verification step, ``None`` when nothing was drafted. ``floor`` is the
+    least length that passes; ``None`` when the server does not speculate: then a response is the
+    proof. ``floor_source`` ``None``: any accepted draft passes. ``min_drafts`` is the least number
+    of drafts of each instance. ``second_turn`` is ``None`` where the prompts were sent alone."""
 
     acceptance_length: float | None
     drafts: int
@@ -165,9 +154,7 @@ def prove(
     two_turns: bool = False,
 ) -> Proof:
     """Send every prompt once, as ``Conversations``, and evaluate what is drafted and accepted.
-
-    Without a ``floor`` anything above 1.0 passes: at least one draft was accepted.
-    """
+    Without a ``floor`` anything above 1.0 passes: at least one draft was accepted."""
     sent = Conversations(prompts, ask, chat=chat, max_tokens=max_tokens, two_turns=two_turns)
     counted = count_drafts(read_counters(), sent, read_counters, 1, lambda: False)
     return evaluate({None: counted}, floor)
@@ -206,11 +193,8 @@ def evaluate(
     source: Source = "counters",
 ) -> Proof:
     """The proof from what each instance counted while the prompts ran, by its log stream; ``None``
-    is the only one.
-
-    It passes if as many as there are instances have enough drafts, and each of these reaches the
-    floor. A further stream with fewer drafts is of an instance that has ended.
-    """
+    is the only one. It passes if as many as there are instances have enough drafts, and each of
+    these reaches the floor. A further stream with fewer drafts is of an instance that has ended."""
 
     def rates(counters: Counters) -> tuple[float, ...]:
         accepted = counters.accepted_per_position if counters.drafts else ()
@@ -257,12 +241,9 @@ def _is_accepted(length: float | None, floor: float | None) -> bool:
 
 @dataclass
 class StreamCounts:
-    """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``.
-
-    Every line counts the time since the one before, so a restarted engine adds to its stream.
-    Streams in ``ignored`` are of an earlier revision. With
-    ``conversations``, what is added while ``in_second_turn`` is that of the second turns.
-    """
+    """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``; a restarted engine
+    adds to its stream. Streams in ``ignored`` are of an earlier revision. With ``conversations``,
+    what is added while ``in_second_turn`` is that of the second turns."""
 
     counted: dict[str, Counters] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
@@ -338,12 +319,8 @@ def instance_of(stream: str) -> str:
 def require_passed(
     proof: Proof, pair: str = "", name: str = "NAME", again: tuple[str, ...] | None = None
 ) -> None:
-    """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
-
-    ``pair`` (from ``pair_in_catalogue``; empty if unknown) and ``name`` (of the
-    endpoint) complete the commands of the fix. ``again`` is the command that repeats the proof,
-    where that is not `peagle prove` of the endpoint.
-    """
+    """Raise NotProved, with the cause and a fix, unless ``proof`` passed. ``pair``, ``name`` of the
+    endpoint and ``again``, the command that repeats the proof, complete the fix."""
     if proof.passed:
         return
     again = again or ("peagle", "prove", name)

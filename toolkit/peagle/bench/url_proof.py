@@ -50,13 +50,10 @@ def prove_url(
     clock: Clock | None = None,
 ) -> Proof:
     """Prove that every engine behind the URL speculates; a proof that fails is returned too.
-
     ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
-    the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
-    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token. Raises
-    UserError for an invalid URL, key or model, EngineError when an engine does not answer, and
-    NotProved for what cannot be proved.
-    """
+    the prompts. ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer
+    token. Raises UserError for an invalid URL, key or model, EngineError, and NotProved for what
+    cannot be proved."""
     clock = clock or Clock()
     until = clock.now() + wait_seconds
     while True:
