@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError, Refused
+from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
 from peagle.weights.bucket import copied_pair
@@ -241,16 +241,6 @@ def test_a_new_bucket_is_tagged_and_what_is_written_is_encrypted_with_the_key(
         assert head["SSEKMSKeyId"].endswith("alias/models")
     tags = aws.call("s3", "get_bucket_tagging", Bucket="new-models")["TagSet"]
     assert {"Key": "team", "Value": "ml"} in tags
-
-
-def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
-    elsewhere = {"LocationConstraint": "eu-west-1"}
-    west = aws.in_region("eu-west-1")
-    west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
-
-    with raises_code("bucket-region", Refused) as caught:
-        plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
-    assert "--region eu-west-1" in caught.value.fix
 
 
 def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:

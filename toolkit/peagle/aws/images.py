@@ -20,7 +20,7 @@ from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.runtime import clean
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
-from peagle.engine.install import engine_packages
+from peagle.engine.machine import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import (
@@ -30,7 +30,6 @@ from peagle.images.build import (
     explain_full_disk,
     for_gpus,
     logged_in,
-    named_by_content,
     source_revision,
     with_digest,
 )
@@ -38,6 +37,7 @@ from peagle.images.docker import Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (
+    DIGITS,
     Recipe,
     RuntimeKind,
     content_digest,
@@ -406,7 +406,8 @@ def push_image(
     host = registry or uri.partition("/")[0]
     address = f"{host}/{repository}:{tag}"
     digest = None if registry else ecr.image_digest(aws, repository, tag)
-    if digest and named_by_content(image):
+    # Images of a name that ends so have the same content.
+    if digest and image.content and image.name.endswith(f"-{image.content[:DIGITS]}"):
         say(f"{address} exists already")
         pushed = pinned(without_tag(address), digest)
     elif aws.scope == "sandbox" and not registry:

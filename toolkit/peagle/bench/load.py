@@ -48,7 +48,7 @@ from peagle.bench.result import (
 from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Probe, probe
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
-from peagle.engine.install import Environment, check_environment, exclusive_environment
+from peagle.engine.machine import Environment, check_environment, exclusive_environment
 from peagle.errors import EngineError, Fix, PeagleError, UserError, count_of, parsing
 from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
