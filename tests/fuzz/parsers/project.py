@@ -20,8 +20,7 @@ from peagle.project.reading import (
     parse_project,
 )
 from peagle.render.kubernetes import object_kinds
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE
 from tests.fuzz.parsers.files import written
 

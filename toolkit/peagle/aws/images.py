@@ -20,7 +20,7 @@ from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.runtime import clean
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
-from peagle.engine.install import engine_packages
+from peagle.engine.machine import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from peagle.catalog.find import default_support, describe_pair, summarize_target
 from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
-from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
 from peagle.cli.options import (
     OUTPUT,
@@ -37,7 +35,7 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.data import data_folder
-from peagle.errors import CatalogError, Fix, UserError
+from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
 from peagle.weights.layout import checkpoint_at
@@ -113,8 +111,6 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         else:
             folder = path or catalog_folder
             checked, of_path = check_catalog(folder)
-        with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-            of_path += check_local_weights(path, catalog_folder, load_catalog(folder))
         files |= {file.resolve() for file in checked}
         problems += of_path
     problems = list(dict.fromkeys(problems))

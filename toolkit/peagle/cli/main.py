@@ -69,11 +69,10 @@ COMMANDS: dict[str, dict[str, str]] = {
 
 _MODULES = {
     "call": ("invoke", "prove", "token"),
-    "change": ("scale", "rollback", "compare", "promote", "drop"),
+    "change": ("scale", "rollback", "compare", "promote", "drop", "destroy", "reap"),
     "choose": ("check", "fit", "verdict"),
     "local": ("local", "engine", "sandbox"),
     "machine": ("doctor", "demo", "explain"),
-    "remove": ("destroy", "reap"),
     "render": ("render", "ci"),
     "watch": ("list", "status", "drift", "logs", "top"),
     "weights": ("weights", "warm"),

@@ -298,7 +298,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
         before, request.conversations(ask), read_counters, request.min_drafts,
         in_time=lambda: clock.now() <= until, say=say,
     )  # fmt: skip
-    proved = proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
+    proved = proof.evaluate({None: counted}, request.floor, request.min_drafts)
     return replace(proved, floor_source=source)
 
 
@@ -329,7 +329,7 @@ def _by_log(
 
     def is_complete() -> bool:
         """Whether further prompts would change nothing."""
-        return len(counts.with_enough(least, rounds)) >= instances or bool(counts.silent)
+        return counts.with_enough(least, rounds) >= instances or bool(counts.silent)
 
     while True:
         rounds += 1
@@ -347,7 +347,7 @@ def _by_log(
         idle, drafts = (0 if drafted > drafts else idle + 1), drafted
         if is_complete() or idle >= _ROUNDS_WITHOUT_PROGRESS or clock.now() > until:
             break
-    return proof.evaluate_streams(counts.counted, request.floor, least, instances, counts.second)
+    return proof.evaluate(counts.instances, request.floor, least, instances, "log")
 
 
 def _send(calls: Sequence[Callable[[], None]]) -> None:

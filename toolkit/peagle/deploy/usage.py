@@ -199,7 +199,7 @@ class LogStatistics:
     """The lines of statistics in a log: of each stream, which is one instance, in their order."""
 
     loads: dict[str, list[tuple[float, EngineLoad]]] = field(default_factory=dict)
-    counters: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+    counters: Counters = field(default_factory=lambda: Counters())
 
     def add(self, stream: str, when: float, line: str) -> None:
         """Count a line of a stream; other lines are ignored."""
