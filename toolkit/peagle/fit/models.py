@@ -1,7 +1,5 @@
 """Input and output types of the memory fit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

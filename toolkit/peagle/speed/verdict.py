@@ -1,9 +1,7 @@
 """The verdict on speculation, as data; ``peagle.speed.decision`` makes it."""
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -37,7 +35,7 @@ class Setting(VerdictEntry):
     k: NotNegative
 
     @model_validator(mode="after")
-    def _consistent(self) -> Setting:
+    def _consistent(self) -> Self:
         if (self.drafter is None) != (self.k == 0):
             raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
         return self
@@ -91,7 +89,7 @@ class LoadVerdict(VerdictEntry):
     speeds: tuple[SettingSpeed, ...]
 
     @model_validator(mode="after")
-    def _consistent(self) -> LoadVerdict:
+    def _consistent(self) -> Self:
         rated = [speed.setting for speed in self.speeds if speed.tokens_per_second is not None]
         if len({speed.setting for speed in self.speeds}) < len(self.speeds):
             raise ValueError("a setting is there twice")
