@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from measurements.speed_rows import case_of
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.fit.models import FitCase, TargetModel
+from peagle.fit.estimate import FitCase
+from peagle.fit.weights import TargetModel
 
 QWEN3_32B = Architecture(
     class_name="Qwen3ForCausalLM",

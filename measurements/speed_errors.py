@@ -17,10 +17,9 @@ from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
-from peagle.speed.decision import rank_settings
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, Workload
-from peagle.speed.verdict import Setting
+from peagle.speed.verdict import Setting, rank_settings
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case, gpu_of
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.step import StepTimes, geometry_of
 

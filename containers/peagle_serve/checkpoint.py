@@ -58,11 +58,9 @@ class Tensor(NamedTuple):
 
 
 def header_bytes(start: bytes, file_size: int, file: str) -> int:
-    """The bytes that the header takes, including the 8 bytes of its length.
-
-    ``start`` is the beginning of the file, 8 bytes or more. Raises DamagedFile when the file cannot
-    hold such a header, or the header is larger than ``LARGEST_HEADER``.
-    """
+    """The bytes that the header takes, including the 8 bytes of its length. ``start`` is the
+    beginning of the file, 8 bytes or more. Raises DamagedFile when the file cannot hold such a
+    header, or the header is larger than ``LARGEST_HEADER``."""
     if start.startswith(b"version https://git-lfs"):
         raise DamagedFile(f"{file} is a Git LFS pointer, not the weights", "run `git lfs pull`")
     length: int = _LENGTH.unpack_from(start.ljust(_LENGTH.size, b"\xff"))[0]
@@ -81,11 +79,9 @@ def header_bytes(start: bytes, file_size: int, file: str) -> int:
 
 
 def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
-    """The tensors of the file named ``file``, in the order of their bytes.
-
-    ``head`` is its first ``header_bytes()`` bytes or more. Raises DamagedFile when the file is cut
-    short or is not a safetensors file.
-    """
+    """The tensors of the file named ``file``, in the order of their bytes. ``head`` is its first
+    ``header_bytes()`` bytes or more. Raises DamagedFile when the file is cut short or is not a
+    safetensors file."""
     size = header_bytes(head, file_size, file)
     if len(head) < size:
         raise DamagedFile(f"{file} is truncated: it ends inside the header")
@@ -135,10 +131,8 @@ def index_name(names: Iterable[str]) -> str:
 
 
 def parse_index(content: bytes, file: str) -> dict[str, str]:
-    """The file of each tensor, by tensor name.
-
-    Raises DamagedFile when the index named ``file`` is damaged, or names files of other folders.
-    """
+    """The file of each tensor, by tensor name. Raises DamagedFile when the index named ``file`` is
+    damaged, or names files of other folders."""
     try:
         document: Any = read(content, file, limits=Limits(LARGEST_INDEX))
     except InvalidJson as error:
@@ -159,10 +153,8 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
 
 
 def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
-    """The safetensors files that vLLM loads, of the files ``names``, sorted.
-
-    Raises DamagedFile when a file is missing that the index names.
-    """
+    """The safetensors files that vLLM loads, of the files ``names``, sorted. Raises DamagedFile
+    when a file is missing that the index names."""
     names = tuple(names)
     kind = index_name(names)
     pattern = _CONSOLIDATED if kind.startswith("consolidated") else "*.safetensors"
@@ -227,11 +219,8 @@ def largest_value(key: str) -> int:
 
 def wrong_value(config: Mapping[str, Any]) -> str | None:
     """What is wrong with the first value that vLLM could not use, such as ``num_hidden_layers is 0,
-    not a whole number from 1 to 1,000``; ``None`` for a valid config.json.
-
-    vLLM builds what the numbers count: with 2,147,483,647 layers it takes memory until it is
-    killed.
-    """
+    not a whole number from 1 to 1,000``; ``None`` for a valid config.json. vLLM builds what the
+    numbers count: with 2,147,483,647 layers it takes memory until it is killed."""
     nested = {key: config[key] for key in _NESTED if config.get(key) is not None}
     for path, part in {"": config, **nested}.items():
         if not isinstance(part, Mapping):
@@ -267,11 +256,9 @@ def is_folder_path(path: str) -> bool:
 def check_folder(
     variable: str, path: str, ml_root: str, needs_weights: bool, linked: bool = False
 ) -> None:
-    """Raise InvalidEnvironment if ``path`` does not hold a complete model.
-
-    ``variable`` names the folder in messages. Below ``ml_root``, whose content is not trusted, no
-    link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
-    """
+    """Raise InvalidEnvironment if ``path`` does not hold a complete model. ``variable`` names the
+    folder in messages. Below ``ml_root``, whose content is not trusted, no link may lead out; with
+    ``linked`` the folder itself may be a link, as on a developer's machine."""
     folder, here = Path(path), f"{variable} is {path}, which"
     try:
         names = sorted(os.listdir(folder))
@@ -367,10 +354,8 @@ def link_homes(folder: Path) -> tuple[Path, ...]:
 
 
 def follow_link(path: Path, homes: Sequence[Path]) -> Path:
-    """The file or folder that ``path`` is or leads to.
-
-    Raises DamagedFile for a link that leads out of ``homes``, and for a broken one.
-    """
+    """The file or folder that ``path`` is or leads to. Raises DamagedFile for a link that leads out
+    of ``homes``, and for a broken one."""
     if not path.is_symlink():
         return path
     real = Path(os.path.realpath(path))

@@ -65,10 +65,8 @@ _UNCHECKED = {
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``.
-
-    None runs code, reads pickles or bypasses these checks. Values of single arguments are vLLM's.
-    """
+    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``. None runs
+    code, reads pickles or bypasses these checks. Values of single arguments are vLLM's."""
     check_names(environment)
     for name, value in sorted(environment.items()):
         load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
@@ -262,10 +260,8 @@ def _chooses_code(name: str, value: str) -> bool:
 
 def _names_code(value: str, path: Sequence[str]) -> bool:
     """Whether a JSON argument has a key whose value names a module or a class; ``path`` leads to
-    the member that ``value`` is, which may be a bare text.
-
-    JSON that this reader refuses counts as such: vLLM accepts NaN, and a name that occurs twice.
-    """
+    the member that ``value`` is, which may be a bare text. JSON that this reader refuses counts as
+    such: vLLM accepts NaN, and a name that occurs twice."""
     try:
         document: Any = read(value, "the argument")
     except InvalidJson as error:
@@ -302,13 +298,11 @@ PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
-    """Raise InvalidEnvironment if the image is for another pair according to ``file``.
-
-    Refused are another target or drafter (by Hugging Face ID, or by the sizes in their
-    config.json), another method, and another value of ``parallel_drafting``, with which a P-EAGLE
-    head drafts badly without a warning. Another K and no speculation are allowed: measurements use
-    both. ``chosen`` is the environment with its model resolved (``with_model``).
-    """
+    """Raise InvalidEnvironment if the image is for another pair according to ``file``. Refused are
+    another target or drafter (by Hugging Face ID, or by the sizes in their config.json), another
+    method, and another value of ``parallel_drafting``, with which a P-EAGLE head drafts badly
+    without a warning. Another K and no speculation are allowed: measurements use both. ``chosen``
+    is the environment with its model resolved (``with_model``)."""
     built = _read_object(file)
     if built.get("pair") and (difference := next(_differences(built, chosen), None)):
         raise InvalidEnvironment(
@@ -356,11 +350,9 @@ def _read_object(file: Path) -> Document:
 
 def check_pair(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names:
-    the problems that end in a crash after minutes, or in a head that drafts nonsense.
-
-    Only for the method ``eagle3``, with both as complete folders of this machine: vLLM itself
-    checks what is unreadable here (a model of the Hub, other formats) or differs between versions.
-    """
+    the problems that end in a crash after minutes, or in a head that drafts nonsense. Only for the
+    method ``eagle3``, with both as complete folders of this machine: vLLM itself checks what is
+    unreadable here (a model of the Hub, other formats) or differs between versions."""
     drafter, target_path = drafter_model(environment), environment[MODEL]
     if not (drafter and is_folder_path(drafter) and is_folder_path(target_path)):
         return

@@ -165,10 +165,8 @@ def _python_variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """The secrets among vLLM's arguments, by the container's variable.
-
-    Raises InvalidEnvironment for several API keys, which vLLM accepts as arguments only.
-    """
+    """The secrets among vLLM's arguments, by the container's variable. Raises InvalidEnvironment
+    for several API keys, which vLLM accepts as arguments only."""
     secrets = {}
     for name in ENGINE_VARIABLES:
         value = environment.get(name, "")

@@ -143,10 +143,8 @@ class Settings(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings. Raises InvalidEnvironment for an invalid value.
-
-    An engine that collects is not restarted: its second start would not be cold.
-    """
+    """The settings. Raises InvalidEnvironment for an invalid value. An engine that collects is not
+    restarted: its second start would not be cold."""
     warm = environment.get(WARM_MODE_VARIABLE, "").strip().lower() or AUTO
     if warm not in (AUTO, COLLECT, OFF):
         raise InvalidEnvironment(
@@ -164,10 +162,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def read_pins(environment: Mapping[str, str]) -> frozenset[str]:
-    """The SHA-256s in ``PEAGLE_WARM_SHA256``, or ``any`` alone; empty without it.
-
-    Raises InvalidEnvironment for another value.
-    """
+    """The SHA-256s in ``PEAGLE_WARM_SHA256``, or ``any`` alone; empty without it. Raises
+    InvalidEnvironment for another value."""
     text = environment.get(WARM_PINS_VARIABLE, "").strip()
     if not text or text == ANY:
         return frozenset({text} - {""})

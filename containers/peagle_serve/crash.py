@@ -86,9 +86,7 @@ _LONGEST = 300
 
 def parse_crash(lines: Iterable[str]) -> Crash:
     """The first message with a known cause; else that a process was killed; else the last message.
-
-    A message is an exception, or an error of a command line, with the lines that belong to it.
-    """
+    A message is an exception, or an error of a command line, with the lines that belong to it."""
     written = [_LEAD.sub("", without_colors(line)) for line in lines]
     kept = [line for line in written if not _IGNORED.match(line)]
     writers = [match[0] if (match := _PROCESS.match(line)) else "" for line in kept]

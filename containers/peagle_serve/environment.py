@@ -36,10 +36,8 @@ _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 def decode(text: str) -> Any:
-    """Lenient, as vLLM: what a strict reader refuses must not pass a check unseen.
-
-    Raises ValueError for text that is not JSON.
-    """
+    """Lenient, as vLLM: what a strict reader refuses must not pass a check unseen. Raises
+    ValueError for text that is not JSON."""
     try:
         return _DECODER.decode(text)
     except RecursionError:
@@ -96,11 +94,9 @@ def canonical_name(name: str) -> str:
 
 
 def normalized(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the canonical name of every argument: what all checks look at.
-
-    Raises InvalidEnvironment for two spellings of one argument, and for a part of a JSON argument
-    (``SM_VLLM_SPECULATIVE_CONFIG.method``), which vLLM would merge into it after the checks.
-    """
+    """The environment with the canonical name of every argument: what all checks look at. Raises
+    InvalidEnvironment for two spellings of one argument, and for a part of a JSON argument
+    (``SM_VLLM_SPECULATIVE_CONFIG.method``), which vLLM would merge into it after the checks."""
     names: dict[str, str] = {}
     for name in environment:
         canonical = canonical_name(name)
@@ -116,10 +112,8 @@ def normalized(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names.
-
-    Raises InvalidEnvironment for a value that no argument can hold.
-    """
+    """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names. Raises
+    InvalidEnvironment for a value that no argument can hold."""
     argv: list[str] = []
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
         flag, value = flag_of(name), environment[name]
@@ -231,10 +225,8 @@ _NAMES_IN_SOURCE = re.compile(r'"--([a-z0-9][\w-]*)"|^    ([a-z]\w*)\s*:', re.MU
 def check_arguments(environment: Mapping[str, str], source: str | None = None) -> None:
     """Raise InvalidEnvironment for the first ``SM_VLLM_*`` name without an argument of this vLLM,
     and for a switch that is neither true nor false: vLLM would turn it on and ignore the value.
-
     Passes if vLLM's source has an unknown form: then vLLM decides. Tests set ``source``, which is
-    searched instead of vLLM's.
-    """
+    searched instead of vLLM's."""
     text = _vllm_source() if source is None else source
     matches = _NAMES_IN_SOURCE.findall(text)
     names = {f"{flag or field}".replace("-", "_").upper() for flag, field in matches}

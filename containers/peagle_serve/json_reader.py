@@ -30,10 +30,8 @@ DEFAULT = Limits()
 
 class InvalidJson(ValueError):
     """A refused document. ``what`` names it, ``why`` completes the sentence ("is not UTF-8").
-
     ``is_syntax``: the text is not JSON, rather than JSON that the limits or the rules refuse. Then
-    ``line`` counts from 1, and ``None`` is unknown.
-    """
+    ``line`` counts from 1, and ``None`` is unknown."""
 
     def __init__(
         self, what: str, why: str, at: json.JSONDecodeError | None = None, syntax: bool = False
@@ -49,12 +47,10 @@ class _Violation(Exception):
 
 
 def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
-    """The document in ``data``, which messages call ``what``.
-
-    Raises InvalidJson, and nothing else: for text that is not JSON or not UTF-8, more bytes than
-    ``limits`` allow, NaN and Infinity (also a number too large for a float), a duplicate name in an
-    object, and half of a surrogate pair, which cannot be encoded as UTF-8.
-    """
+    """The document in ``data``, which messages call ``what``. Raises InvalidJson, and nothing else:
+    for text that is not JSON or not UTF-8, more bytes than ``limits`` allow, NaN and Infinity (also
+    a number too large for a float), a duplicate name in an object, and half of a surrogate pair,
+    which cannot be encoded as UTF-8."""
     try:
         raw = data.encode() if isinstance(data, str) else data
         text = raw.decode()
@@ -124,8 +120,6 @@ def read_regular(file: Path, limit: int = DEFAULT.size) -> bytes:
 
 
 def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
-    """The document in a regular file of at most ``limits.size`` bytes.
-
-    Raises InvalidJson, OSError.
-    """
+    """The document in a regular file of at most ``limits.size`` bytes. Raises InvalidJson,
+    OSError."""
     return read(read_regular(file, limits.size), str(file), limits=limits)

@@ -305,11 +305,9 @@ _POSITION = re.compile(r'(?:^|,)position="(\d{1,9})"')
 
 
 def sum_counters(page: str) -> dict[str, Any]:
-    """The counters in Prometheus text, summed over engines.
-
-    Without speculation those of drafts are 0 and ``speculation`` is false. ``cache_queries`` and
-    ``cache_hits`` are tokens of prompts, and absent where the engine does not count them.
-    """
+    """The counters in Prometheus text, summed over engines. Without speculation those of drafts are
+    0 and ``speculation`` is false. ``cache_queries`` and ``cache_hits`` are tokens of prompts, and
+    absent where the engine does not count them."""
     totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     positions: dict[int, int] = {}
     samples = list(_SAMPLE.finditer(page))

@@ -190,11 +190,9 @@ _CLASSES = "vllm/modelinfos/"
 
 def pack(place: Path, archive: Path, secrets: Iterable[str]) -> dict[str, Any]:
     """Pack the caches in ``place`` into ``archive``, which is complete or absent; the members of
-    its manifest that are about the archive.
-
-    Skips files that contain one of ``secrets`` (vLLM stores the inputs of its keys), and files that
-    the engine removes meanwhile. Raises NothingCompiled, OSError.
-    """
+    its manifest that are about the archive. Skips files that contain one of ``secrets`` (vLLM
+    stores the inputs of its keys), and files that the engine removes meanwhile. Raises
+    NothingCompiled, OSError."""
     hidden = [secret.encode() for secret in secrets]
     written: list[str] = []
     unpacked = 0
@@ -252,11 +250,8 @@ _UNREADABLE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueEr
 
 
 def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
-    """Unpack all of ``archive`` into ``folder``, which is empty.
-
-    Raises Damaged for every difference from the manifest, and OSError. The caller removes what was
-    written until then.
-    """
+    """Unpack all of ``archive`` into ``folder``, which is empty. Raises Damaged for every
+    difference from the manifest, and OSError. The caller removes what was written until then."""
     with open_regular(archive) as file:
         # Checked first, so that nothing of another archive is decompressed.
         if hashlib.file_digest(file, "sha256").hexdigest() != manifest.sha256:
@@ -315,11 +310,8 @@ QUANTIZATION = "hf_quant_config.json"
 
 
 def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
-    """The subject of this container.
-
-    ``environment`` is as the user set it, ``chosen`` has the model and its paths resolved. The
-    subject holds no secret. Raises UnknownDevice.
-    """
+    """The subject of this container. ``environment`` is as the user set it, ``chosen`` has the
+    model and its paths resolved. The subject holds no secret. Raises UnknownDevice."""
     installed, redactor = distributions(), Redactor(environment)
     software = "\n".join([*installed, platform.python_version(), os.uname().machine])
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
@@ -360,10 +352,8 @@ _CPU_FLAGS = ("flags", "Features")
 
 
 def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
-    """The processor's name and a digest of its instruction sets, for which code is compiled.
-
-    Raises UnknownDevice.
-    """
+    """The processor's name and a digest of its instruction sets, for which code is compiled. Raises
+    UnknownDevice."""
     try:
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError as error:
@@ -379,12 +369,10 @@ def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
 
 
 def gpu_device(visible: str = "") -> dict[str, Any]:
-    """The GPUs' names and compute capabilities, the number in use, and the driver's branch.
-
-    Only the major version of the driver counts: compiled code runs on every driver of a branch,
-    and CUDA separates its own caches by driver. ``visible`` is ``CUDA_VISIBLE_DEVICES``. Raises
-    UnknownDevice.
-    """
+    """The GPUs' names and compute capabilities, the number in use, and the driver's branch. Only
+    the major version of the driver counts: compiled code runs on every driver of a branch, and CUDA
+    separates its own caches by driver. ``visible`` is ``CUDA_VISIBLE_DEVICES``. Raises
+    UnknownDevice."""
     try:
         done = subprocess.run(
             _QUERY, capture_output=True, text=True, check=False, timeout=_QUERY_SECONDS
@@ -428,10 +416,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 def make_cache_folder(environment: Mapping[str, str]) -> Path:
     """The same folder, created if needed. The engine loads code from it, so it belongs to this user
-    and no other user may write there; the folder that the user names is theirs to protect.
-
-    Raises OSError, with that as its reason.
-    """
+    and no other user may write there; the folder that the user names is theirs to protect. Raises
+    OSError, with that as its reason."""
     folder = cache_folder(environment)
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     for path in (folder.parent, folder):
@@ -457,11 +443,9 @@ def prepare(
     environment: Mapping[str, str], chosen: Mapping[str, str], warm: str, log: Log
 ) -> dict[str, str]:
     """Restore an artifact, or collect a new one; the additional variables of the engine.
-
     ``environment`` is as the user set it, ``chosen`` has the model resolved. ``warm`` is ``auto``
     or ``collect``. A problem with artifacts is a warning, and the start is cold. Raises
-    InvalidEnvironment if ``warm`` is ``collect`` and the caches cannot be collected.
-    """
+    InvalidEnvironment if ``warm`` is ``collect`` and the caches cannot be collected."""
     if warm == COLLECT:
         return _collect(environment, chosen, log)
     try:

@@ -56,13 +56,11 @@ _DRAFTER = f'"model" of {SPECULATION}'
 
 
 def with_model(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` with ``SM_VLLM_MODEL`` set and every ``/opt/ml`` path resolved.
-
-    The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder, if
-    it holds target and drafter), else ``HF_MODEL_ID``. A model of the Hub, whose files are not
-    checked, is loaded from safetensors alone: ``auto`` falls back to pickles. Raises
-    InvalidEnvironment when there is no model, or when a folder lacks files that vLLM needs.
-    """
+    """``environment`` with ``SM_VLLM_MODEL`` set and every ``/opt/ml`` path resolved. The model is
+    ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder, if it holds
+    target and drafter), else ``HF_MODEL_ID``. A model of the Hub, whose files are not checked, is
+    loaded from safetensors alone: ``auto`` falls back to pickles. Raises InvalidEnvironment when
+    there is no model, or when a folder lacks files that vLLM needs."""
     root, chosen = ml_root(environment), dict(environment)
     mount = Path(real_path(MODEL_FOLDER, root))
     if not chosen.get(MODEL) and set(names_in(mount)) - {WARM_FOLDER}:
@@ -156,11 +154,9 @@ class _ManifestEntry(NamedTuple):
 
 def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log) -> None:
     """Raise InvalidEnvironment for weights that differ from the manifest, for a served folder of
-    the mount that it does not list, and for another manifest than the pinned one.
-
-    ``environment`` names the model and resolved paths. Without a pin nothing is compared unless
-    ``verify`` is ``full``.
-    """
+    the mount that it does not list, and for another manifest than the pinned one. ``environment``
+    names the model and resolved paths. Without a pin nothing is compared unless ``verify`` is
+    ``full``."""
     pin = environment.get(WEIGHTS_PIN_VARIABLE, "").strip()
     if not pin and verify != FULL:
         return

@@ -88,11 +88,6 @@ def _healthy(docker: Docker, container: str) -> dict[str, Any]:
         time.sleep(0.2)
 
 
-def test_compose_takes_the_file(compose: list[str], file: Path) -> None:
-    done = _run([*compose, "--file", str(file), "config", "--quiet"])
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
 def test_it_answers_and_drafts(running: dict[str, Any]) -> None:
     ((published,),) = running["HostConfig"]["PortBindings"].values()
     port = int(published["HostPort"])

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.process import free_port
 from peagle.errors import EngineError, PeagleError
 from peagle.images import Docker
 from peagle.images.build import member_of, tar
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
-from tests.support import Peagle, raises_code
+from tests.support import raises_code
 
 pytestmark = pytest.mark.docker
 
@@ -39,15 +38,6 @@ def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(build: Bu
     assert reported["labels"]["peagle.runtime"] == "gpu"
     assert reported["base"] == BASE
     assert reported["user"] == "10001:10001"
-
-
-def test_an_unavailable_base_is_reported_in_one_line(peagle: Peagle, docker: Docker) -> None:
-    base = f"127.0.0.1:{free_port()}/base:1"
-    done = peagle("image", "build", "gpt-oss-20b", "--base", base)
-    assert done.returncode == 4
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert error.startswith(f"error: pulling {base}: ")
-    assert "connection refused" in error
 
 
 def test_a_failed_build_is_reported(docker: Docker) -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from peagle.catalog import load_catalog
 from peagle.engine import local
-from peagle.engine.install import engine_packages
+from peagle.engine.machine import engine_packages
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import Container, LocalOptions, run_arguments
 from peagle.images import Docker, show_image
@@ -92,27 +91,6 @@ def test_only_this_machine_reaches_it_and_it_may_do_little(
     assert settings["CapDrop"] == ["ALL"]
     assert described["Config"]["User"] == "10001:10001"
     assert not any(name.startswith("AWS_") for name in described["Config"]["Env"])
-
-
-def test_list_and_logs_know_it(running: dict[str, Any], peagle: Peagle) -> None:
-    (listed,) = json.loads(peagle("local", "list", "--json").stdout)["engines"]
-    assert (listed["name"], listed["healthy"]) == (NAME, True)
-    assert "--speculative-config" in peagle("local", "logs", NAME).stdout
-
-
-def test_the_compose_file_does_the_same(
-    running: dict[str, Any], peagle: Peagle, docker: Docker
-) -> None:
-    done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker",
-                  "--emit-compose", "-", "--port", str(running["port"]))  # fmt: skip
-    service = yaml.safe_load(done.stdout)["services"][running["container"]]
-    described = docker.inspect("container", running["container"])
-    assert described is not None
-    environment = {f"{name}={value}" for name, value in service["environment"].items()}
-    assert environment <= set(described["Config"]["Env"])
-    assert service["ports"] == [f"127.0.0.1:{running['port']}:8080"]
-    mounted = {mount["Destination"] for mount in described["Mounts"]}
-    assert {volume["target"] for volume in service["volumes"]} == mounted
 
 
 def test_the_container_knows_its_image_and_down_lets_an_answer_finish(

@@ -167,6 +167,5 @@ NOT_SHOWN = {
     "target-numerics": "needs FP8 and MXFP4 kernels, so a GPU",
     "vllm-below-minimum": f"{_OTHER}: the oldest that each head needs",
     "vllm-cpu-broken": f"{_OTHER}: 0.30.0",
-    "watermarking": f"{_OTHER}: 0.30.0 has the argument, 0.28.0 has not",
 }
 """Rules whose problem the engine on this machine cannot show, and why."""

@@ -10,8 +10,7 @@ import pytest
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.engine.machine import Engine
-from peagle.fit.estimate import cache_layout, fit_of, layout_of
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of
 from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
 from tests.engine.conftest import Ask
 from tests.unit.checks.damage import tiny

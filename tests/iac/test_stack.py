@@ -110,15 +110,6 @@ def test_a_stack_has_what_its_plan_has_within_the_bounds_of_the_account() -> Non
     assert {one["AlarmName"]["Ref"] for one in undoing} <= {one for one in stack if "Alarm" in one}
 
 
-def test_a_plan_without_scaling_and_alarms_has_no_parameters_for_them() -> None:
-    found = template(plan_of("from-hub"))
-    assert list(found["Parameters"]) == ["EndpointName", "ExecutionRoleArn", "InitialInstanceCount"]
-    stack = stack_of(found, InitialInstanceCount=2)
-    assert set(stack) == {"Model", "EndpointConfig", "Endpoint"}
-    routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-    assert from_stack(stack).variant["RoutingConfig"] == routing
-
-
 def test_a_stack_of_copies_counts_copies_and_instances() -> None:
     given = {"Copies": 3, "MinInstances": 1, "MaxInstances": 4, "MinCopies": 1, "MaxCopies": 9}
     stack = stack_of(template(to_zero()), **given)
@@ -135,14 +126,3 @@ def test_a_rollout_in_steps_keeps_the_instances_that_it_needs() -> None:
     found = template(plan_of("rolled-out"))["Parameters"]
     assert found["InitialInstanceCount"]["MinValue"] == 4
     assert template(plan_of("from-hub"))["Parameters"]["InitialInstanceCount"]["MinValue"] == 1
-
-
-def test_the_outputs_lead_to_what_the_stack_made() -> None:
-    outputs = template(plan_of("observed"))["Outputs"]
-    assert outputs["EndpointArn"]["Value"] == {"Ref": "Endpoint"}
-    assert outputs["ModelName"]["Value"] == {"Fn::GetAtt": ["Model", "ModelName"]}
-    assert "DashboardURL" not in template(plan_of("from-hub"))["Outputs"]
-    text, own = outputs["DashboardURL"]["Value"]["Fn::Sub"]
-    assert text.startswith("https://us-east-1.console.aws.amazon.com/cloudwatch/home?")
-    assert text.endswith("#dashboards/dashboard/${OwnName}-us-east-1")
-    assert list(own) == ["OwnName"]

@@ -66,13 +66,6 @@ def test_the_example_is_applied_where_it_is(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["diagnostics"] == []
 
 
-def test_the_outputs_name_model_and_configuration(root: Path) -> None:
-    text = (root / "endpoint" / "outputs.tf").read_text()
-    for name in ("model_name", "endpoint_config_name"):
-        assert f'output "{name}"' in text
-        assert f"module.endpoint.{name}" in (root / "main.tf").read_text()
-
-
 def test_the_module_has_terraform_s_own_style() -> None:
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not installed")

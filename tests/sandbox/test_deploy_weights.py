@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -58,22 +57,6 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     assert deployed.returncode == 0, deployed.stderr
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
     assert source["S3Uri"] == PAIR
-
-
-def test_weights_are_pinned_and_a_change_under_a_deployment_is_refused(
-    sandbox: Sandbox, copied: Account
-) -> None:
-    document = sandbox.json(*DEPLOY, *IN_S3, "--image", IMAGE)
-    manifest = copied.s3.get_object(Bucket="models", Key="tiny/peagle-weights.json")["Body"].read()
-    pin = hashlib.sha256(manifest).hexdigest()
-    assert _container(copied)["Environment"]["PEAGLE_WEIGHTS_SHA256"] == pin
-    assert document["pins"]["weights"] == pin
-    assert document["licences"] == {"target": "apache-2.0", "drafter": None}
-    copied.s3.put_object(Bucket="models", Key="tiny/peagle-weights.json", Body=manifest + b"\n")
-    refused = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE)
-    assert refused.returncode == 3
-    assert f"{pin} is pinned; instances that start now are refused" in refused.stderr
-    assert "licences    target apache-2.0, drafter unknown" in refused.stderr
 
 
 def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(

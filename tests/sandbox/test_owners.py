@@ -16,15 +16,12 @@ from tests.sandbox.owners import (
     left_of,
     tags_of,
     upload_weights,
-    upload_weights_to,
 )
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 EVERY_SECOND = {"Delay": 1}
 DEPLOY = ("deploy", *PLAN, "--yes")
-SYNTHESIZED = Path(__file__).parents[1] / "golden" / "synthesized" / "uploaded.json"
-"""USD per hour of one instance."""
 
 
 @pytest.fixture
@@ -82,40 +79,6 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     stacks.delete_stack(StackName="chat")
     stacks.get_waiter("stack_delete_complete").wait(StackName="chat", WaiterConfig=EVERY_SECOND)
     assert left_of(account, name) == []
-
-
-def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
-    machine: Machine, account: Account
-) -> None:
-    """The template is the one that the CDK app synthesizes for this plan (``test_cdk``)."""
-    name = "tiny"
-    upload_weights_to(account, f"peagle-toolkit/{name}/")
-    stacks = change_stack(machine, "create", "left", SYNTHESIZED.read_text())
-    assert machine.json("status", name)["owner"] == "a CDK app"
-    scaling, alarms = account.client("application-autoscaling"), account.client("cloudwatch")
-    variant = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": f"endpoint/{name}/variant/AllTraffic",
-        "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
-    }
-    scaling.register_scalable_target(**variant, MinCapacity=1, MaxCapacity=2)
-    alarms.put_metric_alarm(
-        AlarmName="slow", MetricName="ModelLatency", Namespace="AWS/SageMaker",
-        Dimensions=[{"Name": "EndpointName", "Value": name}], Statistic="Average", Period=60,
-        EvaluationPeriods=1, Threshold=1.0, ComparisonOperator="GreaterThanThreshold",
-    )  # fmt: skip
-    stacks.delete_stack(StackName="left")
-    stacks.get_waiter("stack_delete_complete").wait(StackName="left", WaiterConfig=EVERY_SECOND)
-    first = machine.peagle("destroy", name, "--yes")
-    gone = machine.json("destroy", name, "--all", "--yes")
-    assert first.returncode == 0
-    assert "Nothing to remove" in first.stderr
-    assert f"LogGroup /aws/sagemaker/Endpoints/{name}; to remove this too: peagle destroy" in (
-        first.stderr
-    )
-    assert {one["type"] for one in gone["removed"]} == {"ScalableTarget", "Alarm", "LogGroup"}
-    assert scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
-    assert alarms.describe_alarms()["MetricAlarms"] == []
 
 
 def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(

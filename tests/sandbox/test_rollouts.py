@@ -147,18 +147,6 @@ def test_an_alarm_returns_what_served_before(account: Account, kind: str) -> Non
     account.delete(name)
 
 
-def test_an_alarm_that_a_client_sets_undoes_an_update(account: Account) -> None:
-    name = "set-by-a-client"
-    prepared(account, name, 1)
-    cloudwatch = account.client("cloudwatch")
-    cloudwatch.set_alarm_state(AlarmName=f"{name}-5xx", StateValue="ALARM", StateReason="a test")
-    update(account, name, {})
-    _, found = stages(account, name)
-    assert f"{name}-5xx" in found["FailureReason"]
-    assert found["EndpointConfigName"] == name
-    account.delete(name)
-
-
 def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:

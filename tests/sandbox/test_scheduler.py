@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from peagle.aws.client import Clock
 from tests.sandbox.owners import Machine, upload_weights
@@ -61,26 +60,6 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert account.sagemaker.list_models()["Models"] == []
     roles = account.client("iam").list_roles()["Roles"]
     assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
-
-
-def test_the_scheduler_must_be_able_to_assume_the_role(account: Account) -> None:
-    target = {
-        "Arn": "arn:aws:scheduler:::aws-sdk:sagemaker:deleteEndpoint",
-        "RoleArn": "arn:aws:iam::123456789012:role/peagle-sandbox-role",
-        "Input": "{}",
-    }
-    with pytest.raises(ClientError) as refused:
-        account.client("scheduler").create_schedule(
-            Name="x",
-            ScheduleExpression="at(2030-01-01T00:00:00)",
-            FlexibleTimeWindow={"Mode": "OFF"},
-            Target=target,
-        )
-    assert refused.value.response["Error"] == {
-        "Code": "ValidationException",
-        "Message": "The execution role you provide must allow AWS EventBridge Scheduler to assume "
-        "the role.",
-    }
 
 
 ENDS = "2031-01-31T20:00:00"

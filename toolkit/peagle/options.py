@@ -19,8 +19,7 @@ from pydantic import (
 )
 
 from peagle.checkpoints import Checkpoint
-from peagle.speed.models import PRESETS, WorkloadName
-from peagle.speed.slo import Slo
+from peagle.speed.models import PRESETS, Slo, WorkloadName
 from peagle.text import exact_duration
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]

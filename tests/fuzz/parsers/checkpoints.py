@@ -21,8 +21,8 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_chec
 from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.models import is_folder, is_hub_id
-from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
+from peagle.checkpoints.models import Tokenizer, is_folder, is_hub_id
+from peagle.checkpoints.reading import read_checkpoint
 from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
@@ -30,8 +30,7 @@ from peagle.errors import CheckpointError, PeagleError
 from peagle.weights.own_target import new_entry
 from peagle_serve.heads import is_head
 from tests.fuzz.inputs import encoded, json_bytes
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
 from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, WEIGHTS
@@ -112,7 +111,8 @@ def _tokenizers(case: tuple[bytes, bytes]) -> None:
         read_checkpoint(Files({"config.json": b'{"model_type": "x"}', name: content}))
         for name, content in zip(("tokenizer.json", "tokenizer_config.json"), case, strict=True)
     ]
-    same_tokenizer(found[0].tokenizer or {}, found[1].tokenizer or {})
+    ours, theirs = (read.tokenizer or Tokenizer() for read in found)
+    ours.differs_from(theirs)
 
 
 def _head_folder(config: bytes, weights: bytes | None) -> str:

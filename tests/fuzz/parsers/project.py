@@ -19,9 +19,7 @@ from peagle.project.reading import (
     environments_of,
     parse_project,
 )
-from peagle.render.kubernetes import object_kinds
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE
 from tests.fuzz.parsers.files import written
 
@@ -82,6 +80,5 @@ def _pipeline(case: tuple[str, str]) -> None:
 
 PARSERS = (
     Parser("pipeline-values", _pipeline, [("acme/models", "111122223333")], PeagleError),
-    Parser("manifest-kinds", object_kinds, ["kind: LLMInferenceService\n", ""]),
     Parser("project-file", quietly(_options), [GOOD, *MORE], (PeagleError, click.ClickException)),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.deploy.state import Revision, served_by_plan
-from peagle.fit.models import Fit
+from peagle.fit.estimate import Fit
 from peagle.options import Options
 from peagle.planning.plan import (
     EXECUTION_ROLE,

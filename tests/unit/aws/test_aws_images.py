@@ -157,21 +157,6 @@ def test_an_existing_tag_is_not_built_again(aws: Aws) -> None:
 
 
 @pytest.mark.thorough
-def test_resources_of_an_interrupted_build_are_recorded(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(codebuild, "ensure_build_role", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        build(aws)
-    recorded = {resource.kind for resource in ecr.image_resources(aws)}
-    assert recorded == {"Repository", "Bucket", "Object"}
-    remove_image_resources(aws, print)
-
-
-@pytest.mark.thorough
 def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -> None:
     ensure_build_role(aws, *ROLE)
     written = aws.call("iam", "get_role_policy", RoleName="builder", PolicyName="build-one-image")

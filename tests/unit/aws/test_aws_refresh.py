@@ -245,10 +245,3 @@ def test_one_reason_gives_one_finding() -> None:
     assert changes.message == "not refreshed: no AWS credentials"
     assert {type(error) for error in found.failed.values()} == {UserError}
     assert found.tables == TABLES
-
-
-def test_a_region_without_prices_has_a_warning(world: World) -> None:
-    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
-
-    assert [finding.code for finding in found.findings] == ["prices-missing"]
-    assert found.tables.instances == CATALOG.instances

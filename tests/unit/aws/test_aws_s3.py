@@ -3,7 +3,6 @@ that fails as S3 and compatible services do."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,15 +20,14 @@ from peagle.errors import CheckpointError, CloudError, PeagleError
 from peagle.weights.bucket import Bucket
 from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
-from tests.unit.checkpoints.files import CONFIG, ONE, head_of, index_of, weights
-from tests.unit.checkpoints.web import MEGABYTE, Reply, Web, WebRequest, serve, zeros
+from tests.unit.checkpoints.files import CONFIG, ONE, index_of, weights
+from tests.unit.checkpoints.web import MEGABYTE, Reply, Web, WebRequest, serve
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
 MODELS = "my-models"
 INDEX = "model.safetensors.index.json"
-LARGE = 300 * MEGABYTE
 FILES = {
     "config.json": CONFIG,
     "a.safetensors": ONE,
@@ -196,9 +194,8 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert found.tensors is not None
     assert found.tensors["w"].size == 2 * MEGABYTE
     assert set(found.tensors) == {"fc.weight", "w"}
-    assert found.tokenizer["vocab_size"] == 1
-    digest = hashlib.md5(FILES["tokenizer.json"]).hexdigest()
-    assert found.tokenizer["digests"] == {"tokenizer.json": {"md5": digest}}
+    assert found.tokenizer is not None
+    assert found.tokenizer.vocab_size == 1
     assert found.bytes_read < 100_000
 
 
@@ -256,39 +253,8 @@ def test_an_object_that_cannot_be_read_is_an_error(
     assert words in refusal(aws, kind).message
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"],
-)
-def test_a_bucket_in_another_region_is_an_error(code: str, web: Web, aws: Aws) -> None:
-    web.answer = lambda request: refused(301 if code.startswith("P") else 400, code)
+def test_a_bucket_in_another_region_is_an_error(web: Web, aws: Aws) -> None:
+    web.answer = lambda request: refused(301, "PermanentRedirect")
     error = refusal(aws, CloudError)
     assert error.message == f"the bucket {MODELS} is in a different region from us-east-1"
     assert "--region" in error.fix
-
-
-def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
-    """A model with one file of 300 MB; a server with ``honest=False`` ignores Range."""
-    head = head_of({"w": ("U8", (LARGE,))})
-    size = len(head) + LARGE
-    if is_listing(request):
-        return listing(config__json=len(CONFIG), model__safetensors=size)
-    if "config.json" in request.path:
-        return Reply(206, CONFIG)
-    first, last = request.range_of(size) if honest else (0, size - 1)
-    body = (
-        part for parts in ([head[first:]], zeros(last + 1 - first - len(head))) for part in parts
-    )
-    return Reply(206 if honest else 200, body, length=last + 1 - first)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("honest", [True, False])
-def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> None:
-    web.answer = lambda request: _large(request, web, honest)
-    found = read(aws)
-    assert found.tensors is not None
-    assert found.tensors["w"].size == LARGE
-    # The buffers of the two sockets hold bytes that were sent and not read.
-    assert web.sent < LARGE / 10
-    assert found.bytes_read < MEGABYTE

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -108,38 +104,6 @@ def test_a_token_is_a_presigned_call_with_bearer_token() -> None:
     assert "a-secret" not in f"{query}{KEYS!r}"
 
 
-LISTING = ("service-quotas", "list_service_quotas", "Quotas")
-
-
-class Throttling(BaseHTTPRequestHandler):
-    """Throttles the first request; the others get an endless listing."""
-
-    requests = 0
-
-    def do_POST(self) -> None:
-        type(self).requests += 1
-        self.rfile.read(int(self.headers["Content-Length"]))
-        busy = type(self).requests == 1
-        page = {"Quotas": [{"QuotaName": "a"}], "NextToken": str(type(self).requests)}
-        body = json.dumps({"__type": "ThrottlingException"} if busy else page).encode()
-        self.send_response(400 if busy else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Write nothing to stderr."""
-
-
-@pytest.fixture
-def throttling() -> Iterator[str]:
-    Throttling.requests = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), Throttling) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def best_effort(url: str) -> Aws:
     return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
 
@@ -164,21 +128,8 @@ def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
         assert caught.value.message.startswith("skipped sts: sagemaker in us-east-1")
 
 
-@pytest.mark.thorough
-def test_a_throttled_call_is_repeated(throttling: str) -> None:
-    entries = best_effort(throttling).items(*LISTING, ServiceCode="sagemaker")
+def test_after_the_budget_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.0)
 
-    assert next(entries) == {"QuotaName": "a"}
-    assert Throttling.requests == 2
-
-
-@pytest.mark.thorough
-def test_an_endless_listing_ends_at_the_budget(
-    throttling: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.5)
-
-    with raises_code("budget-used-up", CloudError) as caught:
-        list(best_effort(throttling).items(*LISTING, ServiceCode="sagemaker"))
-
-    assert "0.5 s" in caught.value.message
+    with raises_code("budget-used-up", CloudError):
+        best_effort(UNREACHABLE).call("sagemaker", "list_endpoints")

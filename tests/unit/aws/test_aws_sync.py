@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError, Refused
+from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
 from peagle.weights.bucket import copied_pair
@@ -243,16 +243,6 @@ def test_a_new_bucket_is_tagged_and_what_is_written_is_encrypted_with_the_key(
     assert {"Key": "team", "Value": "ml"} in tags
 
 
-def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
-    elsewhere = {"LocationConstraint": "eu-west-1"}
-    west = aws.in_region("eu-west-1")
-    west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
-
-    with raises_code("bucket-region", Refused) as caught:
-        plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
-    assert "--region eu-west-1" in caught.value.fix
-
-
 def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
     for _ in range(2):
         moments: list[SyncProgress] = []
@@ -305,19 +295,15 @@ def test_changes_of_others_are_listed(aws: Aws, target: Path) -> None:
     assert not damaged.complete
 
 
-def test_a_prefix_one_level_off_is_refused_with_the_right_one(aws: Aws, target: Path) -> None:
+def test_a_folder_of_a_pair_is_refused_with_the_right_prefix(aws: Aws, target: Path) -> None:
     weights = folder_weights(target)
     sync(aws, target=weights)
-    for uri in ("s3://models", "s3://models/pair/target"):
-        with pytest.raises(NotFound) as missing:
-            inspect_weights(aws, weights_prefix(uri))
-        (finding,) = plan_for(aws, weights_prefix(uri), target=weights).findings
-        assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
-        assert (finding.level, finding.command) == ("error", missing.value.command)
-
-    sync(aws, weights_prefix("s3://models/pair/other"), target=weights)
-    (below,) = inspect_weights(aws, PLACE).findings
-    assert below.command == ("peagle", "weights", "list", "s3://models/pair/other/")
+    inside = weights_prefix("s3://models/pair/target")
+    with pytest.raises(NotFound) as missing:
+        inspect_weights(aws, inside)
+    (finding,) = plan_for(aws, inside, target=weights).findings
+    assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
+    assert (finding.level, finding.command) == ("error", missing.value.command)
 
 
 # From another prefix: S3 copies, and no weight file passes through this machine.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CheckpointError, CloudError, Refused, UserError
+from peagle.errors import CloudError, Refused, UserError
 from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock, read_manifest
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import unknown_objects, weights_prefix
@@ -80,63 +79,6 @@ def test_duplicates_and_training_state_are_not_copied(tmp_path: Path) -> None:
     assert left == len(others) + 1
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "a.ckpt", "m.gguf"])
-def test_weights_that_are_no_safetensors_are_not_copied(tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.json").write_bytes(CONFIG)
-    (tmp_path / name).write_bytes(b"weights")
-
-    with raises_code("weights-not-safetensors", CheckpointError):
-        copied_names(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "code", "words"),
-    [
-        (lambda folder: (folder / "config.json").unlink(), "config-missing", "has no config.json"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "weights-missing", "no weights"),
-        (
-            lambda folder: (folder / "model.safetensors.index.json").write_bytes(
-                index_of({"w": "model.safetensors", "v": "missing.safetensors"})
-            ),
-            "weights-damaged",
-            "missing.safetensors",
-        ),
-        (
-            lambda folder: (folder / "model.safetensors").write_bytes(shard("w", 1000)[:500]),
-            "weights-damaged",
-            "model.safetensors",
-        ),
-    ],
-    ids=["no config", "no weights", "a file of the index is missing", "a file is truncated"],
-)
-def test_an_incomplete_model_is_refused_before_any_upload(
-    tmp_path: Path, spoil: object, code: str, words: str
-) -> None:
-    write_model(tmp_path)
-    spoil(tmp_path)  # type: ignore[operator]
-
-    with raises_code(code, CheckpointError) as refused:
-        copied_names(tmp_path)
-    assert words in refused.value.message
-    assert str(tmp_path) in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("leads_to", "words"),
-    [("/etc/passwd", "out of its folder, to /etc/passwd"), ("missing", "is a broken link")],
-)
-def test_a_link_that_leaves_the_model_or_is_broken_is_refused(
-    tmp_path: Path, leads_to: str, words: str
-) -> None:
-    write_model(tmp_path)
-    (tmp_path / "vocab.json").symlink_to(leads_to)
-
-    with raises_code("unusable-link", UserError) as refused:
-        copied_names(tmp_path)
-    assert words in refused.value.message
-    assert str(tmp_path / "vocab.json") in refused.value.message
-
-
 def test_a_snapshot_of_the_hubs_cache_is_copied_completely(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
     write_model(blobs)
@@ -160,18 +102,13 @@ def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
     ("present", "untouched", "codes"),
     [
         ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, (), []),
-        ({"pair/": 0}, (), ["folder-keys"]),
         ({"pair/target/": 0, "pair/target/config.json": 1}, (), ["folder-keys"]),
         ({"pair/target/old.safetensors": 5}, (), ["foreign-objects"]),
-        ({"pair/notes.txt": 5}, (), ["foreign-objects"]),
         ({"pair/drafter/config.json": 5}, (), ["foreign-objects"]),
         ({"pair/drafter/config.json": 5}, ("drafter",), []),
-        ({"pair/drafter/": 0}, ("drafter",), ["folder-keys"]),
         ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
         ({"pair/peagle-weights.lock": 5}, (), []),
-        ({f"pair/warm/{KEY}.zip": 5}, (), ["foreign-objects"]),
         ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
-        ({f"pair/target/{KEY}.json": 5}, (), ["foreign-objects"]),
         ({"pair/warm/": 0}, (), ["folder-keys"]),
     ],
 )
@@ -185,15 +122,11 @@ def test_what_keeps_sagemaker_from_mounting_is_an_error(
 @pytest.mark.parametrize(
     "document",
     [
-        b"",
         b"{",
         b"[" * 100_000,
         [],
-        {"format": 1},
         {"format": 2, "folders": {"target": FOLDER}},
-        {"format": 1, "folders": ["target"]},
         {"format": 1, "folders": {"target": "whole"}},
-        {"format": 1, "folders": {"target": {**FOLDER, "files": ["config.json"]}}},
         {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": "3"}}}}},
         {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": -3}}}}},
         {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"bytes": 3}}}}},
@@ -228,37 +161,6 @@ def test_the_second_writer_is_refused_with_the_holders_name(
     assert re.search(r"last active \d s ago", busy.value.message)
     assert "takes over 5 minutes after" in busy.value.fix
     assert "--take-over" in busy.value.fix
-
-
-def test_one_of_two_concurrent_writers_gets_the_lock(
-    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start, got = threading.Barrier(4), []
-    one_at_a_time, call = threading.Lock(), aws.call
-
-    def atomic(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        with one_at_a_time:  # a conditional write is atomic in S3, not in moto
-            return call(service, operation, **parameters)
-
-    monkeypatch.setattr(aws, "call", atomic)
-
-    def take_lock() -> None:
-        lock = Lock(bucket, PLACE, "copies")
-        start.wait()
-        try:
-            lock.acquire()
-        except Refused:
-            return
-        got.append(lock.id)
-
-    threads = [threading.Thread(target=take_lock) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    there = read_lock(bucket, PLACE)
-    assert got == [there.id]
 
 
 @pytest.mark.thorough
@@ -302,28 +204,6 @@ def test_the_lock_is_renewed_only_when_due(
     aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock_key)
     with raises_code("lock-lost", CloudError):
         lock.renew(now=True)
-
-
-def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
-    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its lock was stale, and is renewed before the other replaces it."""
-    first, second = (Lock(bucket, PLACE, doing) for doing in ("copies", "copies too"))
-    first.acquire()
-    calls = Calls(aws)
-
-    def wake(operation: str, parameters: dict[str, Any]) -> None:
-        if operation == "put_object" and "IfMatch" in parameters:
-            calls.before = lambda operation, parameters: None
-            monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", 300.0)
-            first.renew(now=True)
-
-    calls.before = wake
-    monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", -1.0)
-
-    with pytest.raises(Refused):
-        second.acquire()
-    first.renew(now=True)
 
 
 def test_a_lost_response_does_not_count_as_another_holder(

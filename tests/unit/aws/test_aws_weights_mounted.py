@@ -225,18 +225,6 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
 
 
 @pytest.mark.thorough
-def test_a_huge_prefix_is_not_listed_completely(
-    copied: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.weights.mounted.MAX_OBJECTS", 4)
-
-    finding = only(mounted_findings(copied, PAIR))
-
-    assert (finding.level, finding.code) == ("warning", "weights-not-seen")
-    assert "more than 4 objects" in finding.message
-
-
-@pytest.mark.thorough
 def test_without_permissions_there_is_a_warning_and_the_manifest_counts(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.options import Options
-from peagle.planning.plan import Pins, Plan
+from peagle.planning.plan import Pins
 from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
 from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
@@ -105,14 +105,6 @@ def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
     _, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
 
     assert codes(findings) == [("warning", "warm-not-there")]
-
-
-def test_any_archive_may_be_allowed(synced: World) -> None:
-    put_archive(synced, "a" * 32, b"compiled")
-
-    plan, _ = pin_plan(synced.aws, with_pins(in_s3(), Pins(any_warm=True)))
-
-    assert plan.environment["PEAGLE_WARM_SHA256"] == "any"
 
 
 def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
@@ -233,13 +225,3 @@ def test_invalid_pins_are_refused(given: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError) as refused:
         choose_pins(Options(pair="tiny", **given))
     assert "warm_sha256" in refused.value.message
-
-
-def plan_without_mounts() -> Plan:
-    return in_s3(mounts=())
-
-
-def test_streamed_weights_are_not_pinned(synced: World) -> None:
-    plan, findings = pin_plan(synced.aws, plan_without_mounts())
-
-    assert (plan, findings) == (plan_without_mounts(), ())

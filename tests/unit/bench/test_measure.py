@@ -44,8 +44,7 @@ from peagle.bench.variants import (
 )
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
-from peagle.speed.models import Workload
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import RESULT
 
@@ -333,15 +332,9 @@ def test_the_faster_variant_is_named_where_the_interval_decides(
 
 def test_what_is_unknown_or_not_comparable_is_noted() -> None:
     one, (two, minutes) = variant("one", 0.02), variant("two", 0.02)
-    half = {at: made for at, made in minutes.items() if at < 60.0 * _MINUTES / 2}
     third = {at: made for at, made in minutes.items() if at % 180 == 0}
     single = {0.0: minutes[0.0]}
-    for kept, note in (
-        (half, "idle instances"),
-        (third, "different loads"),
-        (single, "one minute"),
-    ):
-        assert any(note in each for each in compared(one, (two, kept)).notes)
+    assert any("different loads" in note for note in compared(one, (two, third)).notes)
     assert compared(one, (two, single)).changes == {}
     whole = compared(one, variant("two", 0.02, streams=False))
     assert whole.variants[1].itl_seconds is None

@@ -78,4 +78,4 @@ class Memory:
         return self.files[name][start:][:length]
 
     def digests(self, name: str) -> Mapping[str, str]:
-        return {"md5": f"md5 of {name}"}
+        return {}

@@ -86,4 +86,4 @@ def test_parameters_are_counted_from_the_headers(
 
 def test_without_a_chat_template_the_proof_is_a_completion() -> None:
     read = read_checkpoint(FolderSource(tiny("target")))
-    assert not target_from_checkpoint(replace(read, tokenizer={})).proof.chat
+    assert not target_from_checkpoint(replace(read, tokenizer=None)).proof.chat

@@ -75,13 +75,13 @@ def test_a_sharded_model_is_read_in_parts(hub: FakeHub) -> None:
     assert not [request for request in hub.requests if request.path.endswith("/model.safetensors")]
 
 
-def test_tokenizers_are_known_by_the_digests_of_the_listing(hub: FakeHub) -> None:
-    found = read().tokenizer
-    assert found["tokenizer.json"] == len(TOKENIZER)
-    assert found["digests"] == {"tokenizer.json": {"sha256": hashlib.sha256(TOKENIZER).hexdigest()}}
+def test_digests_are_those_of_the_listing(hub: FakeHub) -> None:
+    source = HubSource(REPO)
+    assert source.names()["tokenizer.json"] == len(TOKENIZER)
+    assert source.digests("tokenizer.json") == {"sha256": hashlib.sha256(TOKENIZER).hexdigest()}
 
 
-@pytest.mark.parametrize("where", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "login", "HF_TOKEN_PATH"])
+@pytest.mark.parametrize("where", ["HF_TOKEN", "login", "HF_TOKEN_PATH"])
 def test_the_token_goes_to_the_hub_and_never_to_the_store(
     where: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -141,8 +141,8 @@ def test_an_invalid_token_is_neither_sent_nor_shown(
         (refused(401, "RepoNotFound"), None, "hub-not-found", "or it is private", "HF_TOKEN"),
         (refused(401), None, "hub-not-found", "or it is private", "HF_TOKEN"),
         (refused(401), TOKEN, "hub-token", "accept the token in HF_TOKEN", "settings/tokens"),
-        (refused(404, "RepoNotFound"), TOKEN, "hub-not-found", "HF_TOKEN has no", "may read"),
-        (refused(403), TOKEN, "hub-not-found", "HF_TOKEN has no access", "may read"),
+        (refused(404, "RepoNotFound"), TOKEN, "hub-not-found", "HF_TOKEN has no", "spelling"),
+        (refused(403), TOKEN, "hub-not-found", "HF_TOKEN has no access", "spelling"),
         (refused(404, "EntryNotFound"), None, "hub-failed", "HTTP 404", "try again"),
         (refused(429), TOKEN, "hub-rate-limit", "rate limit", "in a few minutes"),
         (refused(503), None, "hub-failed", "HTTP 503", "try again"),

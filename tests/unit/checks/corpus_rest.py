@@ -8,6 +8,7 @@ from typing import Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
 from peagle.checkpoints.entries import target_from_checkpoint
+from peagle.checkpoints.models import Tokenizer
 from peagle.checks import Case
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.checks.cases import (
@@ -26,7 +27,7 @@ AWS = CATALOG.runtimes.accounts["us-east-1"]
 REGISTRY = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm"
 
 
-def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -> Case:
+def tokenizers(case: Case, target: Tokenizer, head: Tokenizer) -> Case:
     """The case with these descriptions of the two tokenizers."""
     assert case.target_checkpoint is not None
     assert case.drafter_checkpoint is not None
@@ -97,10 +98,10 @@ TARGETS = (
         target={"quantization_config": {"quant_method": "fp8"}}),
     listed("a target that the engine quantizes", "target-numerics: warning", "qwen3-coder-30b",
         settings={"quantization": "fp8"}),
-    Broken("a tokenizer of another size", lambda f: tokenizers(tiny_case(f), {"vocab_size": 1024},
-        {"vocab_size": 1000}), "tokenizer-differs"),
+    Broken("a tokenizer of another size", lambda f: tokenizers(tiny_case(f), Tokenizer(1024),
+        Tokenizer(1000)), "tokenizer-differs"),
     Broken("a tokenizer with other special tokens", lambda f: tokenizers(tiny_case(f),
-        {"special_tokens": {"1": "<end>"}}, {"special_tokens": {"1": "<s>"}}), "tokenizer-differs",
+        Tokenizer(None, {"1": "<end>"}), Tokenizer(None, {"1": "<s>"})), "tokenizer-differs",
         "warning"),
 )  # fmt: skip
 

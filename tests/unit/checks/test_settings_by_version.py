@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from peagle.planning.overrides import parse_settings
 from peagle.vllm.defaults import inferred_method
 from peagle.vllm.environment import settings_in
 from peagle.vllm.facts import facts_of
-from tests.unit.checks.cases import OWN_IMAGE, catalog_case, tiny_case
+from tests.unit.checks.cases import OWN_IMAGE, catalog_case
 
 Found = tuple[str, str]
 
@@ -39,7 +38,7 @@ def found(case: Case) -> dict[Found, str]:
          ("speculative-setting", "error"), "use vLLM 0.33.0 or later"),
         ("0.33.0", {"speculative_settings": {"disable_lookahead_block_hashes": True}}, None, ""),
         ("0.33.0", {"speculative_settings": {"rejection_sample_method": "fly"}},
-         ("rejection-sample-method", "error"), "lossless"),
+         ("speculative-setting", "error"), "lossless"),
         ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"), ""),
         ("0.28.0", {"environment": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}},
          ("variable-ignored", "warning"), "--set attention-backend"),
@@ -81,37 +80,6 @@ def test_a_method_that_vllm_removed_is_an_error(vllm: str, gone: bool, method: s
     assert ("speculative-setting" in codes) is gone
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked", "refused"),
-    [("gptq", "gptq_marlin", False), ("awq", "awq_marlin", False), ("awq", "gptq", True),
-     ("fp8", "awq", True), ("fp8", "fp8", False), ("modelopt", "modelopt_fp4", False),
-     (None, "fp8", False), (None, "awq", True)],
-)  # fmt: skip
-def test_a_quantization_that_contradicts_the_checkpoint_is_an_error(
-    tmp_path: Path, stored: str | None, asked: str, refused: bool
-) -> None:
-    case = tiny_case(tmp_path, settings={"quantization": asked})
-    assert case.target_checkpoint is not None
-    config = dict(case.target_checkpoint.config)
-    if stored:
-        config["quantization_config"] = {"quant_method": stored}
-    read = replace(case.target_checkpoint, config=config)
-    codes = {f.code for f in check(replace(case, target_checkpoint=read), only=[DIFFERS])}
-    assert codes == ({DIFFERS} if refused else set())
-
-
-@pytest.mark.parametrize(
-    ("pair", "asked", "refused"),
-    [("gpt-oss-20b", "awq", True), ("gpt-oss-20b", "fp8", True), ("gpt-oss-20b", "mxfp4", False),
-     ("qwen3-coder-30b", "gptq", True), ("qwen3-coder-30b", "fp8", False)],
-)  # fmt: skip
-def test_the_catalogue_knows_the_quantization_of_weights_that_are_not_read(
-    pair: str, asked: str, refused: bool
-) -> None:
-    codes = {code for code, _ in found(catalog_case(pair, settings={"quantization": asked}))}
-    assert (DIFFERS in codes) is refused
-
-
 def test_the_image_of_aws_that_a_plan_names_has_no_chat_template_of_the_user() -> None:
     account = catalog_case("tiny").runtimes.accounts["us-east-1"]
     aws = f"{account}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-py312"
@@ -124,9 +92,6 @@ def test_the_image_of_aws_that_a_plan_names_has_no_chat_template_of_the_user() -
 def test_a_size_given_as_a_variable_is_checked_like_the_option(name: str) -> None:
     case = catalog_case("gpt-oss-20b", environment={f"SM_VLLM_{name}": "8"})
     assert case.tensor_parallel_size == 8
-
-
-DIFFERS = "quantization-differs"
 
 
 @pytest.mark.parametrize(

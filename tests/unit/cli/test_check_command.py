@@ -117,12 +117,7 @@ def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
     (unread,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
-    program = unread["command"]
-    assert program[:2] == ["python", "-c"]
-    compile(program[2], "fix", "exec")
-    assert f'torch.load("{tmp_path}/pytorch_model.bin"' in program[2]
-    assert f'"{tmp_path}/model.safetensors")' in program[2]
-    assert "a Python that has torch and safetensors" in unread["fix"]
+    assert "safetensors" in unread["fix"]
 
 
 @pytest.mark.parametrize("k", [5, 7])

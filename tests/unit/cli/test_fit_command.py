@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.errors import Refused, UserError
-from peagle.fit.models import Advice
+from peagle.fit.report import Advice
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -258,13 +257,3 @@ def test_the_schema_has_every_option_with_its_help() -> None:
     assert settings["max_instances"]["description"].startswith("Scale automatically")
     assert {"pair", "role", "profile", "sandbox", "set", "env", "tag", "gates"} <= settings.keys()
     assert not {"yes", "json", "project", "environment"} & settings.keys()
-
-
-def test_completion_offers_the_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("COMP_WORDS", "peagle plan chat -e s")
-    monkeypatch.setenv("COMP_CWORD", "4")
-    done = in_process(
-        environment={**os.environ, "_PEAGLE_COMPLETE": "bash_complete"}, folder=folder
-    )
-    assert done.out.split() == ["plain,staging"]

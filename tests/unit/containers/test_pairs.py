@@ -209,23 +209,6 @@ LOG_LINES: dict[str, list[str]] = json.loads(
     (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")
 )
 """The last lines of vLLM 0.28.0's tracebacks for pairs of the corpus."""
-CAUSES = {
-    "a class of a training framework": "unknown-model",
-    "another type of speculator": "unknown-model",
-    "layers of a type without a speculators class": "unknown-model",
-    "no speculators_config": "unknown-model",
-    "a context above the target's": "context-too-long",
-    "heads that three GPUs cannot divide": "tensor-parallel",
-    "a pipeline": "wrong-value",
-    "a step as small as the draft slots": "wrong-speculation",
-    "no padding in parallel": "wrong-speculation",
-    "a drafter on three GPUs": "wrong-speculation",
-    "a removed key": "wrong-speculation",
-    "a removed sampling method": "wrong-speculation",
-    "synthetic acceptance on a CPU": "wrong-speculation",
-    "an unknown tensor": "weights-and-config",
-}
-"""Pair that only vLLM refuses -> the cause that the container reports."""
 
 
 @pytest.mark.thorough
@@ -242,15 +225,6 @@ def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
         assert code in {finding.code for finding in check(case) if finding.level == "error"}
     else:
         assert broken.code not in PAIR_CODES or broken.name in ONLY_IN_THE_TOOLKIT
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", CAUSES)
-def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
-    crash = parse_crash([f"(EngineCore pid=8) {line}" for line in LOG_LINES[name]])
-    assert name in CORPUS
-    assert crash.cause == CAUSES[name]
-    assert crash.fix
 
 
 @pytest.mark.thorough

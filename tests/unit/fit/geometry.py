@@ -9,9 +9,9 @@ from typing import Any
 
 from peagle.checkpoints.models import Checkpoint
 from peagle.fit.building import read_drafter, read_target
-from peagle.fit.estimate import without_speculation
-from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.fit.estimate import FitCase, without_speculation
 from peagle.fit.report import ApplyChange
+from peagle.fit.weights import DraftModel, TargetModel
 from peagle.vllm.defaults import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2] / "geometry"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, refusal_reason
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import INSIDE, FitCase, compare, fit_of, missing_bytes, refusal_reason
 from peagle.fit.report import MAX_K_TRIED, advise
 from tests.support import examples
 from tests.unit.fit.geometry import TARGETS, case, changes_of, with_engine

@@ -15,8 +15,7 @@ import pytest
 
 from measurements.gpu.geometry import Setting
 from peagle.checks import check
-from peagle.fit.estimate import GIB, cache_layout, fit_of, refusal_reason
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import GIB, FitCase, cache_layout, fit_of, refusal_reason
 from peagle.vllm.defaults import in_flight_tokens
 from tests.unit.checks.cases import catalog_case
 from tests.unit.fit.geometry import H200, drafter, target

@@ -10,8 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
 from peagle.catalog.tables import applicable_rules
-from peagle.fit.estimate import Layout, bytes_taken, graph_bytes, layout_of, working_memory
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase, Layout, bytes_taken, graph_bytes, layout_of, working_memory
 from peagle.vllm.defaults import (
     BLOCK_TOKENS,
     batch_limits,

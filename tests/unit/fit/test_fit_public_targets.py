@@ -11,8 +11,7 @@ from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.models import Checkpoint
 from peagle.fit.building import read_target
-from peagle.fit.estimate import cache_layout, fit_of, layout_of, share_of_request
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of, share_of_request
 from peagle.fit.weights import checkpoint_bytes
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.fit.geometry import H200

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from peagle.checkpoints.models import Tensor
 from peagle.fit.estimate import drafter_on_gpu, target_on_gpu
-from peagle.fit.models import TargetModel
 from peagle.fit.weights import (
     MIB,
+    TargetModel,
     allocated,
     bytes_from_headers,
     checkpoint_bytes,

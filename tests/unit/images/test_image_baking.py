@@ -13,7 +13,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.checkpoints import vocabulary
-from peagle.errors import CheckpointError, PeagleError, Unsupported
+from peagle.errors import Unsupported
 from peagle.images.build import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
@@ -152,15 +152,3 @@ def test_weights_in_s3_cannot_be_baked() -> None:
         baked(plan_with(there))
     assert "s3://models/a/" in refused.value.message
     assert "--bake-weights" in refused.value.fix
-
-
-@pytest.mark.parametrize(
-    ("missing", "error"),
-    [("model-00002-of-00002.safetensors", CheckpointError), ("config.json", CheckpointError)],
-)
-def test_an_incomplete_folder_is_refused(
-    folder: Path, missing: str, error: type[PeagleError]
-) -> None:
-    (folder / missing).unlink()
-    with pytest.raises(error):
-        baked(plan_with(directory(folder)))

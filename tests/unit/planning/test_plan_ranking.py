@@ -14,7 +14,7 @@ from peagle.catalog.tables import Instance, Price, Scarcity
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.runtime import price_of
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from tests.unit.planning.rows import Expected, check_plan, read
 from tests.unit.planning.small_catalog import CATALOG, CHAT, TODAY, codes, finding_of, plan
 from tests.unit.planning.small_catalog import with_target as _with_target

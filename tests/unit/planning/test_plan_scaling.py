@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Scaling
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from peagle.text import format_duration
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import because, codes

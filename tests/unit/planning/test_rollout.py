@@ -15,7 +15,7 @@ from peagle.render.alarms import alarms, metric_filters, without_speculation
 from peagle.render.requests import deploy_command
 from peagle.render.resources import deployment_config
 from peagle.render.values import values
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from tests.unit.rendering.plans import CATALOG
 
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:1"

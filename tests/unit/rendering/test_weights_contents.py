@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,12 +12,11 @@ from peagle.checkpoints import contents
 from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
 from peagle.deploy.diff import changes
-from peagle.deploy.preflight import desired_state, required_change
+from peagle.deploy.preflight import desired_state
 from peagle.errors import Refused
-from peagle.planning import Options, Plan, make_plan
+from peagle.planning import Plan
 from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
-from peagle.weights.layout import own_head
 from peagle.weights.own_target import plan_pair
 from tests.support import raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
@@ -57,19 +54,6 @@ def test_one_changed_byte_is_another_model_in_another_folder(head: Path) -> None
     assert other.target.weights.s3_uri == f"{after.s3_uri}target/"
 
 
-@pytest.mark.thorough
-def test_one_changed_byte_is_an_update(head: Path) -> None:
-    first = desired_state(plan_of_folder(head), ROLE, BUCKET)
-    (head / OTHER).write_text("b")
-    other = desired_state(plan_of_folder(head), ROLE, BUCKET)
-    live: Any = SimpleNamespace(
-        status="InService", revision=first.revision.name, pending_revision=None
-    )
-    record: Any = SimpleNamespace(serving=None, pending=None)
-    assert required_change(record, live, other) == "update"
-    assert {one.prefix for one in first.uploads}.isdisjoint(one.prefix for one in other.uploads)
-
-
 def test_a_plan_of_other_files_is_not_deployed(head: Path) -> None:
     plan = plan_of_folder(head)
     (head / OTHER).write_text("b")
@@ -88,17 +72,6 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
     assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
     assert changes(*(one.revision.served for one in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
-
-
-@pytest.mark.thorough
-def test_a_plan_without_the_hash_is_deployed_with_it(head: Path) -> None:
-    """The plan of a folder that was not there when it was made, or of an earlier version."""
-    plan = plan_of_folder(head)
-    earlier = make_plan(Options(pair="tiny", **own_head(str(head))), CATALOG)
-    assert earlier.mounts != plan.mounts
-    desired = [desired_state(one, ROLE, BUCKET) for one in (plan, earlier)]
-    assert desired[0].model == desired[1].model
-    assert desired[0].uploads == desired[1].uploads
 
 
 def test_a_hash_is_kept_until_the_file_changes(

@@ -11,7 +11,7 @@ from peagle.catalog.find import find_instance
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Speed, SpeedRun
 from peagle.fit.building import fit_case, gpu_of
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, Workload

@@ -9,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.errors import UserError
-from peagle.speed.decision import Question, decide_workload
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import Acceptance, Basis, Performance, Workload
-from peagle.speed.slo import Slo, parse_slo
-from peagle.speed.verdict import NO_SPECULATION, Setting, WorkloadVerdict
+from peagle.speed.models import Acceptance, Basis, Performance, Slo, Workload, parse_slo
+from peagle.speed.verdict import NO_SPECULATION, Question, Setting, WorkloadVerdict, decide_workload
 from tests.support import examples, raises_code
 
 SHORT = Workload(128, 400)

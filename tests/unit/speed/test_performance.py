@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from measurements.speed_fit import bounds_of, coefficients_of
 from peagle.catalog.schema import Seconds, SpeedRun
-from peagle.fit.models import FitCase
+from peagle.fit.estimate import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, geometry_of, tile_size

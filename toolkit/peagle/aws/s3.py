@@ -26,7 +26,6 @@ from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
 from peagle.errors import CheckpointError, CloudError, Refused
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import HEX_32
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
@@ -70,19 +69,13 @@ class Upload:
 
 
 def default_bucket(account: str, region: str) -> str:
-    """The bucket for uploads when none is given.
-
-    Its name contains ``sagemaker`` because the policy AmazonSageMakerFullAccess, which many
-    execution roles have, allows no other buckets.
-    """
+    """The bucket for uploads. The policy AmazonSageMakerFullAccess, which many execution roles
+    have, allows only names with ``sagemaker``."""
     return f"peagle-sagemaker-{region}-{account}"
 
 
 def bucket_exists(aws: Aws, bucket: str) -> bool:
-    """Whether the account has that bucket.
-
-    Raises Refused when it belongs to another account or is in another region.
-    """
+    """Whether the account has that bucket. Raises Refused for one of another account or region."""
     fix = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
     try:
         response = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
@@ -148,12 +141,9 @@ def upload_missing(
     earlier: Iterable[str] = (),
     kms_key: str | None = None,
 ) -> None:
-    """Upload the files that S3 does not have yet; ``sent`` receives the bytes of these as they are
-    uploaded, ``present`` those of a file that is there.
-
-    What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead. With
-    ``kms_key``, a file that KMS does not encrypt counts as missing.
-    """
+    """Upload the files that S3 does not have yet (``sent`` gets their bytes, ``present`` those of
+    others), or copy them from the keys ``earlier``. With ``kms_key``, a file that KMS does not
+    encrypt counts as missing."""
     part = upload.prefix.rstrip("/").rpartition("/")[2]
     for file in upload.files:
         key = upload.prefix + file.name
@@ -277,7 +267,6 @@ class S3Source:
         prefix = s3_prefix(uri)
         self._aws = aws
         self._bucket, self._prefix = prefix.bucket, prefix.key
-        self._listing: dict[str, dict[str, Any]] = {}
 
     @property
     def location(self) -> str:
@@ -285,10 +274,7 @@ class S3Source:
         return str(S3Uri(self._bucket, self._prefix)).rstrip("/")
 
     def names(self) -> dict[str, int]:
-        """The objects directly below the prefix with their sizes in bytes.
-
-        Raises CheckpointError when there are no objects, and CloudError.
-        """
+        """The objects directly below the prefix with their sizes in bytes."""
         listed = self._aws.items(
             "s3", "list_objects_v2", "Contents",
             Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",
@@ -299,12 +285,12 @@ class S3Source:
             message = f"{self.location} holds more than {_MAX_FILES:,} objects"
             raise CheckpointError(message, _CHECK_URI, code="too-many-files")
         # The folder itself can be an object, too.
-        self._listing = {entry["Key"].removeprefix(self._prefix): entry for entry in entries}
-        self._listing.pop("", None)
-        if not self._listing:
+        sizes = {entry["Key"].removeprefix(self._prefix): entry["Size"] for entry in entries}
+        sizes.pop("", None)
+        if not sizes:
             message = f"there are no objects directly below {self.location}/"
             raise CheckpointError(message, _CHECK_URI, code="no-objects")
-        return {name: entry["Size"] for name, entry in self._listing.items()}
+        return sizes
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A byte range of an object."""
@@ -318,9 +304,8 @@ class S3Source:
         return content
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """The MD5 of an object that was uploaded in one part without KMS encryption."""
-        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
-        return {"md5": tag} if HEX_32.fullmatch(tag) else {}
+        """None: ETags are digests of some objects only."""
+        return {}
 
     @contextmanager
     def _explained(self, resource: str) -> Iterator[None]:

@@ -15,10 +15,8 @@ from peagle.bench.evidence import CONFIDENCE
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.decision import crossover_text, speculation_crossovers
-from peagle.speed.models import Performance
-from peagle.speed.slo import Slo
-from peagle.speed.verdict import Setting, VerdictCrossover
+from peagle.speed.models import Performance, Slo
+from peagle.speed.verdict import Setting, VerdictCrossover, crossover_text, speculation_crossovers
 from peagle.text import format_usd, shortened
 
 if TYPE_CHECKING:
@@ -144,9 +142,8 @@ def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class BenchGates:
-    """What a measurement must reach, so that a pipeline goes on. Limits of every load: mean times,
-    output tokens per second of the server, USD per million output tokens, tokens per verification
-    step. ``None``: no limit."""
+    """What every load must reach, so that a pipeline goes on: mean times, output tokens per second,
+    USD per million output tokens, tokens per verification step. ``None``: no limit."""
 
     slo: Slo | None = None
     min_tokens_per_second: float | None = None

@@ -21,14 +21,14 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
 from peagle.deploy.state import Deployment
-from peagle.deploy.usage import log_seconds
+from peagle.deploy.status import log_seconds
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
 from peagle.protocol import log_group
 from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
-from peagle.text import format_duration, format_requests
+from peagle.text import format_requests
 
 _COMPARED = (
     "seconds_per_token", "itl_seconds", "ttft_seconds", "latency_seconds", "acceptance_length",
@@ -61,9 +61,7 @@ Minutes = Mapping[float, Minute]
 @dataclass(frozen=True)
 class VariantResult:
     """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
-    the percentiles. ``seconds_per_token`` is the whole time of the requests over their tokens.
-    ``in_progress`` are the mean concurrent requests of an instance. ``share`` is that of all
-    requests."""
+    the percentiles. ``in_progress`` are the mean concurrent requests of an instance."""
 
     variant: str
     pair: str
@@ -104,9 +102,8 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class VariantComparison:
-    """Both variants, the one in service first, from ``since`` to ``until`` (epoch seconds).
-    ``changes`` are relative: -0.1 is 10 % less. ``faster`` is the variant with less time per token,
-    ``None`` where the interval of the difference contains 0 or nothing is known."""
+    """Both variants, the one in service first. Times in epoch seconds; ``changes`` are relative:
+    -0.1 is 10 % less. ``faster`` is ``None`` where the interval of the difference contains 0."""
 
     name: str
     since: float
@@ -132,11 +129,7 @@ def compare_variants(
     """The comparison of two variants, without their numbers yet, by what they did. ``period`` is
     the length of a minute in seconds."""
     total = sum(minute["requests"] for _, minutes in variants for minute in minutes.values())
-    (first, _), (second, _) = variants
-    results = before, after = (
-        _measured(*variants[0], total, until - since, period),
-        _measured(*variants[1], total, until - since, period),
-    )
+    before, after = (_measured(*each, total, until - since, period) for each in variants)
     changes = {
         number: change
         for number in _COMPARED
@@ -144,22 +137,17 @@ def compare_variants(
     }
     faster = None
     if decisive := changes.get("seconds_per_token"):
-        slower = first.variant if decisive.low > 0 else None
-        faster = second.variant if decisive.high < 0 else slower
-    busy = [len(minutes) * period for _, minutes in variants]
-    one_minute = [
-        result.variant
-        for result, (_, minutes) in zip(results, variants, strict=True)
-        if sum(minute["requests"] > 0 for minute in minutes.values()) == 1
-    ]
-    more = _notes(results, busy, one_minute, until - since)
-    return VariantComparison(name, since, until, results, changes, faster, (*notes, *more))
+        slower = before.variant if decisive.low > 0 else None
+        faster = after.variant if decisive.high < 0 else slower
+    results = (before, after)
+    return VariantComparison(
+        name, since, until, results, changes, faster, (*notes, *_notes(results))
+    )
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
-    """The change from ``before`` to ``after``, relative to ``before``, with the interval that the
-    errors of both give (delta method); ``None`` where one is unknown, or its error is: one minute
-    has no spread."""
+    """The relative change, with the interval that the errors of both give (delta method); ``None``
+    where one is unknown, or its error is: one minute has no spread."""
     if before is None or after is None or before.value <= 0 or after.value <= 0:
         return None
     if before.low == before.high or after.low == after.high:
@@ -179,20 +167,15 @@ def _measured(
     is_streamed = whole["streams"] >= 0.99 * whole["ended"] and (
         whole["tokens"] > whole["ended"] > 0
     )
+    cost = None if variant.usd_per_hour is None else variant.usd_per_hour * 1e6 * period / 3600
 
-    def ratio(part: Callable[[Minute], float], weight: Callable[[Minute], float]) -> Any:
-        return ratio_interval([(part(minute), weight(minute)) for minute in minutes.values()])
+    def ratio(
+        part: Callable[[Minute], float], weight: Callable[[Minute], float], known: bool = True
+    ) -> Interval | None:
+        parts = [(part(minute), weight(minute)) for minute in minutes.values()]
+        return ratio_interval(parts) if known else None
 
-    per_token = itl = usd = in_progress = None
-    if is_answered:
-        per_token = ratio(lambda one: one["latency"], lambda one: one["tokens"])
-    if is_streamed:
-        itl = ratio(
-            lambda one: one["latency"] - one["first"], lambda one: one["tokens"] - one["ended"]
-        )
-    if is_answered and variant.usd_per_hour is not None:
-        cost = variant.usd_per_hour * 1e6 * period / 3600
-        usd = ratio(lambda one: cost, lambda one: one["tokens"])
+    in_progress = None
     if whole["ended"] and seconds > 0 and variant.instances:
         in_progress = whole["latency"] / seconds / variant.instances
     return replace(
@@ -204,42 +187,32 @@ def _measured(
         failed=round(whole["failed"]),
         in_progress=in_progress,
         output_tokens=round(whole["tokens"]) or None,
-        ttft_seconds=ratio(lambda one: one["first"], lambda one: one["streams"]),
-        itl_seconds=itl,
-        latency_seconds=ratio(lambda one: one["latency"], lambda one: one["ended"]),
-        seconds_per_token=per_token,
-        # A verification step yields one token besides those that are accepted.
-        acceptance_length=ratio(
-            lambda one: one["accepted"] + one["drafts"], lambda one: one["drafts"]
+        ttft_seconds=ratio(lambda m: m["first"], lambda m: m["streams"]),
+        itl_seconds=ratio(
+            lambda m: m["latency"] - m["first"], lambda m: m["tokens"] - m["ended"], is_streamed
         ),
-        usd_per_million_tokens=usd,
+        latency_seconds=ratio(lambda m: m["latency"], lambda m: m["ended"]),
+        seconds_per_token=ratio(lambda m: m["latency"], lambda m: m["tokens"], is_answered),
+        # A verification step yields one token besides those that are accepted.
+        acceptance_length=ratio(lambda m: m["accepted"] + m["drafts"], lambda m: m["drafts"]),
+        usd_per_million_tokens=ratio(
+            lambda m: cost or 0.0, lambda m: m["tokens"], is_answered and cost is not None
+        ),
     )
 
 
-def _notes(
-    results: Sequence[VariantResult],
-    busy_seconds: Sequence[float],
-    one_minute: Sequence[str],
-    seconds: float,
-) -> Iterator[str]:
+def _notes(results: Sequence[VariantResult]) -> Iterator[str]:
     """What is unknown, and what makes the two hard to compare."""
-    for result, busy in zip(results, busy_seconds, strict=True):
-        name = result.variant
+    for result in results:
         if result.only_errors:
             continue  # the verdict says so
         if result.requests < 30:
-            yield f"{name} has answered {format_requests(result.requests)}: too few to decide"
+            requests = format_requests(result.requests)
+            yield f"{result.variant} has answered {requests}: too few to decide"
         elif result.seconds_per_token is None:
-            yield f"the time per token of {name} is unknown: no tokens in its log"
+            yield f"the time per token of {result.variant} is unknown: no tokens in its log"
         elif result.itl_seconds is None:
-            yield f"the time between tokens of {name} is unknown: not all requests stream"
-        if name in one_minute:
-            yield f"{name} has requests in one minute only, so its intervals are unknown"
-        if result.usd_per_million_tokens and busy < seconds:
-            yield (
-                f"USD per token of {name} counts {format_duration(busy)} with requests, of "
-                f"{format_duration(seconds)}: idle instances cost the same"
-            )
+            yield f"the time between tokens of {result.variant} is unknown: not all requests stream"
     loads = [result.in_progress for result in results if result.in_progress]
     if len(loads) == 2 and max(loads) > 1.25 * min(loads):
         texts = " and ".join(f"{load:.2g}" for load in loads)
@@ -252,9 +225,8 @@ def _notes(
 def comparison_report(
     aws: Aws, record: Deployment, last_seconds: float | None = None, clock: Clock | None = None
 ) -> VariantComparison:
-    """The two variants of the deployment since the comparison began or its share changed, or in the
-    ``last_seconds``. What may not be read is unknown, and a note says so. Raises Refused when the
-    endpoint does not serve two variants, and CloudError."""
+    """The two variants since the comparison began or its share changed, or in the ``last_seconds``.
+    What may not be read is noted. Raises Refused when two do not serve, and CloudError."""
     comparison, serving, name = required_comparison(record), record.serving, record.name
     live = sagemaker.describe(aws, name)
     begun = comparison.since
@@ -273,9 +245,15 @@ def comparison_report(
     minutes: dict[str, dict[float, Minute]] = {variant: {} for variant in served}
     percentiles: dict[str, dict[str, float | None]] = {}
     notes: list[str] = []
+
+    def add(variant: str, at: float, number: str, value: float) -> None:
+        minute = minutes[variant].setdefault(at, Minute())
+        minute[number] += value  # type: ignore[assignment]  # counters hold any number
+
     try:
         if end > start:
-            _add_metrics(aws, name, minutes, (start, end), period)
+            for metric in _metrics(aws, name, tuple(served), start, end, period):
+                add(*metric)
             percentiles = _percentiles(aws, name, tuple(served), (start, end))
     except AccessDenied as denied:
         notes.append(f"requests and times are unknown: {denied.message}")
@@ -290,12 +268,11 @@ def comparison_report(
                 variant, line = event["logStreamName"].partition("/")[0], event["message"]
                 if variant in minutes:
                     at = event["timestamp"] / 1000 // period * period
-                    minute = minutes[variant].setdefault(at, Minute())
                     seconds = log_seconds(served[variant], aws.in_sandbox)
-                    counted = counters_in_log(line)
-                    _add(minute, "tokens", (generated_in_log(line) or 0.0) * seconds)
-                    _add(minute, "accepted", counted.accepted_tokens if counted else 0)
-                    _add(minute, "drafts", counted.drafts if counted else 0)
+                    add(variant, at, "tokens", (generated_in_log(line) or 0.0) * seconds)
+                    if counted := counters_in_log(line):
+                        add(variant, at, "accepted", counted.accepted_tokens)
+                        add(variant, at, "drafts", counted.drafts)
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
     # CloudWatch is minutes behind the log: the last period with requests there is the end.
@@ -327,44 +304,31 @@ def comparison_report(
     return compare_variants(name, variants, start, until, period, notes)
 
 
-def _add(minute: Minute, number: str, value: float) -> None:
-    """Counters hold numbers of any kind; their type names integers only."""
-    minute[number] += value  # type: ignore[assignment]
-
-
-def _add_metrics(
-    aws: Aws,
-    name: str,
-    minutes: dict[str, dict[float, Minute]],
-    span: tuple[float, float],
-    period: int,
-) -> None:
-    places = {
-        f"q{place}_{number}": (variant, number)
-        for place, variant in enumerate(minutes)
-        for number in _METRICS
-    }
-    queries = {}
+def _metrics(
+    aws: Aws, name: str, variants: tuple[str, ...], start: float, end: float, period: int
+) -> Iterator[tuple[str, float, str, float]]:
+    """Variant, start of a period, number of a ``Minute``, and its value."""
+    queries: dict[str, MetricQuery] = {}
+    places: dict[str, tuple[str, str]] = {}
+    for place, variant in enumerate(variants):
+        places |= {f"q{place}_{number}": (variant, number) for number in _METRICS}
     for query, (variant, number) in places.items():
         metric, statistic, _ = _METRICS[number]
         dimensions = metric_dimensions(name, False, variant)
         queries[query] = MetricQuery(METRIC_NAMESPACE, metric, statistic, dimensions, period)
-    for query, series in metric_data(aws, queries, *span).items():
+    for query, series in metric_data(aws, queries, start, end).items():
         variant, number = places[query]
-        for start, value in series.items():
-            if start >= span[0]:
-                minute = minutes[variant].setdefault(start, Minute())
-                _add(minute, number, value / _METRICS[number][2])
+        for at, value in series.items():
+            if at >= start:
+                yield variant, at, number, value / _METRICS[number][2]
 
 
 def _percentiles(
     aws: Aws, name: str, variants: tuple[str, ...], span: tuple[float, float]
 ) -> dict[str, dict[str, float | None]]:
     """Variant -> the percentiles of the time to the first token, in seconds; ``None``: unknown.
-
     CloudWatch computes them of all requests of one long period, at most a day; where it divides the
-    time, they are the mean of its parts, weighted by their requests.
-    """
+    time, they are the mean of its parts, weighted by their requests."""
     long, metric = min(86_400, math.ceil((span[1] - span[0]) / 60) * 60), "FirstChunkLatency"
     queries = {
         f"q{place}_{stat.lower()}": MetricQuery(

@@ -173,7 +173,9 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
         default_max_model_len=min(shape.max_positions, USUAL_CONTEXT),
         architecture=shape,
         proof=ProofPrompts(
-            prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128
+            prompts=PROOF_PROMPTS,
+            chat=bool(read.tokenizer and read.tokenizer.has_chat_template),
+            max_tokens=128,
         ),
         source=f"{_READ} {read.location}",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,15 +113,9 @@ class Hub:
         try:
             yield
         except (OSError, HTTPError, ValueError) as error:  # requests' own errors are OSErrors
+            reason = f"cannot be reached ({type(error).__name__})"
             if isinstance(error, exceptions.Timeout) or "timed out" in str(error):
                 reason = f"did not answer within {self.seconds:g} s"
-            elif isinstance(
-                error,
-                (exceptions.TooManyRedirects, exceptions.InvalidSchema, exceptions.InvalidURL),
-            ):
-                reason = "redirects too often, or to a URL without https://"
-            else:
-                reason = f"cannot be reached ({type(error).__name__})"
             raise HubFailed(f"{repo}: {self.endpoint} {reason}", _NETWORK_FIX) from error
 
     def _refusal(self, repo: str, revision: str | None, response: Response) -> CheckpointError:
@@ -129,14 +123,6 @@ class Hub:
         cannot fix it. The Hub answers the same for unknown and for private repositories."""
         reason, status = response.headers.get("X-Error-Code", ""), response.status_code
         token = self.token_from
-        access = (
-            Fix("check the spelling, and that the token may read it")
-            if token
-            else Fix(
-                "check the spelling; for a private model, set HF_TOKEN, or sign in",
-                ("hf", "auth", "login"),
-            )
-        )
         if reason == "GatedRepo":
             message = f"{repo} is gated, and "
             message += f"{token} has no access" if token else "no token was sent"
@@ -156,7 +142,9 @@ class Hub:
             return CheckpointError(message, see, "hub-token")
         if status in (401, 403, 404) and reason != "EntryNotFound":
             who = f"{token} has no access" if token else "it is private"
-            return CheckpointError(f"the Hub has no {repo}, or {who}", access, "hub-not-found")
+            sentence = "check the spelling; for a private model, set HF_TOKEN, or sign in"
+            sign_in = Fix(sentence, () if token else ("hf", "auth", "login"))
+            return CheckpointError(f"the Hub has no {repo}, or {who}", sign_in, "hub-not-found")
         if status == 429:
             message = f"{repo}: the Hub's rate limit is reached"
             fix = "try again in a few minutes; with a token in HF_TOKEN the limit is higher"
@@ -171,20 +159,13 @@ def _is_true(variable: str) -> bool:
 def _find_token() -> tuple[str | None, str]:
     """The user's token and its origin, as messages name it. Raises CheckpointError for one that no
     header can have."""
-    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
-        return None, ""
-    where = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-                  if os.environ.get(name, "").strip()), "")  # fmt: skip
-    token = os.environ.get(where, "").strip()
+    where, token = "HF_TOKEN", os.environ.get("HF_TOKEN", "").strip()
     if not token:
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
-        file = os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token")
-        try:
-            where = str(Path(file).expanduser())
-            token = Path(where).read_text(encoding="utf-8").strip()
-        except (OSError, RuntimeError, ValueError):  # also: no such home, not UTF-8
-            return None, ""
+        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        file = Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token"))
+        where = str(file)
+        with suppress(OSError, RuntimeError, ValueError):  # also: no such home, not UTF-8
+            token = file.expanduser().read_text(encoding="utf-8").strip()
     if token and not _TOKEN.fullmatch(token):
         raise CheckpointError(
             f"{where} holds no valid token", "copy the token again", code="hub-token"
@@ -251,14 +232,13 @@ class HubSource:
             try:
                 if not isinstance(page, list):
                     raise TypeError
-                entries = [
+                yield [
                     entry | {"type": str(entry["type"]), "size": max(0, int(entry["size"]))}
                     for entry in page
                     if isinstance(entry["path"], str)
                 ]
             except (LookupError, TypeError, ValueError, OverflowError):
                 raise _not_a_hub(self._hub) from None
-            yield entries
             following = _NEXT.search(link or "")
             if following is None:
                 return

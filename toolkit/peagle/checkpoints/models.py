@@ -16,12 +16,33 @@ from peagle_serve.contract import HUB_ID, is_s3_uri
 
 
 @dataclass(frozen=True)
+class Tokenizer:
+    """Facts of a tokenizer's small files: ``special_tokens`` is the text by id, ``roles`` the text
+    of ``eos``, ``pad`` and ``unk``, ``generation`` generation_config.json. ``vocab_size`` is
+    ``None`` where it is unknown."""
+
+    vocab_size: int | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    has_chat_template: bool = False
+
+    def differs_from(self, other: Tokenizer) -> bool:
+        """Whether a token id has two meanings, or the vocabularies have different sizes."""
+        ours, theirs = self.special_tokens, other.special_tokens
+        if any(ours[number] != theirs[number] for number in ours.keys() & theirs):
+            return True
+        sizes = {self.vocab_size, other.vocab_size} - {None}
+        return len(sizes) > 1
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """config.json and the safetensors headers of one location.
 
     ``tensors`` is ``None`` if no header was read (a folder with a config.json only).
-    ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is the
-    result of ``reading.describe_tokenizer``. ``bytes_read`` counts all files, without listings.
+    ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is
+    ``None`` if there is none. ``bytes_read`` counts all files, without listings.
     ``takes_media``: the files include a processor for images, audio or video, without which vLLM
     serves text only. ``embeds``: they include settings of sentence-transformers, which makes
     vectors of text. ``pair`` is the catalogue's pair, in full, of which the head is a copy; empty
@@ -31,7 +52,7 @@ class Checkpoint:
     location: str
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor] | None = None
-    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Tokenizer | None = None
     bytes_read: int = 0
     other_weights: tuple[str, ...] = ()
     takes_media: bool = True
@@ -42,18 +63,14 @@ class Checkpoint:
 def reserved_tokens(checkpoint: Checkpoint) -> dict[str, set[int]]:
     """The ids of the model's tokens for ``eos``, ``pad`` and ``unk``: by its config.json,
     generation_config.json and tokenizer, as far as these were read."""
-    text = checkpoint.config.get("text_config")
-    holders = [checkpoint.config, text if isinstance(text, Mapping) else {}]
-    holders.append(checkpoint.tokenizer.get("generation", {}))
-    numbers = checkpoint.tokenizer.get("special_tokens", {})
-    roles = checkpoint.tokenizer.get("roles", {})
+    text, tokenizer = checkpoint.config.get("text_config"), checkpoint.tokenizer or Tokenizer()
+    holders = checkpoint.config, text if isinstance(text, Mapping) else {}, tokenizer.generation
     reserved: dict[str, set[int]] = {}
     for role in ("eos", "pad", "unk"):
         values = [holder.get(f"{role}_token_id") for holder in holders]
-        ids = [
-            number for value in values for number in (value if isinstance(value, list) else [value])
-        ]
-        ids += [int(n) for n, text in numbers.items() if n.isdecimal() and text == roles.get(role)]
+        ids = [n for value in values for n in (value if isinstance(value, list) else [value])]
+        named = tokenizer.special_tokens.items()
+        ids += [int(n) for n, text in named if n.isdecimal() and text == tokenizer.roles.get(role)]
         reserved[role] = {number for number in ids if type(number) is int}
     return reserved
 
@@ -79,8 +96,8 @@ class Source(Protocol):
         """
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """Digests of the file that need no download: ``sha256``, ``md5`` or ``git`` (a git blob id)
-        to hexadecimal digits. Empty if none is known, or before the first call of ``names``."""
+        """Digests of the file that the source lists: ``sha256`` or ``git`` (a git blob id) to
+        hexadecimal digits. Empty if none is known, or before the first call of ``names``."""
 
 
 _REVISION = re.compile(r"[\w.\-/]+", re.ASCII)

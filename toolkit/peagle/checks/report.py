@@ -1,19 +1,15 @@
-"""``peagle check``: which checkpoints of a pair to read, and the findings of the rules; and whether
-catalogue files agree with the weights beside them."""
+"""``peagle check``: which checkpoints of a pair to read, and the findings of the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
-from peagle.catalog.documents import Problem, display_path
-from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
+from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.entries import drafter_from_checkpoint, is_from_checkpoint, own_drafter
 from peagle.checkpoints.models import (
     ReadCheckpoint,
@@ -24,8 +20,7 @@ from peagle.checkpoints.models import (
 )
 from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
-from peagle.checks.rules.target import target_differs
-from peagle.errors import CheckpointError, NotFound, OptionsConflict, UserError
+from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
 
 HUB = "hf"
@@ -164,35 +159,3 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
         )
     # A Hub id also requests reading the checkpoint.
     return Pair(target=pair.target, drafter=entry), drafter if "/" in drafter else None
-
-
-def check_local_weights(
-    path: Path | None, user_folder: Path | None, tables: Catalog
-) -> list[Problem]:
-    """Differences between the targets of catalogue files and the config.json of their weights.
-
-    ``path`` is one target's file or a catalogue folder, by default the catalogue with
-    ``user_folder``. Only weights in a folder next to the file are compared, so nothing is
-    downloaded; a file that is not valid is left to ``check_catalog``.
-    """
-    files: Iterable[Path] = target_files(path or user_folder).values()
-    if path is not None and path.is_file():
-        files = [path] if path.suffix == ".yaml" else []
-    problems: list[Problem] = []
-    for file in files:
-        if b"weights: ./" not in file.read_bytes():
-            continue
-        target, shown = validate_file(file, Target)[0], display_path(file)
-        if target is None or not target.weights.startswith("./"):
-            continue
-        try:
-            source = FolderSource(file.parent / target.weights)
-            checkpoints = Checkpoints(read_checkpoint(source, config_only=True))
-            case = build_case(tables, target, None, checkpoints=checkpoints)
-            problems += (
-                Problem(shown, None, "architecture", finding.message, finding.fix)
-                for finding in target_differs.check(case)
-            )
-        except CheckpointError as error:
-            problems.append(Problem(shown, None, "weights", error.message, error.fix))
-    return problems

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,12 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     POSITIVE,
     REQUESTS,
+    SLO,
     TOKENS,
     Decimal,
     add_options,
     command_catalog,
     complete_pair,
-    objective,
     raise_first_error,
     yes_option,
 )
@@ -99,7 +99,7 @@ from peagle.errors import (
 )
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import Slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
 
@@ -135,7 +135,7 @@ _RUN_OPTIONS = (
     click.Option(["--against"], metavar="NAME|URL",
                  help="With --lossless: a server of the target alone.  [default: started on this "
                  "machine]"),
-    click.Option(["--slo"], metavar="TIMES", callback=objective,
+    click.Option(["--slo"], metavar="TIMES", type=SLO,
                  help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
     click.Option(["--min-tokens-per-second"], type=POSITIVE, metavar="N",
                  help="Exit with 3 if a load has fewer output tokens per second."),
@@ -247,13 +247,12 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
-        try:
+        with suppress(PeagleError):
             find_pair(command_catalog(ctx), name)
-        except PeagleError:
-            raise unknown from None
-        command = ("peagle", "bench", name, "--sweep", "k=none,5")
-        fix = Fix("this is the name of a pair: measure it on this machine", command)
-        raise NotFound(unknown.message, fix, unknown.code) from unknown
+            command = ("peagle", "bench", name, "--sweep", "k=none,5")
+            fix = Fix("this is the name of a pair: measure it on this machine", command)
+            unknown = NotFound(unknown.message, fix, unknown.code)
+        raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
@@ -268,10 +267,8 @@ def _measure_text(
     answer, UserError if the engine refuses prompts, and what the server raises, after printing what
     was measured until then.
     """
-    if file := options["acceptance"]:
-        prompts = read_prompts(file)
-    else:
-        prompts = prompts_of_pair(command_catalog(), target.facts.pair)
+    file, alone = options["acceptance"], None
+    prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
     concurrency = max(options["concurrency"])
@@ -283,7 +280,8 @@ def _measure_text(
         def show(what: str, done: int, count: int) -> None:
             status.show(what, f"{done} of {count} prompts")
 
-        alone = _alone(target, find, options["against"], status) if options["lossless"] else None
+        if options["lossless"]:
+            alone = _target_alone(target, find, options["against"], status)
         try:
             if file:
                 measured = measure_acceptance(
@@ -325,16 +323,14 @@ def _measure_text(
         require_none_refused(measured)
 
 
-def _alone(
+def _target_alone(
     target: BenchTarget,
     find: Callable[[str], BenchTarget],
     against: str | None,
     status: StatusLine,
 ) -> AbstractContextManager[BenchTarget]:
-    """The target without speculation: the server ``against``, or started on this machine.
-
-    Raises UserError where it cannot be started here.
-    """
+    """The target without speculation: the server ``against``, or started on this machine. Raises
+    UserError where it cannot be started here."""
     if against:
         return nullcontext(find(against))
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
@@ -457,13 +453,12 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
 def _require_outputs(options: dict[str, Any]) -> None:
     """Raise UserError, before anything is measured, for a path that cannot be written."""
     for flag, key in (("--output", "output"), ("--report", "report_file"), ("--save", "save")):
-        if (path := options[key]) is None:
-            continue
-        folder = path / "evidence" if key == "save" else path.parent
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        is_writable = existing.is_dir() and os.access(existing, os.W_OK)
-        if not is_writable or (key != "save" and path.is_dir()):
-            raise UserError(f"{flag} {path} cannot be written", "name another path", "not-writable")
+        if path := options[key]:
+            folders = (path,) if key == "save" else path.parents
+            existing = next(folder for folder in (*folders, *path.parents) if folder.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK):
+                message = f"{flag} {path} cannot be written"
+                raise UserError(message, "name another path", "not-writable")
     if options["report_file"]:
         require_report()
 
@@ -611,13 +606,13 @@ def _report(
             lossless = [answers.document() for answers in compared]
             print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
     if not as_json:
+        for key in ("evidence", "report"):
+            if written[key]:
+                print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
-            print_line(f"Evidence: {written['evidence']}")
             pair = result.server.pair or options["pair"]
             plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
             print_line("Plan with it", command_text(plan, ctx))
-        if written["report"]:
-            print_line(f"Report:   {written['report']}")
         for answers in compared:
             print_lossless(answers)
     for answers in compared:
@@ -634,7 +629,10 @@ def _report(
     help="The report.  [default: FILE with the ending .html]",
 )
 @click.option(
-    "--slo", metavar="TIMES", help="Longest mean times in seconds, such as ttft=0.5,itl=0.02."
+    "--slo",
+    type=SLO,
+    metavar="TIMES",
+    help="Longest mean times in seconds, such as ttft=0.5,itl=0.02.",
 )
 @click.option(
     "--price-per-hour",
@@ -644,7 +642,7 @@ def _report(
 )
 @json_option
 def report(
-    file: Path, output: Path | None, slo: str | None, price_per_hour: float | None, as_json: bool
+    file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None, as_json: bool
 ) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
@@ -653,7 +651,7 @@ def report(
     result, intervals = read_result(file)
     result = priced_result(result, command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
-    content = report_html(result, parse_slo(slo) if slo else None, intervals).encode()
+    content = report_html(result, slo, intervals).encode()
     write_output(path, content)
     if as_json:
         print_json({"report": str(path), "bytes": len(content)})

@@ -16,7 +16,7 @@ from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import TOKENS, Decimal, duration
+from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     json_option,
@@ -26,8 +26,8 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
 )
+from peagle.cli.view.deploy import floor_text, second_turn_text
 from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint
@@ -58,34 +58,21 @@ _IN_BODY = {
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
-@click.option(
+@option(
     "--stream/--no-stream",
+    "Print the answer as it is generated.  [default: stream]",
     default=True,
-    help="Print the answer as it is generated.  [default: stream]",
+    show_default=False,
 )
-@click.option("--chat/--completion", default=None, help="[default: depends on the target]")
-@click.option(
-    "--max-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    default=256,
-    show_default=True,
-    help="Maximum length of the answer, in tokens.",
-)
-@click.option(
-    "--temperature",
-    type=Decimal(min=0.0),
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature; 0 is greedy decoding.",
-)
-@click.option(
+@option("--chat/--completion", "[default: depends on the target]", default=None)
+@option("--max-tokens", "Maximum length of the answer, in tokens.", TOKENS, "TOKENS", default=256)
+@option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
+@option(
     "--wake-timeout",
+    "How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
     metavar="DURATION",
     callback=duration,
     default="30m",
-    show_default=True,
-    help="How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
 )
 @json_option
 def invoke(
@@ -166,11 +153,8 @@ def _read_prompt(prompt: str) -> str:
     data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
     try:
         text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"the prompt is not UTF-8 (invalid byte at offset {error.start})",
-            "convert it, for example with iconv",
-        ) from error
+    except UnicodeDecodeError:
+        raise UserError("the prompt is not UTF-8", "convert it, for example with iconv") from None
     if not text.strip():
         raise UserError("the prompt is empty", "pass a prompt, or - to read it from standard input")
     return text
@@ -202,50 +186,42 @@ def _payload(text: str) -> dict[str, Any] | None:
     "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
     instead=("endpoint", "url"),
 )
-@click.option(
+@option(
     "--endpoint",
+    "An endpoint of the account, made by a template, a pipeline or another machine.",
     metavar="NAME",
-    help="An endpoint of the account, made by a template, a pipeline or another machine.",
 )
-@click.option(
+@option(
     "--url",
+    "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address of "
+    "the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
     metavar="URL",
-    help="Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address "
-    "of the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
 )
-@click.option(
-    "--plan",
-    "plan_file",
-    metavar="PLAN",
-    type=click.Path(path_type=Path),
-    help="Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
+@option(
+    "--plan plan_file",
+    "Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
     "served model; any accepted draft passes]",
+    click.Path(path_type=Path),
+    "PLAN",
 )
-@click.option("--model", help="Served model, for --url.  [default: the only one]")
-@click.option(
-    "--instances",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Number of engines that --url must have.",
-)
-@click.option(
+@option("--model", "Served model, for --url.  [default: the only one]")
+@option("--instances", "Number of engines that --url must have.", COUNT, default=1)
+@option(
     "--wait",
+    "How long to wait for the engines of --url, such as 30m.  [default: not at all]",
     metavar="DURATION",
     callback=duration,
-    help="How long to wait for the engines of --url, such as 30m.  [default: not at all]",
 )
-@click.option(
+@option(
     "--floor",
-    type=Decimal(min=1.0),
-    help="Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
+    "Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
+    Decimal(min=1.0),
 )
-@click.option(
+@option(
     "--min-drafts",
-    type=click.IntRange(1),
+    "Number of drafts that each instance must have made.",
+    COUNT,
     default=MIN_DRAFTS,
-    show_default=True,
-    help="Number of drafts that each instance must have made.",
 )
 def prove(
     name: str | None,
@@ -335,13 +311,7 @@ def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
-@click.option(
-    "--duration",
-    callback=duration,
-    default="12h",
-    show_default=True,
-    help="Validity: 30m, 2h; 12h at most.",
-)
+@option("--duration", "Validity: 30m, 2h; 12h at most.", callback=duration, default="12h")
 def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -14,12 +13,18 @@ from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
-from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
-from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
-from peagle.cli.options import OUTPUT, catalog_of, command_catalog, complete_pair, yes_option
+from peagle.cli.options import (
+    OUTPUT,
+    catalog_of,
+    command_catalog,
+    complete_pair,
+    option,
+    yes_option,
+)
 from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.console import (
     confirmed,
@@ -30,7 +35,7 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.data import data_folder
-from peagle.errors import CatalogError, Fix, UserError
+from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
 from peagle.weights.layout import checkpoint_at
@@ -87,10 +92,7 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     "check", cls=PeagleCommand, epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml"
 )
 @click.argument(
-    "paths",
-    metavar="[PATH]...",
-    nargs=-1,
-    type=click.Path(exists=True, path_type=Path),
+    "paths", metavar="[PATH]...", nargs=-1, type=click.Path(exists=True, path_type=Path)
 )
 @json_option
 @click.pass_context
@@ -106,14 +108,9 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         if path is not None and path.is_file():
             folder, checked = catalog_folder, [path]
             of_path = check_catalog_file(path, catalog_folder)
-            if not of_path and path.suffix == ".json" and not holds_measurements(path):
-                text = "has no results, speeds or starts: the catalogue ignores the file"
-                print_status(f"{path} {text}")
         else:
             folder = path or catalog_folder
             checked, of_path = check_catalog(folder)
-        with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-            of_path += check_local_weights(path, catalog_folder, load_catalog(folder))
         files |= {file.resolve() for file in checked}
         problems += of_path
     problems = list(dict.fromkeys(problems))
@@ -135,18 +132,15 @@ Examples:
 """,
 )
 @click.argument("model")
-@click.option(
-    "--drafter", metavar="HEAD", help="An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id."
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE|DIR",
-    type=OUTPUT,
-    help="ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
+@option("--drafter", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.", metavar="HEAD")
+@option(
+    "-o --output",
+    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
     "[default: print it]",
+    OUTPUT,
+    "FILE|DIR",
 )
-@click.option("--force", is_flag=True, help="Replace the file.")
+@option("--force", "Replace the file.", bool)
 @cloud_options
 @json_option
 @click.pass_context
@@ -205,22 +199,21 @@ def init(
 @catalog.command(
     cls=PeagleCommand, epilog="Example: peagle catalog refresh --prices --region eu-west-1"
 )
-@click.option("--images", is_flag=True, help="Images of vLLM, from the SageMaker SDK's table.")
-@click.option("--digests", is_flag=True, help="Digests of the images, from ECR.")
-@click.option("--prices", is_flag=True, help="Prices of hosting, from the Pricing API.")
-@click.option(
-    "--region",
-    "regions",
+@option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool)
+@option("--digests", "Digests of the images, from ECR.", bool)
+@option("--prices", "Prices of hosting, from the Pricing API.", bool)
+@option(
+    "--region regions",
+    "Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
     multiple=True,
-    help="Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
 )
-@click.option(
+@option(
     "--to",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
+    "Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
+    click.Path(file_okay=False, path_type=Path),
+    "DIR",
 )
-@click.option("--dry-run", is_flag=True, help="Show the changes and exit.")
+@option("--dry-run", "Show the changes and exit.", bool)
 @yes_option
 @account_options
 @json_option
@@ -262,11 +255,10 @@ def refresh(
     first = cache(lambda: session.aws(regions[0]))  # the account is looked up once, when needed
     refreshed = refresh_tables(before, parts, regions, lambda region: first().in_region(region))
     failures = list(refreshed.failed.values())
-    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
     changes = tuple(table_changes(before, refreshed.tables))
     if not as_json:
-        print_findings(() if is_one_reason else refreshed.findings, err=True)
+        print_findings(refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
     fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))
@@ -287,8 +279,5 @@ def refresh(
         print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
     elif not failures:
         print_status("The catalogue is up to date; nothing to write.")
-    if is_one_reason:
-        raise failures[0]
     if failures:
-        print_status(f"{len(failures)} of {len(parts)} parts were not refreshed.")
-        ctx.exit(failures[0].exit_code)
+        raise failures[0]

@@ -24,10 +24,9 @@ from peagle.cli.options import (
     command_catalog,
     complete_gpu,
     complete_pair,
+    option,
     output_option,
     raise_first_error,
-    settings_option,
-    tp_option,
 )
 from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
@@ -42,7 +41,7 @@ from peagle.cli.view.console import (
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.findings import errors
 from peagle.fit.report import MAX_GPUS, fit_document, mildest
-from peagle.planning.overrides import checked_settings
+from peagle.planning.overrides import checked_settings, parse_settings
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.reading import EndpointChoice
 from peagle.render.plan_file import verdict_bytes, verdict_document
@@ -53,13 +52,11 @@ from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
-_SET_BY = {
-    "num_speculative_tokens": "--k",
-    "method": "PAIR, such as tiny+eagle3",
-    "parallel_drafting": "PAIR, such as tiny+eagle3",
-    "model": "--drafter",
-}
-"""Keys of ``--speculative-config`` that other options decide."""
+_DECIDED = ("num_speculative_tokens", "method", "parallel_drafting", "model")
+"""Keys of ``--speculative-config`` that PAIR, ``--k`` and ``--drafter`` decide."""
+
+
+_TP = "--tp --tensor-parallel-size tensor_parallel_size"
 
 
 def read_value(text: str) -> object:
@@ -76,10 +73,9 @@ def _speculative(
     config: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise UserError(f"{parameter.opts[0]} {text!r} has no value", "write NAME=VALUE")
-        if name in _SET_BY:
-            raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
+        if not name or not equals or name in _DECIDED:
+            fix = "write NAME=VALUE; PAIR, --k and --drafter decide method, K and model"
+            raise UserError(f"{parameter.opts[0]} {text!r} is no setting of its own", fix)
         config[name] = read_value(value)
     return config
 
@@ -96,34 +92,31 @@ Examples:
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @project_options(instead=("list_rules",))
-@click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
-@click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
-@click.option("--k", type=COUNT, help="Tokens drafted per step.")
+@option("--target", "Location of the target: folder, s3://..., Hub id, or hf.")
+@option("--drafter", "Location of the head: folder, s3://..., Hub id, or hf.")
+@option("--k", "Tokens drafted per step.", COUNT)
 @field_options("max_model_len", "concurrency", "vllm", "instance_type")
-@tp_option("GPUs per model.")
+@option(_TP, "GPUs per model.", COUNT)
 @field_options("ami", "image", "region", "environment")
-@settings_option(
-    "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.", "--engine"
+@option(
+    "--set --engine settings",
+    "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9. Repeatable.",
+    metavar="ARGUMENT[=VALUE]",
+    multiple=True,
+    callback=lambda _, __, texts: parse_settings(texts),
 )
-@click.option(
-    "--speculative",
-    "speculative_settings",
+@option(
+    "--speculative speculative_settings",
+    "A key of vLLM's --speculative-config that the pair does not set; repeatable.",
     metavar="KEY=VALUE",
     multiple=True,
     callback=_speculative,
-    help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
 )
-@click.option(
-    "--online",
-    is_flag=True,
-    help="Read target and drafter where the pair has them, on the Hub: `hf` for both.",
-)
-@click.option(
-    "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
-)
-@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they prevent.")
-@click.option("--profile", help="AWS profile for s3:// locations.")
-@click.option("--sandbox", is_flag=True, help="Read s3:// locations from the sandbox.")
+@option("--online", "Read target and drafter where the pair has them, on the Hub.", bool)
+@option("--cpu on_cpu", "Check for the CPU build of vLLM, as in the sandbox.", bool)
+@option("--rules list_rules", "List the rules and what they prevent.", bool)
+@option("--profile", "AWS profile for s3:// locations.")
+@option("--sandbox", "Read s3:// locations from the sandbox.", bool)
 @json_option
 @click.pass_context
 def check(
@@ -144,7 +137,7 @@ def check(
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
-        raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
+        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     in_sandbox = options.pop("sandbox")
     session = new_session(ctx, options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
@@ -155,7 +148,7 @@ def check(
         options["settings"][name] = value if isinstance(value, Value) else json.dumps(value)
     for name in (*options["settings"], *settings_in(options["environment"])):
         if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
-            fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
+            fix = "use PAIR, --drafter, --k and --speculative KEY=VALUE"
             raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
     if options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
@@ -182,12 +175,11 @@ def _on_hub(
     ``model_source``, says where."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     source = choice.values.get("model_source") if choice else None
-    target = target or (str(source.value) if source else HUB)
     catalog = command_catalog(ctx)
     if drafter is None and not is_own_target(catalog, pair):
         head = find_pair(catalog, pair).drafter
         drafter = HUB if head is not None and head.weights is not None else None
-    return {"target": target, "drafter": drafter}
+    return {"target": target or (str(source.value) if source else HUB), "drafter": drafter}
 
 
 def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> None:
@@ -201,50 +193,36 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
     epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
-@click.option(
+@option(
     "--gpu-memory-gib",
-    type=Decimal(min=1, max=2048),
-    help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
+    "Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
+    Decimal(min=1, max=2048),
 )
-@click.option("--instance-type", help="Use the GPUs of this instance type.")
-@tp_option(f"GPUs per model, {MAX_GPUS} at most.")
-@click.option(
+@option("--instance-type", "Use the GPUs of this instance type.")
+@option(_TP, f"GPUs per model, {MAX_GPUS} at most.", COUNT)
+@option(
     "--gpu-memory-utilization",
-    type=Decimal(min=0, max=1, min_open=True),
-    help="Share of the GPU's memory that vLLM may use.  "
+    "Share of the GPU's memory that vLLM may use.  "
     f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
+    Decimal(min=0, max=1, min_open=True),
 )
 @field_options("max_model_len", "vllm")
-@click.option(
-    "--max-num-seqs",
-    "--concurrency",
-    type=REQUESTS,
-    metavar="REQUESTS",
-    help="Concurrent requests.",
-)
-@click.option(
-    "--max-num-batched-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Maximum tokens per scheduler step.",
-)
-@click.option("--k", type=COUNT, help="Tokens drafted per step.  [default: the model card's]")
-@click.option(
-    "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."
-)
-@click.option("--no-speculation", is_flag=True, help="Estimate without speculation.")
-@click.option("--text-only", is_flag=True, help="Text input only, for multimodal targets.")
-@click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
-@click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
-@click.option("--target", metavar="LOCATION", help="Folder or Hub id of the target.")
-@click.option("--drafter", metavar="LOCATION", help="Folder or Hub id of the head.")
-@click.option(
+@option("--max-num-seqs --concurrency", "Concurrent requests.", REQUESTS, "REQUESTS")
+@option("--max-num-batched-tokens", "Maximum tokens per scheduler step.", TOKENS, "TOKENS")
+@option("--k", "Tokens drafted per step.  [default: the model card's]", COUNT)
+@option("--kv-cache-dtype", "Data type of the KV cache.", click.Choice(KV_CACHE_DTYPES))
+@option("--no-speculation", "Estimate without speculation.", bool)
+@option("--text-only", "Text input only, for multimodal targets.", bool)
+@option("--enforce-eager", "Disable CUDA graphs and compilation.", bool)
+@option("--compiled", "Assume a warm compile cache.", bool)
+@option("--target", "Folder or Hub id of the target.", metavar="LOCATION")
+@option("--drafter", "Folder or Hub id of the head.", metavar="LOCATION")
+@option(
     "--drafter-embeddings",
-    type=click.Choice(["shared", "own"]),
-    help="Whether the head has its own embeddings, if no weight header is available.  "
-    "[default: own]",
+    "Whether the head has its own embeddings, if no weight header is available.  [default: own]",
+    click.Choice(["shared", "own"]),
 )
-@settings_option("An argument of vLLM in place of the catalogue's, such as dtype=float32.")
+@field_options("settings")
 @json_option
 @click.pass_context
 def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
@@ -286,32 +264,31 @@ Examples:
 """,
 )
 @click.argument("pair", shell_complete=complete_pair)
-@click.option("--gpu", help="GPU such as H200.", shell_complete=complete_gpu)
+@option("--gpu", "GPU such as H200.", shell_complete=complete_gpu)
 @field_options("instance_type", "vllm", "region")
-@tp_option("GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]")
+@option(_TP, "GPUs per model.  [default: as planned, or the fewest with --gpu]", COUNT)
 @field_options("workload")
-@click.option(
+@option(
     "--prompt-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
+    "Tokens of each prompt, with --output-tokens.  [default: three sizes]",
+    TOKENS,
+    "TOKENS",
 )
 @field_options("cached_prompt_tokens", "shared_prompt_tokens")
-@click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
-@click.option(
-    "--concurrency",
-    "loads",
-    type=LOADS,
-    metavar="N[,N...]",
-    help="Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
+@option("--output-tokens", "Tokens of each answer.", TOKENS, "TOKENS")
+@option(
+    "--concurrency loads",
+    "Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
+    LOADS,
+    "N[,N...]",
 )
-@click.option(
+@option(
     "--acceptance",
-    type=FILE,
-    metavar="FILE",
-    help="Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
+    "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
+    FILE,
+    "FILE",
 )
-@click.option("--domain", help="With --acceptance: of this domain only.")
+@option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 @json_option
 @click.pass_context

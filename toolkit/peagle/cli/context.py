@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.core import ParameterSource
 
-from peagle.errors import PeagleError, command_line, fix_text
+from peagle.errors import PeagleError, command_line
 
 if TYPE_CHECKING:
     from peagle.findings import Finding
@@ -76,9 +76,7 @@ def gate_key(key: str) -> str:
 
 def root_group(ctx: click.Context) -> click.Group:
     """``peagle`` itself, with all commands."""
-    root = ctx.find_root().command
-    assert isinstance(root, click.Group)
-    return root
+    return cast("click.Group", ctx.find_root().command)
 
 
 def is_typed(ctx: click.Context, parameter: str) -> bool:
@@ -98,20 +96,15 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     if words[0] == "aws":
         if "--sandbox" in kept:
             return ()
-        is_about_profiles = words[1] == "configure"
-        return words if is_about_profiles else (*words, *kept.get("--profile", ()))
-    tail: list[str] = []
-    if kept.keys() - {"--catalog"}:
-        called: click.Command | None = root_group(ctx)
-        for word in words[1:]:
-            if isinstance(called, click.Group):
-                called = called.get_command(ctx.find_root(), word)
-        accepted = (
-            {flag for parameter in called.params for flag in parameter.opts} if called else ()
-        )
-        for flag in _KEPT[1:]:
-            of_online = flag != "--region" and words[1] == "plan" and "--online" not in words
-            tail += kept.get(flag, ()) if flag in accepted and not of_online else ()
+        return words if words[1] == "configure" else (*words, *kept.get("--profile", ()))
+    called: click.Command | None = root_group(ctx)
+    for word in words[1:]:
+        if isinstance(called, click.Group):
+            called = called.get_command(ctx.find_root(), word)
+    accepted = {flag for parameter in called.params for flag in parameter.opts} if called else set()
+    if words[1] == "plan" and "--online" not in words:
+        accepted -= {"--profile", "--sandbox"}
+    tail = [word for flag in _KEPT[1:] if flag in accepted for word in kept.get(flag, ())]
     end = words.index("--") if "--" in words else len(words)
     return (words[0], *kept.get("--catalog", ()), *words[1:end], *tail, *words[end:])
 
@@ -139,11 +132,6 @@ def own_command(ctx: click.Context, without: Collection[str] = ()) -> tuple[str,
 def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
     """``command`` in the context of the user's command line, quoted for a shell."""
     return command_line(in_context(command, ctx))
-
-
-def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
-    """A fix as text, with its command in the context of the user's command line."""
-    return fix_text(fix, in_context(command or ()))
 
 
 def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:

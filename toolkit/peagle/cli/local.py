@@ -14,7 +14,7 @@ import click
 
 from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
-from peagle.cli.context import PeagleCommand, command_text, fix_in_context
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
@@ -37,12 +37,17 @@ from peagle.cli.view.console import (
     print_small,
     print_status,
 )
+from peagle.cli.view.deploy import second_turn_text
 from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.proof import second_turn_text
-from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
-from peagle.engine.machine import find_engine, installed_engines
+from peagle.engine.machine import (
+    find_engine,
+    install_engine,
+    installed_engines,
+    is_installed,
+    missing_libraries,
+)
 from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalOptions, find_image
 from peagle.engine.state import (
@@ -354,7 +359,7 @@ def engine_status(ctx: click.Context, as_json: bool) -> None:
         as_json,
     )
     if missing and not as_json:
-        print_status(missing.message, fix_in_context(missing.fix, missing.command))
+        print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
 _ENDPOINT = (

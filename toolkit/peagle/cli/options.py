@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,16 +16,13 @@ from peagle.cli.view.console import print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
-from peagle.planning.overrides import parse_settings
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.render.image import is_own_image
-from peagle.speed.slo import parse_slo
+from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
-if TYPE_CHECKING:
-    from peagle.speed.slo import Slo
-
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
 """The parameters that planning options have in click."""
@@ -37,11 +35,6 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> in
         return None if value is None else parse_duration(value, units)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-def objective(_: click.Context, __: click.Parameter, value: str | None) -> Slo | None:
-    """A callback: the value of ``--slo``. Raises UserError."""
-    return None if value is None else parse_slo(value)
 
 
 class Parsed(click.ParamType[T]):
@@ -78,11 +71,13 @@ class Decimal(click.FloatRange):
 def _parse_loads(text: str) -> tuple[int, ...]:
     """Numbers such as ``1,8,32``: ascending, each once. A longer list would take long."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and len(word) < 7 for word in words):
-        raise ValueError(f"{sanitize(text, 40)!r} is not a list of numbers such as 1,8,32")
-    loads = sorted({*map(int, words)})
-    if not 1 <= loads[0] <= loads[-1] <= 100_000 or len(loads) > 32:
-        raise ValueError("loads are at most 32 numbers of requests from 1 to 100,000")
+    is_list = len(words) <= 32 and all(re.fullmatch("[0-9]{1,6}", word) for word in words)
+    loads = sorted({*map(int, words)}) if is_list else [0]
+    if not 1 <= loads[0] <= loads[-1] <= 100_000:
+        raise ValueError(
+            f"{sanitize(text, 40)!r} is not a list of at most 32 numbers of requests, such as "
+            "1,8,32, from 1 to 100,000"
+        )
     return tuple(loads)
 
 
@@ -99,10 +94,14 @@ BATCH = Parsed("integer range", parse_batch)
 LOADS = Parsed("text", _parse_loads)
 """Numbers of concurrent requests."""
 
+SLO = Parsed("text", parse_slo)
+"""Longest mean times, such as ``ttft=0.5,itl=0.02``."""
+
 POSITIVE = Decimal(min=0, min_open=True)
 """A price in USD, a speed in output tokens per second, or requests at a time."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+INPUT = click.Path(exists=True, path_type=Path)
 OUTPUT = click.Path(path_type=Path)
 
 
@@ -116,49 +115,43 @@ def add_options(options: Sequence[click.Option]) -> Callable[..., Any]:
     return add
 
 
+def option(
+    names: str, help: str, type: Any = None, metavar: str | None = None, **settings: Any
+) -> Callable[[Command], Command]:
+    """click's option with these ``names``, separated by blanks. The ``type`` ``bool`` is a flag;
+    the help shows a default that is given."""
+    if type is bool:
+        return click.option(*names.split(), is_flag=True, help=help)
+    settings.setdefault("show_default", settings.get("default") is not None)
+    shown: dict[str, Any] = {"type": type, "metavar": metavar, "help": help, **settings}
+    return click.option(*names.split(), **shown)
+
+
 def output_option(help: str) -> Callable[..., Any]:
     """``-o/--output FILE``: ``output``."""
-    return click.option("-o", "--output", "--out", "output", type=FILE, metavar="FILE", help=help)
-
-
-def tp_option(help: str) -> Callable[..., Any]:
-    """``--tensor-parallel-size``."""
-    names = ("--tp", "--tensor-parallel-size", "tensor_parallel_size")
-    return click.option(*names, type=COUNT, help=help)
+    return option("-o --output --out output", help, FILE, "FILE")
 
 
 def region_option(what: str) -> Callable[..., Any]:
     """``--region``, us-east-1 by default: the region of ``what``."""
     help_text = f"Region of {what}.  [env: AWS_REGION; default: {DEFAULT_REGION}]"
-    return click.option("--region", envvar=REGION_VARIABLES, default=DEFAULT_REGION, help=help_text)
+    variables = REGION_VARIABLES
+    return click.option("--region", envvar=variables, default=DEFAULT_REGION, help=help_text)
 
 
 def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--yes``."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+    return option("--yes -y", "Do not ask for confirmation.", bool)(command)
 
 
 def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of commands that create an endpoint: ``--role``, ``--yes``,
     ``--accept-unknown-price``."""
     role = "Execution role: ARN or name.  [default: found automatically]"
-    price = "Deploy even if the price is unknown."
-    command = click.option("--accept-unknown-price", is_flag=True, help=price)(command)
-    return click.option("--role", envvar="PEAGLE_ROLE", help=role)(yes_option(command))
-
-
-def settings_option(help: str, *also: str) -> Callable[..., Any]:
-    """``--set NAME=VALUE``, with other spellings in ``also``: ``settings``, arguments of vLLM as
-    text by name."""
-    return click.option(
-        "--set",
-        *also,
-        "settings",
-        metavar="ARGUMENT[=VALUE]",
-        multiple=True,
-        callback=lambda _, __, texts: parse_settings(texts),
-        help=f"{help} Repeatable.",
+    command = option("--accept-unknown-price", "Deploy even if the price is unknown.", bool)(
+        command
     )
+    return option("--role", role, envvar="PEAGLE_ROLE")(yes_option(command))
 
 
 _CATALOG = "peagle.catalog"

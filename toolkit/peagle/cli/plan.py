@@ -23,6 +23,7 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     Decimal,
     complete_pair,
+    option,
     output_option,
     raise_first_error,
 )
@@ -47,13 +48,8 @@ from peagle.store import write_output
 from peagle.text import format_usd, sanitize
 
 
-def show_changes(
-    ctx: click.Context,
-    plan: Plan,
-    file: Path,
-    markdown: bool,
-    max_increase: float | None,
-    as_json: bool,
+def _show_changes(
+    ctx: click.Context, plan: Plan, file: Path, markdown: bool, max_increase: float | None
 ) -> None:
     """Print what ``plan`` changes of the plan in ``file``.
 
@@ -72,7 +68,7 @@ def show_changes(
         facts = ((label, first[label], text) for label, text in second.items())
         rows = [row for row in facts if row[1] != row[2]]
         rows += [change.cells for change in comparison.other_changes]
-    if as_json:
+    if ctx.params["as_json"]:
         document = comparison.document()
         earlier, later = document["plans"]
         print_json(
@@ -104,10 +100,10 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
-    if not file.is_file() and (not file.parent.is_dir() or file.name != choice.project.path.name):
-        message = f"--changes-from {file} does not exist"
-        fix = f"name an earlier plan, or {choice.project.path.name} in a checkout of the base"
-        raise UserError(message, fix, "no-such-file")
+    name = choice.project.path.name
+    if not file.is_file() and (not file.parent.is_dir() or file.name != name):
+        fix = f"name an earlier plan, or {name} in a checkout of the base"
+        raise UserError(f"--changes-from {file} does not exist", fix, "no-such-file")
     if not file.is_file():
         print_status(f"{file} does not exist: the endpoint is new")
         return None
@@ -133,24 +129,19 @@ def _markdown(
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     parts = (choice.endpoint, choice.environment) if choice else (plan.name,)
     yield f"### Plan of {' in '.join(_cell(part) for part in parts if part)}\n"
-    if rows:
-        yield "| | before | after |\n|---|---|---|"
-        yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
-    else:
-        yield "The plan does not change."
+    yield "| | before | after |\n|---|---|---|" if rows else "The plan does not change."
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
     cost, old = "unknown", before.price_per_hour_usd if before else None
     if (new := plan.price_per_hour_usd) is not None:
         cost = f"{format_usd(new)} per hour, {format_usd(new * 24 * 30)} per 30 days"
         if old is not None:
             change = f"; before {format_usd(old)} per hour ({increase or 0:+.0%})"
             cost += ", as before" if old == new else change
-    yield f"\n**Cost**: {cost}"
-    shown = [finding for finding in plan.findings if finding.level in ("error", "warning")]
-    if shown:
-        yield ""
-    for finding in shown:
-        where, message = _cell(where_text(finding.where)), _cell(finding.message)
-        yield f"- **{finding.level}** `{finding.code}` {where}: {message}"
+    yield f"\n**Cost**: {cost}\n"
+    for finding in plan.findings:
+        if finding.level != "note":
+            where, message = _cell(where_text(finding.where)), _cell(finding.message)
+            yield f"- **{finding.level}** `{finding.code}` {where}: {message}"
 
 
 def _cell(text: str) -> str:
@@ -169,37 +160,33 @@ Examples:
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
-@click.option(
-    "--online",
-    is_flag=True,
-    help="Query AWS for prices, quotas and weights in S3, and the Hub for models.",
-)
-@click.option("--profile", help="AWS profile for --online.  [default: boto3's credential chain]")
-@click.option("--sandbox", is_flag=True, help="Query the local AWS sandbox; for --online.")
-@click.option(
+@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
+@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
+@option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
+@option(
     "--compare",
-    metavar="PAIR|PLAN",
-    help="Show this plan next to the first: a plan file, or a pair, with options of its own in "
+    "Show this plan next to the first: a plan file, or a pair, with options of its own in "
     "quotes, such as 'gpt-oss-20b --no-speculation'.",
+    metavar="PAIR|PLAN",
     shell_complete=complete_pair,
 )
-@click.option(
+@option(
     "--changes-from",
-    type=FILE,
-    metavar="FILE",
-    help="Show what this plan changes of an earlier one: a plan file, or with --environment an "
+    "Show what this plan changes of an earlier one: a plan file, or with --environment an "
     "earlier project file, which may lack the endpoint.",
+    FILE,
+    "FILE",
 )
-@click.option("--markdown", is_flag=True, help="With --changes-from: as Markdown, for a comment.")
-@click.option(
+@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
+@option(
     "--max-price-increase",
+    "With --changes-from: exit with 3 if the price per hour rises by more.",
+    Decimal(min=0),
+    "PERCENT",
     cls=KeyOfFile,
     hidden=True,
-    type=Decimal(min=0),
-    metavar="PERCENT",
-    help="With --changes-from: exit with 3 if the price per hour rises by more.",
 )
-@click.option("--verbose", is_flag=True, help="Show memory, findings, arguments and reasons.")
+@option("--verbose", "Show memory, findings, arguments and reasons.", bool)
 @json_option
 @click.pass_context
 def plan(
@@ -241,7 +228,7 @@ def plan(
         write_output(output, plan_bytes(plan))
         print_written(output)
     if changes_from is not None:
-        return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
+        return _show_changes(ctx, plan, changes_from, markdown, max_price_increase)
     if markdown:
         raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
     if as_json:
@@ -301,8 +288,8 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
         for name, value in other.params.items()
         if is_typed(other, name) or (name in Company.model_fields and value)
     }
-    for option in plan.params:
-        if option.name in values.keys() - PLAN_FIELDS:
-            message = f"{max(option.opts, key=len)} cannot be used within {flag}"
+    for parameter in plan.params:
+        if parameter.name in values.keys() - PLAN_FIELDS:
+            message = f"{max(parameter.opts, key=len)} cannot be used within {flag}"
             raise UserError(message, "use planning options only")
     return values.pop("pair"), values

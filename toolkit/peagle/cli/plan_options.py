@@ -7,6 +7,7 @@ the Hub where the command may use the network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import wraps
@@ -25,6 +26,7 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     POSITIVE,
     REQUESTS,
+    SLO,
     TOKENS,
     Parsed,
     add_options,
@@ -34,12 +36,11 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
-    objective,
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
 from peagle.cli.view.progress import show_hashing
-from peagle.errors import OptionsConflict
+from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
     AUTO,
     GROUPS,
@@ -80,11 +81,6 @@ def parse_copies(text: str) -> int | str:
     raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
 
-def _parse_ids(text: str) -> tuple[str, ...]:
-    """Ids such as ``subnet-1,subnet-2``; planning checks them."""
-    return tuple(filter(None, (word.strip() for word in text.split(","))))
-
-
 class _Tag(click.types.StringParamType):
     """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
 
@@ -108,8 +104,11 @@ _KINDS: dict[Kind, dict[str, Any]] = {
     "load": {"type": POSITIVE, "metavar": "REQUESTS"},
     "duration": {"callback": duration, "metavar": "DURATION"},
     "hours": {"callback": duration, "metavar": "DURATION"},
-    "slo": {"callback": objective, "metavar": "TIMES"},
-    "ids": {"type": Parsed("text", _parse_ids), "metavar": "ID,..."},
+    "slo": {"type": SLO, "metavar": "TIMES"},
+    "ids": {
+        "type": Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))),
+        "metavar": "ID,...",
+    },
     "texts": {"multiple": True, "metavar": "SHA256"},
     "settings": {
         "multiple": True,
@@ -233,6 +232,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         for name, value in chosen.items()
         if value is not None and value is not False and value not in ({}, ())
     }
+    if pair.endswith((".yaml", ".yml")):
+        takes = "a pair of the catalogue, a model's folder or id, or a plan file (.json)"
+        fix = f"name {takes}; --project FILE takes a project file, peagle --catalog DIR a catalogue"
+        raise UserError(f"{pair} is a YAML file, from which no plan is made", fix)
     if is_plan_file(pair):
         plan = read_plan(Path(pair))
         for name, value in options.items():

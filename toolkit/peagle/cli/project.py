@@ -81,15 +81,17 @@ def file_options(root: click.Group) -> FileOptions:
 
     def keys(words: tuple[str, ...], without: Collection[str]) -> tuple[OptionKey, ...]:
         return tuple(
-            OptionKey(
-                key, str(option.name), _type_of(option), " ".join((option.help or "").split())
-            )
+            OptionKey(key, str(option.name), _type_of(option), _help_of(option))
             for key, option in sorted(_options(root, words).items())
             if key not in without and (words != ("plan",) or key == "max_price_increase")
         )
 
     gates = ((name, keys(words, _NOT_GATES)) for name, words in _GATES.items())
     return FileOptions(keys(_ALL, _OF_ONE_CALL), tuple(gates))
+
+
+def _help_of(option: click.Option) -> str:
+    return " ".join((option.help or "").split())
 
 
 def _is_mapping(option: click.Option) -> bool:
@@ -109,7 +111,7 @@ def _type_of(option: click.Option) -> Any:
         return int | str | tuple[int | str, ...]
     if isinstance(kind, click.Choice):
         return Literal[tuple(kind.choices)]
-    if isinstance(kind, Parsed):
+    if isinstance(kind, Parsed) and kind.name != "text":
         return int | str
     if isinstance(kind, Decimal):
         return float | str
@@ -208,7 +210,6 @@ def project_options(
         metavar="NAME",
         help="Environment in the project file, such as staging. The argument is then the name "
         "of an endpoint there, if it has several.",
-        shell_complete=_complete_environment,
     )
     environment.keys, environment.instead, environment.implicit = keys, instead, implicit
     file = click.Option(
@@ -355,24 +356,12 @@ def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:
 def _endpoint_of_plan(
     ctx: click.Context, project: Project, file: str, environment: str | None
 ) -> str | None:
-    """The endpoint whose deployment a plan file is about; ``None`` where the file has one only."""
+    """The endpoint of the project whose deployment a plan file is about, if it has several."""
     names = endpoints_of(project)
-    if len(names) == 1:
-        return None
-    plan = read_plan(Path(file))
-    candidates = [name for name in names if environment in (None, *environments_of(project, name))]
-    for name in candidates or names:
+    plan = read_plan(Path(file)) if len(names) > 1 else None
+    has_it = [name for name in names if environment in (None, *environments_of(project, name))]
+    for name in (has_it or names) if plan else ():
         choice = choose_endpoint(project, name, environment)
-        if choice.deployment_name(_prefix(ctx, choice)) == plan.name:
+        if plan and choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name
-    message = f"{file} is the plan of {plan.name}, which no endpoint of {project.document.file} is"
-    raise ProjectFileError(message, f"endpoints: {', '.join(names)}")
-
-
-def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-    """The environments of the project file; none if it cannot be read."""
-    try:
-        names = environments_of(load_project(ctx, ctx.params.get("project_file")))
-    except PeagleError:
-        return []
-    return [name for name in names if name.startswith(typed)]
+    return None

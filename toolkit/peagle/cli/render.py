@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle.cli.context import PeagleCommand, root_group
-from peagle.cli.options import OUTPUT, command_catalog, output_option, refuse_errors
+from peagle.cli.options import OUTPUT, command_catalog, option, output_option, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
@@ -52,15 +52,8 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 )
 @click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    required=True,
-    type=OUTPUT,
-    help="Folder for the files; created if needed.",
-)
-@click.option("--force", is_flag=True, help="Replace files in a folder that is not empty.")
+@option("-o --output", "Folder for the files; created if needed.", OUTPUT, "DIR", required=True)
+@option("--force", "Replace files in a folder that is not empty.", bool)
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
@@ -71,9 +64,7 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     if as_json:
         return print_json({"format": format, "pair": plan.pair, "files": paths})
     print_status(f"{plan.pair} as {format}:")
-    for path in paths:
-        click.echo(path)
-    return None
+    return click.echo("\n".join(paths))
 
 
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
@@ -90,23 +81,24 @@ Examples:
 """,
 )
 @click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
-@click.option(
+@option(
     "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    "The repository.  [default: this folder]",
+    click.Path(file_okay=False, path_type=Path),
+    "DIR",
     default=Path(),
-    metavar="DIR",
-    help="The repository.  [default: this folder]",
+    show_default=False,
 )
-@click.option("--repository", metavar="OWNER/NAME", help="For the trust of the roles.")
-@click.option("--account", metavar="ID", help="AWS account, for the policies.")
-@click.option("--partition", default="aws", show_default=True, help="Partition of the account.")
-@click.option(
+@option("--repository", "For the trust of the roles.", metavar="OWNER/NAME")
+@option("--account", "AWS account, for the policies.", metavar="ID")
+@option("--partition", "Partition of the account.", default="aws")
+@option(
     "--toolkit",
-    metavar="SOURCE",
-    help="What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
+    "What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
     "index.  [default: the wheel of this checkout, written to wheels/]",
+    metavar="SOURCE",
 )
-@click.option("--force", is_flag=True, help="Replace files that differ, except peagle.yaml.")
+@option("--force", "Replace files that differ, except peagle.yaml.", bool)
 @json_option
 @click.pass_context
 def init(
@@ -149,18 +141,15 @@ def init(
     filled = account is not None and (repository is not None or kind != "github")
     steps = next_steps(kind)[filled:]
     if kind == "codepipeline" and endpoints[1:]:
-        others = ", ".join(endpoints[1:])
-        steps.append(
-            f"that stack deploys {endpoints[0]}: deploy one more, with Endpoint, for {others}"
-        )
+        steps.append(f"deploy the stack once more, with Endpoint, for {', '.join(endpoints[1:])}")
     if as_json:
-        print_json({"kind": kind, "files": list(files), "next": steps})
-        return
+        return print_json({"kind": kind, "files": list(files), "next": steps})
     for name in files:
         print_written(folder / name)
     print_status("Next:")
     for number, step in enumerate(steps, 1):
         print_status(f"  {number}. {step}")
+    return None
 
 
 def _endpoints(ctx: click.Context, file: Path) -> list[str]:
@@ -168,15 +157,11 @@ def _endpoints(ctx: click.Context, file: Path) -> list[str]:
     pipeline."""
     project = load_project(ctx, file)
     for endpoint in endpoints_of(project):
-        environments = environments_of(project, endpoint)
-        missing = [name for name in ("staging", "production") if name not in environments]
-        if missing:
-            names = " and ".join(missing)
-            raise UserError(
-                f"{file}: {endpoint} lacks the environment {names} of the pipeline",
-                "add it below environments",
-                code="environments-missing",
-            )
+        if missing := {"staging", "production"} - {*environments_of(project, endpoint)}:
+            names = " and ".join(sorted(missing))
+            message = f"{file}: {endpoint} lacks the environment {names} of the pipeline"
+            fix = "add it below environments"
+            raise UserError(message, fix, code="environments-missing")
     return endpoints_of(project)
 
 

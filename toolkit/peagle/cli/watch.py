@@ -17,7 +17,6 @@ from peagle.cli.context import (
     PeagleCommand,
     command_text,
     deployment_in_context,
-    fix_in_context,
     is_plan_file,
 )
 from peagle.cli.options import duration
@@ -37,13 +36,18 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.cli.view.deploy import comparison_text, usage_document, usage_screen
+from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
 from peagle.cli.view.progress import show_hashing
-from peagle.cli.view.proof import second_turn_text
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.usage import endpoint_log, usage_of_endpoint
+from peagle.deploy.status import (
+    ENDED,
+    GONE,
+    Listing,
+    deployment_status,
+    endpoint_log,
+    usage_of_endpoint,
+)
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
@@ -128,7 +132,7 @@ def status(name: str, session: Session, as_json: bool) -> None:
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
     second = (document["proof"] or {}).get("second_turn")
     price = format_price(document["price_per_hour_usd"], session.sandbox)
-    fix = document["failure_fix"] or "", fix_in_context("", document["failure_command"])
+    fix = document["failure_fix"] or "", command_text(document["failure_command"] or ())
     continued: tuple[str, ...] = ()
     if state == ENDED:
         continued = ("peagle", "reap")

@@ -23,15 +23,17 @@ padded to the largest. Whole numbers throughout.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup, RecurrentGroup
-from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
+from peagle.catalog.tables import CatalogEntry
 from peagle.fit.weights import (
     MIB,
+    DraftModel,
+    TargetModel,
     allocated,
     bytes_from_headers,
     checkpoint_bytes,
@@ -58,6 +60,43 @@ from peagle.vllm.defaults import (
 from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
 
+
+class Fit(CatalogEntry):
+    """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
+
+    fits: bool
+    gpu: str
+    gpu_count: int
+    gpu_memory_gib: float
+    tensor_parallel_size: int
+    weights_gib: float
+    drafter_gib: float
+    kv_cache_gib: float
+    kv_cache_tokens: int
+    max_concurrency: float
+    terms: dict[str, float]
+
+
+class Comparison(CatalogEntry):
+    """The same engine without its drafter. ``concurrency_kept`` is the share of its concurrent
+    requests that remains with speculation; above 1 where the drafter turns asynchronous scheduling
+    off, with which sliding layers keep more."""
+
+    kv_cache_gib: float
+    kv_cache_tokens: int
+    max_concurrency: float
+    concurrency_kept: float | None
+
+
+@dataclass(frozen=True)
+class FitCase:
+    """Input of the memory model: a pair on an engine."""
+
+    target: TargetModel
+    drafter: DraftModel | None
+    engine: EngineConfig
+
+
 GIB = 1 << 30
 
 INSIDE = "cache_"
@@ -69,11 +108,9 @@ _LATENT_STEP = 128
 
 class Group(NamedTuple):
     """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
-
     ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
     one token, without padding. Recurrent layers keep ``states`` blocks per request, whatever its
-    length, and ``token_bytes`` is one of these.
-    """
+    length, and ``token_bytes`` is one of these."""
 
     tables: int
     block_tokens: int
@@ -82,11 +119,9 @@ class Group(NamedTuple):
     states: int = 0
 
     def blocks(self, length: int, in_flight: int) -> int:
-        """Blocks that one request of ``length`` tokens holds in all of the group's tables.
-
-        A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
-        and one block more, since a window can start inside a block.
-        """
+        """Blocks that one request of ``length`` tokens holds in all of the group's tables. A
+        sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
+        and one block more, since a window can start inside a block."""
         if self.states:
             return self.states * self.tables
         if self.window is None:
@@ -453,12 +488,10 @@ def _runner_v2(case: FitCase) -> bool:
 
 
 def graph_bytes(case: FitCase) -> int:
-    """CUDA graphs that vLLM subtracts before it allocates the KV cache.
-
-    As in profile_cudagraph_memory: the largest first capture, and one small capture for each
-    further size. Model runner V2 subtracts nothing: its graphs use the memory that
-    ``gpu_memory_utilization`` leaves free.
-    """
+    """CUDA graphs that vLLM subtracts before it allocates the KV cache. As in
+    profile_cudagraph_memory: the largest first capture, and one small capture for each further
+    size. Model runner V2 subtracts nothing: its graphs use the memory that
+    ``gpu_memory_utilization`` leaves free."""
     engine, shape = case.engine, case.target.architecture
     if _runner_v2(case) or not in_range(engine.vllm, GRAPHS_COUNTED):
         return 0

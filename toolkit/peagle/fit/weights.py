@@ -25,13 +25,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.models import Tensor
-from peagle.fit.models import DraftModel, TargetModel, Vision
 from peagle.vllm.gpus import element_bytes, round_up
+
+
+class Vision(NamedTuple):
+    """The image tower of a multimodal target, by the numbers of its ``vision_config``.
+    ``patch_values`` has one patch, and ``positions`` is the length of both position tables."""
+
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    attention_size: int
+    head_dim: int
+    patch_values: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """The target; ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the
+    size of its weight files, ``tensors`` their headers, each if known."""
+
+    architecture: Architecture
+    dtype: str = "bfloat16"
+    quantization: str | None = None
+    checkpoint_bytes: int | None = None
+    tensors: Mapping[str, Tensor] | None = field(default=None, hash=False)
+    vision: Vision | None = None
+    attention_bias: bool = False
+    query_key_norm: bool = False
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether it also takes images."""
+        return self.architecture.class_name.endswith("ForConditionalGeneration")
+
+    @property
+    def is_gpt_oss(self) -> bool:
+        """Whether this is GPT-OSS: its attention and experts have biases, and only its experts are
+        quantized."""
+        return self.architecture.class_name.startswith("GptOss")
+
+    @property
+    def has_mxfp4_experts(self) -> bool:
+        """Whether these are GPT-OSS experts in MXFP4."""
+        return self.is_gpt_oss and self.quantization == "mxfp4"
+
+    @property
+    def normalizes_queries(self) -> bool:
+        """Whether queries and keys are normalized per head."""
+        named = self.architecture.class_name.startswith(("Qwen3", "Gemma"))
+        return named or self.query_key_norm
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """A drafter with weights. ``shape`` has its sizes, ``auxiliary`` counts the hidden states that
+    ``fc`` reads, and ``own_embeddings`` and ``own_output`` are whether its checkpoint has these
+    matrices. ``checkpoint_bytes`` is the size of its weight files, if known."""
+
+    shape: Architecture
+    method: str
+    parallel_drafting: bool
+    head_dim: int
+    kv_heads: int
+    target_hidden_size: int
+    draft_vocab_size: int
+    auxiliary: int
+    own_embeddings: bool
+    own_output: bool
+    attention_bias: bool = False
+    checkpoint_bytes: int | None = None
+
 
 MIB = 1 << 20
 
@@ -178,11 +250,9 @@ def _attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> l
 
 
 def _feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -> list[float]:
-    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router.
-
-    Of experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
-    tiles of 256 rows and 4 columns; they and TensorRT-LLM's keep the biases in float32.
-    """
+    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router. Of
+    experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
+    tiles of 256 rows and 4 columns; they and TensorRT-LLM's keep the biases in float32."""
     shape, element, experts = target.architecture, element_bytes(target.dtype), 0
     sizes: list[float] = []
     if shape.experts:

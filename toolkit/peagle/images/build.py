@@ -39,8 +39,6 @@ from peagle.images.docker import Docker, Image, Progress, parsing_output, show_i
 from peagle.planning.plan import Plan, Weights
 from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import (
-    DIGITS,
-    LAYER_LIMIT_BYTES,
     VOCABULARY,
     Baked,
     Copied,
@@ -78,8 +76,7 @@ def members_of(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
     """All files below ``folder``, at ``into`` in the archive; links are followed. Raises UserError
-    for a broken link or one that leaves the folder: everything in an image must be in the folder
-    that the user named."""
+    for a link that is broken or leaves the folder."""
     homes = link_homes(folder)
     members = []
     for path in sorted(folder.rglob("*")):
@@ -213,8 +210,7 @@ def explain_full_disk(what: str) -> Iterator[None]:
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
     """The plan's weights for an image; a branch on the Hub becomes its current commit. Raises
-    Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete or
-    unreachable ones, and UserError for a link that leaves their folder."""
+    Unsupported for weights that cannot be baked in."""
     of_drafter = plan.drafter.weights if plan.drafter else None
     parts = (plan.target.weights, of_drafter)
     weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")
@@ -307,9 +303,6 @@ _DOWNLOAD_TIMEOUT = "download_timeout_seconds"
 """``where`` of the findings about the download by SageMaker; those about the startup concern a
 local engine too."""
 
-_GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
-"""The platform of AWS's images and of all SageMaker GPU instances in the catalogue."""
-
 
 @dataclass(frozen=True)
 class Built:
@@ -317,18 +310,9 @@ class Built:
     seconds: float
 
 
-def named_by_content(image: Image) -> bool:
-    """Whether the image has a name of ``image_name``: images of that name have the same content."""
-    return bool(image.content) and image.name.endswith(f"-{image.content[:DIGITS]}")
-
-
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
-    """The build context, with the baked weights of local folders. Raises EngineError when the layer
-    exceeds its limit."""
+    """The build context, with the baked weights of local folders."""
     files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
-    small = sum(file.size for file in files)
-    if small > LAYER_LIMIT_BYTES:
-        raise EngineError(f"the layer without weights has {small} bytes", "report this bug")
     copied = [weights for weights in recipe.weights if isinstance(weights, Copied)]
     return [*files, *(member for weights in copied for member in members(weights))]
 
@@ -352,8 +336,8 @@ def build(
 
 
 def for_gpus(docker: Docker) -> Docker:
-    """The Docker engine, for images of machines with GPUs."""
-    return Docker({**_GPU_PLATFORM, **docker.environment})
+    """The Docker engine, for the platform of AWS's images and of the GPU instances."""
+    return Docker({"DOCKER_DEFAULT_PLATFORM": "linux/amd64", **docker.environment})
 
 
 REPOSITORY = "peagle-engine-cpu"
@@ -384,11 +368,9 @@ def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
     """The name of the image with that engine on ``base``, which is built unless it exists. Raises
-    UserError unless ``base`` is an image with venv and the engine's version of Python; and as
-    ``Docker.run``."""
+    UserError unless ``base`` has venv and the engine's version of Python."""
     split_image(base)
-    base_id = str(pulled(docker, base, progress).get("Id", ""))
-    name = engine_image_name(base_id, packages)
+    name = engine_image_name(str(pulled(docker, base, progress).get("Id", "")), packages)
     if docker.inspect("image", name) is not None:
         return name
     print_version = "import sys, venv; print('%d.%d' % sys.version_info[:2])"

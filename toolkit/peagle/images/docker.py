@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle.checks.facts import digest_in
 from peagle.errors import (
@@ -54,69 +54,28 @@ _BUILD = Fix("build one", ("peagle", "image", "build", "PAIR"))
 _NVIDIA = "nvidia"
 
 
-class _DockerFailure(NamedTuple):
-    """An error of Docker: the pattern of its line, and what the user reads."""
-
-    pattern: str
-    error: type[PeagleError]
-    fix: str | Fix
-    code: str = ""
-    message: str = "{doing}: {line}"
-
-
-_KNOWN = (
-    _DockerFailure(
-        r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
-        r"|permission denied while trying to connect",
-        DockerMissing,
-        WITHOUT_DOCKER,
-        message="the Docker daemon does not respond: {line}",
-    ),
-    _DockerFailure(
-        r"(?i)no space left on device|disk quota exceeded",
-        UserError,
-        Fix("free some space", ("docker", "system", "prune")),
-        "disk-full",
-        "the disk is full: {doing}: {line}",
-    ),
-    _DockerFailure(
-        r"(?i)tag .*(is|are) immutable|ImageTagAlreadyExists",
-        CloudError,
-        "the tag exists with other content: choose another --tag",
-        "tag-exists",
-    ),
-    _DockerFailure(
-        r"could not select device driver|nvidia-container-cli",
-        UserError,
-        "install the NVIDIA container toolkit, or omit --gpus",
-        "gpu-runtime-missing",
-    ),
-    _DockerFailure(
-        r"port is already allocated|address already in use",
-        UserError,
-        "choose another --port, or omit it to use any free port",
-        "port-in-use",
-    ),
-    _DockerFailure(
-        r"(?i)denied|unauthorized|no basic auth credentials|authentication required|403 Forbidden"
-        r"|authorization token has expired",
-        CloudError,
-        "log in to the registry, and check that the repository exists",
-        "registry-denied",
-    ),
-    _DockerFailure(
-        r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
-        NotFound,
-        Fix("check the spelling", ("docker", "images")),
-    ),
-    _DockerFailure(
-        r"no such host|connection refused|i/o timeout|TLS handshake|EOF$"
-        r"|server gave HTTP response",
-        CloudError,
-        "check the registry's name and the network",
-        "registry-unreachable",
-    ),
-)
+_KNOWN: tuple[tuple[str, type[PeagleError], str | Fix, str], ...] = (
+    (r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
+     r"|permission denied while trying to connect", DockerMissing, WITHOUT_DOCKER, ""),
+    (r"(?i)no space left on device|disk quota exceeded", UserError,
+     Fix("free some space", ("docker", "system", "prune")), "disk-full"),
+    (r"(?i)tag .*(is|are) immutable|ImageTagAlreadyExists", CloudError,
+     "the tag exists with other content: choose another --tag", "tag-exists"),
+    (r"could not select device driver|nvidia-container-cli", UserError,
+     "install the NVIDIA container toolkit, or omit --gpus", "gpu-runtime-missing"),
+    (r"port is already allocated|address already in use", UserError,
+     "choose another --port, or omit it to use any free port", "port-in-use"),
+    (r"(?i)denied|unauthorized|no basic auth credentials|authentication required|403 Forbidden"
+     r"|authorization token has expired", CloudError,
+     "log in to the registry, and check that the repository exists", "registry-denied"),
+    (r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
+     NotFound, Fix("check the spelling", ("docker", "images")), ""),
+    (r"no such host|connection refused|i/o timeout|TLS handshake|EOF$"
+     r"|server gave HTTP response", CloudError,
+     "check the registry's name and the network", "registry-unreachable"),
+)  # fmt: skip
+"""Errors of Docker: the pattern of the line, the error that the user reads, its fix and code; the
+first match counts."""
 
 _DOCKER_FAILED = "docker-failed"
 """A command of Docker failed; the message has its last lines.
@@ -233,10 +192,9 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     stripped = (line.strip() for line in lines)
     messages = [_PREFIX.sub("", line) for line in stripped if line and not _USAGE.match(line)]
     deciding = next(filter(_ERROR.search, reversed(messages)), (messages or ["no output"])[-1])
-    for failure in _KNOWN:
-        if re.search(failure.pattern, deciding):
-            message = failure.message.format(doing=doing, line=deciding)
-            return failure.error(message, failure.fix, failure.code)
+    for pattern, kind, remedy, code in _KNOWN:
+        if re.search(pattern, deciding):
+            return kind(f"{doing}: {deciding}", remedy, code)
     last = messages[-_SHOWN_LINES:]
     shown = last if deciding in last else [deciding, *last[1:]]
     summary = " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
-from peagle.fit.models import Fit
+from peagle.fit.estimate import Fit
 from peagle.options import AUTO, Options
 from peagle.planning.engines import EngineFit
 from peagle.planning.load import USUAL_WORKLOAD

@@ -17,13 +17,14 @@ from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import (
+    Fit,
+    FitCase,
     drafter_on_gpu,
     fit_of,
     missing_bytes,
     share_of_prefix,
     share_of_request,
 )
-from peagle.fit.models import Fit, FitCase
 from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
 from peagle.planning.overrides import memory_settings
 from peagle.speed.acceptance import acceptance_of

@@ -16,7 +16,7 @@ from peagle.planning.engines import Load
 from peagle.planning.reasons import at_cost, instances_text, speed_text, token_cost_text
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
-from peagle.speed.slo import Slo
+from peagle.speed.models import Slo
 from peagle.text import exact_duration, format_concurrency, format_requests, format_usd
 from peagle.vllm.facts import facts_of
 

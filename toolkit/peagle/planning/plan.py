@@ -9,11 +9,10 @@ from typing import Any, Generic, Literal, Self, TypeVar
 from pydantic import Field
 
 from peagle.findings import Finding, severity
-from peagle.fit.models import Fit
+from peagle.fit.estimate import Fit
 from peagle.options import Frozen, Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.speed.models import AcceptanceBasis, Basis, Workload, WorkloadName
-from peagle.speed.slo import Slo
+from peagle.speed.models import AcceptanceBasis, Basis, Slo, Workload, WorkloadName
 from peagle.text import bounds_text, format_duration, format_usd, k_text
 
 T = TypeVar("T")

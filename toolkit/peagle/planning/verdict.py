@@ -38,15 +38,16 @@ from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
+    Question,
     Setting,
     SettingSpeed,
     Verdict,
     VerdictChange,
     WorkloadVerdict,
+    decide_workload,
     is_covered,
 )
 from peagle.text import format_concurrency

@@ -32,8 +32,8 @@ _SAMPLE_SECONDS = 1.0
 _KEPT_POINTS = 50_000
 """Data points of a region: hours of an idle endpoint, and a day of requests fills no memory."""
 
-_FIRST_EVENTS, _LAST_EVENTS = 1000, 4000
-"""Events kept of each stream; AWS keeps all, but a day of requests must not fill the memory."""
+_KEPT_EVENTS = 5000
+"""Of each stream; AWS keeps all, but a day of requests must not fill the memory."""
 _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
@@ -184,7 +184,7 @@ class LogTail:
         """Create the log group and the stream, and copy from the first line on."""
         private_folder(self._file.parent)
         self._file.touch()
-        self._make_stream()
+        self._put([])
         self._thread.start()
 
     def end(self) -> None:
@@ -201,18 +201,15 @@ class LogTail:
                 *lines, rest = (rest + stream.read()).split(b"\n")
                 self._put([*lines, rest] if is_last else lines)
 
-    def _make_stream(self) -> None:
-        self._backend.ensure_log_group(self._group)
-        self._backend.ensure_log_stream(self._group, self._stream)
-
     def _put(self, lines: list[bytes]) -> None:
         texts = (
             self._written(line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip()) for line in lines
         )
         now = int(time.time() * 1000)
         events = [{"timestamp": now, "message": text} for text in texts if text]
+        self._backend.ensure_log_group(self._group)
+        self._backend.ensure_log_stream(self._group, self._stream)
         if events:
-            self._make_stream()
             self._backend.put_log_events(self._group, self._stream, events)
             kept = self._backend.groups[self._group].streams[self._stream].events
-            del kept[_FIRST_EVENTS : max(_FIRST_EVENTS, len(kept) - _LAST_EVENTS)]
+            del kept[:-_KEPT_EVENTS]

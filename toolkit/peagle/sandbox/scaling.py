@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from statistics import fmean
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -98,17 +99,15 @@ class Autoscaler:
         if target.is_woken:
             desired = max(desired, 1)
         elif policy and desired == count:
-            aim, recent = float(policy["TargetValue"]), window(_OUT_SECONDS)
-            periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
-            is_above = all(part and sum(part) / len(part) > aim for part in periods)
-            long = window(_IN_SECONDS)
-            mean = sum(long) / len(long) if long else math.inf
-            is_below = mean < _IN_SHARE * aim and not policy.get("DisableScaleIn")
+            recent, long = window(_OUT_SECONDS), window(_IN_SECONDS)
+            aim = float(policy["TargetValue"])
+            thirds = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
+            is_above = all(part and fmean(part) > aim for part in thirds)
+            is_below = long and fmean(long) < _IN_SHARE * aim and not policy.get("DisableScaleIn")
             if is_above and quiet >= policy.get("ScaleOutCooldown", COOLDOWN_SECONDS):
-                wanted = math.ceil(count * sum(recent) / len(recent) / aim)
-                desired = min(wanted, target.maximum)
+                desired = min(math.ceil(count * fmean(recent) / aim), target.maximum)
             elif is_below and quiet >= policy.get("ScaleInCooldown", COOLDOWN_SECONDS):
-                desired = max(math.ceil(count * mean / aim), target.minimum)
+                desired = max(math.ceil(count * fmean(long) / aim), target.minimum)
         if desired == target.count:
             return
         self._changed[key] = now
@@ -200,7 +199,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> ScaledTarget | Non
 
     instances = fleet.instances if fleet else ()
     loads = [inst.in_progress for inst in instances if inst.spec.variant == variant_name]
-    load = sum(loads) / len(loads) if loads else 0.0
+    load = fmean(loads) if loads else 0.0
     tracking = None
     for config in (policy.target_tracking_scaling_policy_configuration for policy in policies):
         metric = ((config or {}).get("PredefinedMetricSpecification") or {}).get(

@@ -17,7 +17,6 @@ from moto.cloudformation import models, urls
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 from moto.cloudformation.parsing import ResourceMap, get_model_map, resource_class_from_type
-from moto.cloudformation.responses import CloudFormationResponse
 from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
 from moto.sagemaker import exceptions as sagemaker_exceptions
@@ -72,19 +71,10 @@ class SandboxStack(Stack):
         return super().outputs if self.status.endswith("_COMPLETE") else None
 
     @property
-    def exports(self) -> list[Any]:
-        return super().exports if self.status.endswith("_COMPLETE") else []
-
-    @property
     def stack_resources(self) -> list[Any]:
         """The resources that were made so far."""
         made = self.resource_map._parsed_resources
         return [made[name] for name in self.resource_map.resources if made.get(name)]
-
-    def has_parameters(self, other_parameters: dict[str, Any]) -> bool:
-        """Whether the stack has these values, given or by default."""
-        values = self.stack_parameters
-        return all(values.get(name) == value for name, value in other_parameters.items())
 
     def create_resources(self) -> None:
         """CreateStack: begin to make all resources."""
@@ -140,8 +130,6 @@ class SandboxStack(Stack):
         self.status_reason = "; ".join(filter(None, (*reasons, self.status_reason))) or None
         self._status = f"{word}_{status}"
         self._add_stack_event(self._status, self.status_reason)
-        backend = cloudformation_backends[self.account_id][self.region_name]
-        backend.exports.update({export.name: export for export in self.exports})
 
     def _add_tags(self, resource: Any) -> None:
         """Add the tags of the stack, and CloudFormation's own."""
@@ -335,15 +323,6 @@ RESOURCES: dict[str, Any] = {
 """Type in a template -> its class, in the place of moto's."""
 
 
-class StackOperations(CloudFormationResponse):
-    """The operation that differs from moto's."""
-
-    def _validate_different_update(self, *arguments: Any) -> None:
-        """A change set without a change is created, as FAILED; only UpdateStack rejects it."""
-        if self._get_action() != "CreateChangeSet":
-            super()._validate_different_update(*arguments)
-
-
 class Stacks(CloudFormationBackend):
     """The stacks of one region."""
 
@@ -377,4 +356,3 @@ def install() -> None:
     vars(models)["ResourceMap"] = Resources
     get_model_map().update(RESOURCES)
     get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
-    urls.url_paths["{0}/$"] = StackOperations.dispatch

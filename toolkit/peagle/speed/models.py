@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from peagle.errors import UserError
+from peagle.text import format_decimal
 
 if TYPE_CHECKING:
     from peagle.catalog.schema import Drafter, SpeedRun
@@ -93,16 +97,12 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Performance:
-    """One engine (one copy of the model) at one load. Seconds are means.
-
-    ``low`` and ``high`` bound ``tokens_per_second``, output tokens of all requests together.
-    ``itl_seconds`` is between two outputs of a request (one step of the engine), ``tpot_seconds``
-    per token after the first output. All numbers are ``None`` where ``basis`` is ``unknown``.
-    ``source`` says which file and rows, or which constants, in one clause.
-    ``cached_prompt_tokens`` of each prompt come from the prefix cache, and the KV cache keeps so
-    many ``conversations`` of this size, ``None`` without cached tokens. ``extrapolated``: K is
-    above every K of the drafter with a known acceptance.
-    """
+    """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
+    ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
+    outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are
+    ``None`` where ``basis`` is ``unknown``. ``source`` says which file and rows, or which
+    constants. The KV cache keeps so many ``conversations`` of this size. ``extrapolated``: K is
+    above every K of the drafter with a known acceptance."""
 
     basis: Basis
     acceptance: Acceptance
@@ -129,3 +129,47 @@ def names_in_runs(drafter: Drafter | None, is_own: bool) -> frozenset[str | None
         return TARGET_ALONE
     names = {drafter.weights} if is_own else {drafter.weights, drafter.name}
     return frozenset(name for name in names if name is not None)
+
+
+@dataclass(frozen=True)
+class Slo:
+    """The longest mean time to the first token, and between two outputs of a request, in seconds.
+    ``None`` is no limit."""
+
+    ttft: float | None = None
+    itl: float | None = None
+
+    def excess(self, ttft: float | None, itl: float | None) -> float | None:
+        """The larger ratio of a time to its limit: at most 1 where the objective is met; ``None``
+        if a limited time is unknown, 0 without limits."""
+        limited = [(t, limit) for limit, t in ((self.ttft, ttft), (self.itl, itl)) if limit]
+        ratios = [time / limit for time, limit in limited if time is not None]
+        return max(ratios, default=0.0) if len(ratios) == len(limited) else None
+
+    @property
+    def text(self) -> str:
+        """As on the command line; empty without limits."""
+        limits = {"ttft": self.ttft, "itl": self.itl}
+        return ",".join(
+            f"{name}={format_decimal(value)}" for name, value in limits.items() if value
+        )
+
+
+def parse_slo(text: str) -> Slo:
+    """The objective in ``ttft=0.5,itl=0.02``. Raises UserError for an unknown name, a name given
+    twice, and a value that is not a positive number."""
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if name not in ("ttft", "itl") or name in limits or not 0 < seconds < math.inf:
+            raise UserError(
+                f"--slo {text[:60]}: {part.strip()[:40]!r} is not a limit in seconds",
+                "use ttft=SECONDS, itl=SECONDS, or both with a comma, such as ttft=0.5,itl=0.02",
+                code="invalid-slo",
+            )
+        limits[name] = seconds
+    return Slo(**limits)

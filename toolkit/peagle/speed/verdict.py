@@ -1,12 +1,20 @@
-"""The verdict on speculation, as data; ``peagle.speed.decision`` makes it."""
+"""The verdict on speculation: its data, and how it is made from the speeds of all settings.
+
+The speed of a setting comes from a function, so measurements and the model are used alike.
+"""
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from peagle.catalog.tables import NotNegative, Positive, Version
-from peagle.speed.models import AcceptanceBasis, Basis, Workload
+from peagle.speed.estimate import break_even_length
+from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance, Workload
+from peagle.text import format_usd, usd_per_million
 
 VERDICT_FORMAT = 1
 """The value of ``Verdict.format``, incremented when earlier files can no longer be read."""
@@ -51,15 +59,11 @@ NO_SPECULATION = Setting(drafter=None, k=0)
 
 
 class SettingSpeed(VerdictEntry):
-    """One setting at one load; the numbers are those of ``Performance``.
-
-    ``regret_percent`` is what it loses against the fastest setting there; ``None`` where unknown,
-    and for an estimate that a measurement of the drafter's other K, or of a winner, overrules.
-    ``break_even_acceptance_length`` is the mean number of tokens per step above which it is
-    faster than the target alone; ``None`` without speculation, where unknown, and where not even K
-    accepted drafts in each step suffice.
-    ``extrapolated``: K is above every K of the drafter with a known acceptance.
-    """
+    """One setting at one load; the numbers are those of ``Performance``. ``regret_percent`` is what
+    it loses against the fastest setting there; ``None`` where unknown or overruled by a
+    measurement. ``break_even_acceptance_length`` is the mean number of tokens per step above which
+    it is faster than the target alone; ``None`` where unknown, or where K accepted drafts do not
+    suffice."""
 
     setting: Setting
     basis: Basis
@@ -104,11 +108,9 @@ class LoadVerdict(VerdictEntry):
 
 
 class VerdictCrossover(VerdictEntry):
-    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay.
-
-    Between ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens``
-    is what a million output tokens cost there, either way.
-    """
+    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay. Between
+    ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens`` is what a
+    million output tokens cost there, either way."""
 
     direction: Literal["stops", "starts"]
     requests: Load
@@ -119,11 +121,9 @@ class VerdictCrossover(VerdictEntry):
 
 
 class WorkloadVerdict(VerdictEntry):
-    """The verdict for requests of one size.
-
-    ``robust`` is the setting to use if the load is not known: the one with the smallest worst-case
-    loss over these loads (minimax regret), which is ``robust_regret_percent``.
-    """
+    """The verdict for requests of one size. ``robust`` is the setting to use if the load is not
+    known: the one with the smallest worst-case loss over these loads (minimax regret), which is
+    ``robust_regret_percent``."""
 
     name: Line
     prompt_tokens: Positive
@@ -201,3 +201,286 @@ def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, loa
         planned.output_tokens / size.output_tokens,
     )
     return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)
+
+
+PerformanceOf = Callable[[Setting, Workload, float], Performance]
+"""The speed of one engine with a setting, for requests of a size, at a load."""
+
+HoldsLoad = Callable[[Setting, Workload, float], bool]
+"""Whether the KV cache of an engine with a setting is large enough for a load."""
+
+Speeds = Mapping[Setting, Performance | SettingSpeed]
+
+SAME_ESTIMATE_SHARE = 0.02
+"""The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
+choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/estimates.md)."""
+
+ESTIMATE_MUST_WIN_BY = 0.1
+"""A measured setting yields only to an estimate that is faster by more than this share, about the
+error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: settings (the target alone is one of them), loads in ascending order, the
+    speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
+    simpler. ``assumed`` is the speed of a setting with an acceptance that is assumed where none is
+    known; only its break-even length is used. Where some settings hold the load, the others are not
+    selected."""
+
+    settings: Sequence[Setting]
+    loads: Sequence[int]
+    usd_per_hour: float | None
+    default_drafter: str | None
+    performance_of: PerformanceOf
+    assumed: PerformanceOf | None = None
+    holds_load: HoldsLoad = lambda *_: True
+
+
+def decide_workload(question: Question, name: str, workload: Workload) -> WorkloadVerdict:
+    """The verdict for requests of this size, with the settings that matter: the target alone, all
+    that win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere,
+    and each drafter's own best."""
+    loads = [_at_load(question, workload, load) for load in question.loads]
+    # At how many loads a setting does not count, and its greatest loss elsewhere in percent.
+    regrets: dict[Setting, tuple[int, float]] = {}
+    decided = [load for load in loads if load.best]
+    for setting in question.settings:
+        rated = [speed for load in decided if (speed := load.speed(setting))]
+        losses = [s.regret_percent for s in rated if s.regret_percent is not None]
+        regrets[setting] = len(decided) - len(losses), max(losses, default=0.0)
+    everywhere = [s for s in question.settings if decided and not regrets[s][0]]
+    robust = min(everywhere, key=lambda setting: regrets[setting][1], default=None)
+    kept = {NO_SPECULATION} | ({robust} if robust else set())
+    for load in decided:
+        kept |= {setting for setting in (load.best, *load.ties) if setting}
+        kept.add(max(load.speeds, key=_tokens).setting)
+    for drafter in {setting.drafter for setting in question.settings}:
+        of_drafter = (setting for setting in question.settings if setting.drafter == drafter)
+        kept.add(min(of_drafter, key=lambda setting: regrets[setting]))
+    by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
+    return WorkloadVerdict(
+        name=name,
+        prompt_tokens=workload.prompt_tokens,
+        cached_prompt_tokens=workload.cached_prompt_tokens,
+        shared_prompt_tokens=workload.shared_prompt_tokens,
+        output_tokens=workload.output_tokens,
+        loads=tuple(
+            load.model_copy(update={"speeds": tuple(s for s in load.speeds if s.setting in kept)})
+            for load in loads
+        ),
+        crossovers=speculation_crossovers(by_load, question.usd_per_hour),
+        robust=robust,
+        robust_regret_percent=regrets[robust][1] if robust else None,
+    )
+
+
+def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
+    performances = {
+        setting: question.performance_of(setting, workload, load) for setting in question.settings
+    }
+    holding = {
+        setting: speed
+        for setting, speed in performances.items()
+        if speed.basis == "measured"
+        or (speed.tokens_per_second and question.holds_load(setting, workload, load))
+    }
+    ranking = rank_settings(holding or performances, question.default_drafter)
+    alone, speeds = performances.get(NO_SPECULATION), []
+    for setting, performance in performances.items():
+        tokens, break_even = performance.tokens_per_second, None
+        if setting.k and alone is not None:
+            drafting = performance
+            if performance.basis == "unknown" and question.assumed is not None:
+                drafting = question.assumed(setting, workload, load)
+            break_even = break_even_length(drafting, alone, workload, load)
+        regret = None
+        if tokens is not None and setting in ranking.counted:
+            regret = round(100 * max(0.0, 1 - tokens / ranking.fastest), 2)
+        usd = usd_per_million(question.usd_per_hour, tokens)
+        possible = break_even is not None and break_even <= setting.k + 1
+        speeds.append(
+            SettingSpeed(
+                setting=setting,
+                basis=performance.basis,
+                tokens_per_second=_rounded(tokens),
+                low=_rounded(performance.low),
+                high=_rounded(performance.high),
+                ttft_seconds=_rounded(performance.ttft_seconds),
+                itl_seconds=_rounded(performance.itl_seconds),
+                usd_per_million_tokens=None if usd is None else round(usd, 4),
+                acceptance_length=round(min(performance.acceptance.length, setting.k + 1), 4),
+                acceptance_basis=performance.acceptance.basis,
+                break_even_acceptance_length=round(break_even or 0, 2) if possible else None,
+                regret_percent=regret,
+                source=performance.source,
+                extrapolated=performance.extrapolated,
+            )
+        )
+    best = ranking.tied[0] if ranking.tied else None
+    return LoadVerdict(concurrency=load, best=best, ties=ranking.tied[1:], speeds=tuple(speeds))
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six digits; more say nothing."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+class Ranking(NamedTuple):
+    """The settings that cannot be told from the fastest, the simplest first, and its tokens/s.
+    ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
+    K is measured, nor one above the winner that does not tie with it."""
+
+    tied: tuple[Setting, ...]
+    fastest: float
+    counted: frozenset[Setting] = frozenset()
+
+
+def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
+    """The best settings of these; none where no speed is known. Estimates of a drafter do not count
+    where another K of it is measured. Where something is measured, the fastest measured setting
+    wins, unless the estimate of another drafter is clearly faster; the target alone may tie with it
+    by an estimate."""
+    drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
+    eligible = {
+        setting: speed
+        for setting, speed in speeds.items()
+        if speed.tokens_per_second and (speed.basis == "measured" or setting.drafter not in drafted)
+    }
+    if not eligible:
+        return Ranking((), 0.0)
+    measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
+    top, compared = max(eligible.values(), key=_tokens), eligible
+    if measured:
+        best = max(measured.values(), key=_tokens)
+        if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
+            top = best
+            compared = {
+                setting: speed
+                for setting, speed in eligible.items()
+                if setting in measured or setting == NO_SPECULATION
+            }
+
+    def ties(speed: Performance | SettingSpeed) -> bool:
+        estimates = speed.basis == top.basis == "estimated"
+        share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
+        return _tokens(speed) >= max(_tokens(top) * (1 - share), top.low or 0)
+
+    def simplicity(setting: Setting) -> tuple[bool, bool, int, str]:
+        return bool(setting.k), setting.drafter != default_drafter, setting.k, setting.drafter or ""
+
+    tied = [setting for setting, speed in compared.items() if ties(speed)]
+    slower = (setting for setting, speed in eligible.items() if _tokens(speed) <= _tokens(top))
+    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), frozenset([*tied, *slower]))
+
+
+def _tokens(speed: Performance | SettingSpeed) -> float:
+    return speed.tokens_per_second or 0.0
+
+
+class _Gain(NamedTuple):
+    """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
+    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
+    where they tie."""
+
+    load: float
+    ratio: float
+    alone: float
+    measured: bool
+    side: int
+
+
+def speculation_crossovers(
+    loads: Mapping[int, Speeds], usd_per_hour: float | None
+) -> tuple[VerdictCrossover, ...]:
+    """Where speculation with its best setting stops or starts to pay against the target alone, of
+    the speeds by load and setting: in verdicts, and in sweeps. The winner changes sides at the load
+    at which the ratio passes 1, interpolated on the logarithm of the load. Settings that tie change
+    no side."""
+    points = [point for load in sorted(loads) if (point := _gain(load, loads[load]))]
+    crossovers, first = [], 0
+    decided = [number for number, point in enumerate(points) if point.side]
+    for here, there in pairwise(decided):
+        if points[here].side == points[there].side:
+            continue
+        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
+        passing = (
+            n for n in range(here, there) if (points[n].ratio > 1) != (points[n + 1].ratio > 1)
+        )
+        between = points[first : next(back, len(points))]
+        crossovers.append(_crossover(between, next(passing) - first, usd_per_hour))
+        first = there
+    return tuple(crossovers)
+
+
+def _gain(load: float, speeds: Speeds) -> _Gain | None:
+    """Speculation against the target alone; ``None`` where the speed of one is unknown."""
+    alone = speeds.get(NO_SPECULATION)
+    drafting = {setting: speed for setting, speed in speeds.items() if setting.k}
+    ranked = rank_settings(drafting).tied
+    if alone is None or not alone.tokens_per_second or not ranked:
+        return None
+    best = max((drafting[setting] for setting in ranked), key=_tokens)
+    measured = alone.basis == best.basis == "measured"
+    ratio = _tokens(best) / alone.tokens_per_second
+    fastest = rank_settings(speeds).tied
+    wins = NO_SPECULATION not in fastest and ratio > 1
+    loses = fastest == (NO_SPECULATION,) and ratio < 1
+    side = 1 if wins else -1 if loses else 0
+    return _Gain(load, ratio, alone.tokens_per_second, measured, side)
+
+
+def _crossover(
+    points: Sequence[_Gain], number: int, usd_per_hour: float | None
+) -> VerdictCrossover:
+    """The crossover between this point and the next; ``points`` have no other one. ``low`` and
+    ``high`` are the loads around it at which the speeds are within a share of each other."""
+
+    def load_at(before: _Gain, after: _Gain, ratio: float) -> float:
+        """The load between two points at which the ratio is this one."""
+        share = (before.ratio - ratio) / (before.ratio - after.ratio)
+        load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
+        return load
+
+    def outside(point: _Gain, limit: float) -> bool:
+        return point.ratio >= limit if limit > 1 else point.ratio <= limit
+
+    before, after = points[number], points[number + 1]
+    requests = load_at(before, after, 1.0)
+    share = math.log(requests / before.load) / math.log(after.load / before.load)
+    alone = before.alone * (after.alone / before.alone) ** share
+    above, below = 1 + SAME_SPEED_SHARE, 1 - SAME_SPEED_SHARE
+    if before.ratio <= 1:
+        above, below = below, above
+    low, high = before.load, after.load
+    for point, next_point in reversed(list(pairwise(points[: number + 2]))):
+        if outside(point, above):
+            low = load_at(point, next_point, above)
+            break
+        low = point.load
+    for point, next_point in pairwise(points[number:]):
+        if outside(next_point, below):
+            high = load_at(point, next_point, below)
+            break
+        high = next_point.load
+    return VerdictCrossover(
+        direction="stops" if before.ratio > 1 else "starts",
+        requests=round(requests, 1),
+        low=round(min(low, requests), 1),
+        high=round(max(high, requests), 1),
+        usd_per_million_tokens=usd_per_million(usd_per_hour, alone),
+        basis="measured" if before.measured and after.measured else "estimated",
+    )
+
+
+def crossover_text(crossover: VerdictCrossover) -> str:
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
+    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
+    between = f" ({low} to {high})" if low != high else ""
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
+        f"{between}{cost}; {crossover.basis}."
+    )

@@ -8,18 +8,14 @@ v1/spec_decode/llm_base_proposer.py (validate_same_kv_cache_group).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Sequence
 
 from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checkpoints.models import is_folder
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
-from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
     AUX_LAYERS,
@@ -306,37 +302,31 @@ def weights_unread(case: Case) -> Findings:
             yield warning(where, f"{message}, config.json only", fix)
             continue
         message += f" but {', '.join(others[:3])}, which may run code when they are loaded"
-        # Weights in S3 or on the Hub are converted in the folder that they are copied to.
-        folder = at if is_folder(at) and not at.startswith("~") else ""
-        source, made = (str(PurePath(folder, name)) for name in (others[0], "model.safetensors"))
-        program = (
-            "import torch; from safetensors.torch import save_file; "
-            f'tensors = torch.load({json.dumps(source)}, map_location="cpu", weights_only=True); '
-            "save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, "
-            f"{json.dumps(made)})"
-        )
-        place = "" if folder else " in their folder"
-        sentence = f"convert the weights{place}, with a Python that has torch and safetensors"
-        yield error(where, message, Fix(sentence, ("python", "-c", program)))
+        fix = "convert the weights to safetensors in their folder"
+        yield error(where, message, fix)
 
 
 @rule("config-incomplete", about="head", vllm_notices="never")
 def config_incomplete(case: Case, head: Head) -> Findings:
-    """A head whose config.json lacks sizes.
+    """A head whose config.json lacks sizes, or a part of the speculators format.
 
     vLLM uses the default of the class, such as 32 layers. Weights that no file fills stay
     uninitialized: it starts, and nearly no draft is accepted.
     """
-    config = head.config
-    sizes = {
+    config, document = head.config, head.document
+    required_keys: dict[str, object] = {
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.query_heads,
         "intermediate_size": config.intermediate_size,
         "vocab_size": config.vocab_size,
     }
-    missing = [key for key, value in sizes.items() if value is None]
-    if missing and not any(speculators_layout.check(case)):
+    parts = ("speculators_model_type", "speculators_config", "transformer_layer_config")
+    present = [part for part in parts if document.get(part) is not None]
+    if present not in ([], ["transformer_layer_config"]):
+        required_keys = {part: document.get(part) for part in parts} | required_keys
+    missing = [key for key, value in required_keys.items() if value is None]
+    if missing:
         yield error("drafter", f"config.json lacks {', '.join(missing)}", COPY_CONFIG)
 
 
@@ -369,22 +359,6 @@ def method_not_for_architecture(case: Case, head: Head) -> Findings:
         if not set(classes) & set(entry.names):
             who = f"{head.location} ({', '.join(classes) or 'no class'})"
             yield method_not_for_architecture.of_entry(entry, "drafter", who)
-
-
-@rule("speculators-layout", about="head", vllm_notices="at start")
-def speculators_layout(case: Case, head: Head) -> Findings:
-    """A head in the speculators format whose config.json lacks required parts."""
-    kinds = {
-        "speculators_model_type": str,
-        "speculators_config": Mapping,
-        "transformer_layer_config": Mapping,
-    }
-    config = head.document
-    missing = [part for part, kind in kinds.items() if not isinstance(config.get(part), kind)]
-    present = [part for part in kinds if config.get(part) is not None]
-    if missing and present not in ([], ["transformer_layer_config"]):
-        message = f"config.json is in the speculators format but lacks {' and '.join(missing)}"
-        yield error("drafter", message, COPY_CONFIG)
 
 
 @rule("norm-before-residual", about="head", vllm_notices="never")

@@ -15,7 +15,6 @@ from peagle.catalog.tables import VersionRule
 from peagle.checkpoints.architecture import read_dtype, read_quantization
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import is_hub_id, reserved_tokens, split_revision
-from peagle.checkpoints.reading import same_tokenizer
 from peagle.checks.registry import Findings, error, rule, warning
 from peagle.checks.rules.head_layout import OTHER_HEAD
 from peagle.findings import Finding
@@ -129,16 +128,15 @@ def target_numerics(case: Case) -> Findings:
 def tokenizer_differs(case: Case) -> Findings:
     """A head whose tokenizer differs from the target's."""
     head, target = case.drafter_checkpoint, case.target_checkpoint
-    if head is None or target is None or case.head is None:
+    ours, theirs = (read.tokenizer if read else None for read in (head, target))
+    if case.head is None or ours is None or theirs is None or not ours.differs_from(theirs):
         return
-    if same_tokenizer(target.tokenizer, head.tokenizer) is not False:
-        return
-    ours, theirs = head.tokenizer.get("vocab_size"), target.tokenizer.get("vocab_size")
-    if None not in (ours, theirs) and ours != theirs:
-        message = f"{head.location} has a tokenizer of {ours:,} tokens; the target's has {theirs:,}"
+    if ours.vocab_size and theirs.vocab_size and ours.vocab_size != theirs.vocab_size:
+        message = f"{case.head.location} has a tokenizer of {ours.vocab_size:,} tokens; the "
+        message += f"target's has {theirs.vocab_size:,}"
         yield error("drafter", message, OTHER_HEAD)
     else:
-        message = f"the special tokens of {head.location} differ from those of the target"
+        message = f"the special tokens of {case.head.location} differ from those of the target"
         yield warning("drafter", message, f"compare the tokenizers, or {OTHER_HEAD}")
 
 

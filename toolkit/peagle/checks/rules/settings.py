@@ -106,6 +106,9 @@ def engine_value(case: Case) -> Findings:
             yield error("vllm", message, f"--{plain} takes {expected}")
 
 
+_SAMPLING, _LOSSY = "rejection_sample_method", "fly"
+
+
 @rule("speculative-setting", about="version", vllm_notices="at start")
 def speculative_setting(case: Case) -> Findings:
     """A key, a value or a method of --speculative-config that vLLM does not have, or not with this
@@ -115,9 +118,16 @@ def speculative_setting(case: Case) -> Findings:
     scheduling, and a drafter divided over neither one GPU nor as many as the target.
     """
     asked, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
-    keys = set(asked)
+    keys, sampling = set(asked), asked.get(_SAMPLING)
+    if sampling == _LOSSY:
+        message = f"{_SAMPLING} {_LOSSY} is lossy: answers differ from those of the target alone"
+        yield error("drafter", message, f"leave {_SAMPLING} out: the standard method is lossless")
     for entry in speculative_setting.entries(case):
         names, lists_known = set(entry.names), entry.value == "known"
+        if entry.value == _SAMPLING:
+            if sampling is not None and sampling not in names:
+                yield speculative_setting.of_entry(entry, "drafter", repr(sampling))
+            continue
         for key in sorted(keys - names if lists_known else keys & names):
             fix = nearest(key, entry.names) if lists_known else ""
             yield speculative_setting.of_entry(entry, "drafter", key, fix)
@@ -131,6 +141,10 @@ def speculative_setting(case: Case) -> Findings:
         if drafter is not None and drafter.method not in facts.speculative_methods:
             message = f"vLLM {facts.version} has no method {drafter.method}"
             yield report("drafter", message, "use an older vLLM version, or another drafter")
+        usable = [name for name in facts.rejection_sample_methods if name != _LOSSY]
+        if sampling not in (None, _LOSSY, *usable):
+            message = f"{sampling!r}: vLLM {vllm} does not have this {_SAMPLING}"
+            yield report("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
     size, target = asked.get("draft_tensor_parallel_size"), case.tensor_parallel_size
     conflicts = {
         f"draft_tensor_parallel_size {size}": size not in (None, 1, target),
@@ -147,32 +161,6 @@ def speculative_setting(case: Case) -> Findings:
         name = drafter.title if drafter else case.target.id
         message = f"vLLM {vllm} refuses {what} for {name}"
         yield error("drafter", message, f"leave {what.partition(' ')[0]} out")
-
-
-_METHOD = "rejection_sample_method"
-_LOSSY = "fly"
-
-
-@rule("rejection-sample-method", about="version", vllm_notices="at start")
-def rejection_sample_method(case: Case) -> Findings:
-    """A rejection_sample_method that is lossy, or that version or machine do not support."""
-    method = case.speculative_settings.get(_METHOD)
-    if method is None:
-        return
-    unknown = [e for e in rejection_sample_method.entries(case) if method not in e.names]
-    methods = facts_of(case.runtime.vllm).rejection_sample_methods
-    usable = [name for name in methods if name != _LOSSY]
-    if method == _LOSSY:
-        message = f"{_METHOD} {_LOSSY} is lossy: answers differ from those of the target alone"
-        yield error("drafter", message, f"leave {_METHOD} out: the standard method is lossless")
-    elif unknown:
-        yield rejection_sample_method.of_entry(unknown[0], "drafter", repr(method))
-    elif in_range(case.runtime.vllm, _FACTS_FROM_WHEELS) and method not in usable:
-        message = f"{method!r}: vLLM {case.runtime.vllm} does not have this {_METHOD}"
-        yield error("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
-    elif method == "synthetic" and case.on_cpu:
-        fix = f"leave {_METHOD} out on this machine"
-        yield error("drafter", f"{_METHOD} synthetic does not run on a CPU", fix)
 
 
 _OPTION, _SPECULATIVE, _VLLM = "OPTION_", "OPTION_SPECULATIVE", "VLLM_"

@@ -11,7 +11,6 @@ from peagle.checkpoints.architecture import (
     division_problem,
     divisions,
     is_expert_parallel,
-    quantization_settings,
     sizes_of_heads,
 )
 from peagle.checkpoints.entries import is_from_checkpoint
@@ -159,42 +158,6 @@ def cache_estimated(case: Case) -> Findings:
         )
         fix = 'compare with "GPU KV cache size" in vLLM\'s log before you choose a smaller instance'
         yield warning("target", message, fix)
-
-
-_SAME = {
-    "gptq": {"gptq_marlin", "auto_gptq", "marlin", "moe_wna16"},
-    "awq": {"awq_marlin", "auto_awq", "marlin", "moe_wna16"},
-    "mxfp4": {"gpt_oss_mxfp4"},
-}
-"""``quant_method`` -> other values with which vLLM loads it (override_quantization_method)."""
-_STORED = {"awq", "gptq", *_SAME["awq"], *_SAME["gptq"]}
-"""Methods of weights that are stored quantized: vLLM does not make them while it loads."""
-
-
-@rule("quantization-differs", about="target", vllm_notices="at start")
-def quantization_differs(case: Case) -> Findings:
-    """A --quantization that contradicts the quantization_config of the target's checkpoint.
-
-    vLLM compares both at start (0.28.0, config/model.py, _verify_quantization). ``humming`` takes
-    any checkpoint, and vLLM replaces ``modelopt`` by what the checkpoint needs.
-    """
-    asked = case.settings.get("quantization")
-    if not isinstance(asked, str) or asked == "humming":
-        return
-    if case.target_read is not None:
-        stored = quantization_settings(case.target_read.config)
-        method, unquantized = str(stored.get("quant_method", "")).lower(), not stored
-    else:
-        # The catalogue has the format of the weights, which several methods may share.
-        method, unquantized = case.target.quantization or "", case.target.quantization is None
-        if method not in _SAME and asked not in _STORED:
-            return
-    if unquantized and asked in _STORED:
-        message = f"--quantization {asked}, but the target's weights are not quantized"
-        yield error("target", message, f"leave --quantization out, or use weights in {asked}")
-    elif method and method != "modelopt" and asked not in {method, *_SAME.get(method, ())}:
-        message = f"--quantization {asked} contradicts the target's config.json: {method}"
-        yield error("target", message, "leave --quantization out: vLLM reads it in config.json")
 
 
 @rule("quantization-block", about="load", vllm_notices="at start")

@@ -389,10 +389,3 @@ def pipeline_parallel(case: Case) -> Findings:
     for entry in pipeline_parallel.entries(case):
         if entry.value in (None, kind):
             yield pipeline_parallel.of_entry(entry, "vllm", f"--pipeline-parallel-size {stages}")
-
-
-@rule("watermarking", about="version", vllm_notices="at start")
-def watermarking(case: Case) -> Findings:
-    """Watermarking with P-EAGLE; vLLM's argument --watermark is unrelated."""
-    if case.is_parallel and "watermark-config" in case.settings:
-        yield from watermarking.by_version(case, "vllm", "--watermark-config")

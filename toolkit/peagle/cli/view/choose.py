@@ -24,18 +24,15 @@ from peagle.cli.view.console import (
     print_line,
     print_table,
 )
-from peagle.findings import errors
-from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Fit
+from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
-from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
     Verdict,
     WorkloadVerdict,
-    is_covered,
+    crossover_text,
 )
 from peagle.text import format_concurrency, format_usd
 
@@ -46,7 +43,7 @@ if TYPE_CHECKING:  # a list must not import boto3
     from peagle.fit.report import FitReport
 
 
-_COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
+_COLUMNS = ("", "drafter", "method", "K", "vLLM", "licence", "evidence")
 _TABLES = {
     "architecture", "drafters", "engine_arguments", "environment", "problems", "proof", "published",
     "title",
@@ -57,15 +54,13 @@ _TABLES = {
 def print_list(targets: list[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
-        none = "" if target["drafters"] else ", no drafters"
-        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}{none}"
-        print_line(f"{click.style(target['id'], bold=True)}  {needs}")
-        if target["drafters"]:
-            print_table(_COLUMNS, _rows(target))
+        name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
+        print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
+        print_table(_COLUMNS, _rows(target), whole=("drafter",))
     print_line(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
     )
-    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "PAIR")))
+    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "TARGET+DRAFTER")))
 
 
 def print_pair(
@@ -102,7 +97,7 @@ def print_pair(
         table("Known problems", drafter.problems, "level vllm summary fix source")
     table("Engine settings", arguments, "name value gpu_architectures vllm because")
     print_document({"prompts": pair.target.proof.prompts}, "Proof")
-    print_table(_COLUMNS, _rows(target), title="All drafters")
+    print_table(_COLUMNS, _rows(target), title="All drafters", whole=("drafter",))
 
 
 def print_changes(changes: Sequence[Change]) -> None:
@@ -126,7 +121,7 @@ def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
         yield (
             "*" if drafter["name"] == target["default_drafter"] else "",
-            f"{target['short_name']}+{drafter['name']}",
+            drafter["name"],
             drafter["kind"],
             f"{k} of {trained}" if trained else str(k),
             drafter["min_vllm"],
@@ -148,19 +143,9 @@ def print_check(report: CheckReport, seconds: float) -> None:
         to_read = command_text(report.read_command)
         facts.append(("not read", (f"{unread}; to read the files", to_read)))
     total = sum(checkpoint.bytes_read for checkpoint in report.read)
-    verdict = f"{report.rules} rules in {seconds:.2f} s, {total:,} bytes read: {_verdict(report)}"
-    print_facts([*facts, ("checked", verdict)], indent=0, err=False)
-
-
-def _verdict(report: CheckReport) -> str:
-    """``2 errors, 1 note``, or that there are none, and what that is limited to."""
-    text = count_text(report.findings)
-    if errors(report.findings):
-        return text
-    limit = "" if report.read else " in the catalogue's values"
-    if report.read and (report.unread or any(part.tensors is None for part in report.read)):
-        limit = " in what was read"
-    return f"no problems found{limit}{f'; {text}' if text else ''}"
+    verdict = count_text(report.findings) or "no problems found"
+    text = f"{report.rules} rules in {seconds:.2f} s, {total:,} bytes read: {verdict}"
+    print_facts([*facts, ("checked", text)], indent=0, err=False)
 
 
 MEANINGS: dict[str, str] = {
@@ -185,14 +170,11 @@ MEANINGS: dict[str, str] = {
 def print_fit(report: FitReport) -> None:
     """The report on stdout."""
     engine, fit = report.case.engine, report.fit
-    where = f"{fit.gpu_memory_gib:.1f} GiB (GPU assumed: {engine.gpu})"
-    if report.instance_type:
-        where = f"{engine.gpu} ({fit.gpu_memory_gib:.1f} GiB) of {report.instance_type}"
-    if engine.tensor_parallel_size > 1:
-        where = f"{engine.tensor_parallel_size} x {where}"
+    where = f"of {report.instance_type}" if report.instance_type else "(GPU assumed)"
+    gpus = f"{engine.tensor_parallel_size} x {engine.gpu}, {fit.gpu_memory_gib:.1f} GiB {where}"
     drafts = f", K={engine.k}" if engine.k else ""
     pair = click.style(report.pair, bold=True)
-    print_line(f"{pair}  on {where}, vLLM {engine.vllm}{drafts}")
+    print_line(f"{pair}  on {gpus}, vLLM {engine.vllm}{drafts}")
     is_auto = engine.kv_cache_dtype == "auto"
     dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
     print_line(
@@ -295,24 +277,20 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             print_line(f"  - {change.text}")
     if written is not None:
         size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-        load: list[str] = []
-        if not is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
-            load = ["--concurrency", str(entry.concurrency)]
-            for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
-                if tokens := getattr(size, name):
-                    load += [f"--{name.replace('_', '-')}", str(tokens)]
+        load = ["--concurrency", str(entry.concurrency)]
+        for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
+            if tokens := getattr(size, name):
+                load += [f"--{name.replace('_', '-')}", str(tokens)]
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
-        if size.shared_prompt_tokens:
-            print_line(f"with shared_prompt_tokens: {size.shared_prompt_tokens} in peagle.yaml")
 
 
 def _print_size(size: WorkloadVerdict) -> None:
     words = size.name.replace("-", " ").capitalize()
     hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
     title = f"{words}: {size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
-    rows = []
-    for load in size.loads:
+    rows, ratios = [], [_ratio(load) for load in size.loads]
+    for load, ratio in zip(size.loads, ratios, strict=True):
         row: dict[str, Any] = {"requests": load.concurrency, "GPUs": load.tensor_parallel_size}
         if best := load.speed(load.best):
             row |= best.model_dump() | {"best": f"{best.setting.text}{' =' if load.ties else ''}"}
@@ -321,41 +299,30 @@ def _print_size(size: WorkloadVerdict) -> None:
                 row["range"] = f"{best.low:,.0f}-{best.high:,.0f}"
             if even := best.break_even_acceptance_length:
                 row["break-even"] = f"{even:.2f}/{best.acceptance_length:.2f}"
-        if (ratio := _ratio(load)) is not None:
+        if ratio is not None:
             row["gain"] = f"{100 * ratio - 100:+.0f}%"
         rows.append(row)
     print_documents(rows, _SPEED, title)
-    for text in _summary(size):
-        print_line(text)
-    _print_regrets(size)
-
-
-def _summary(size: WorkloadVerdict) -> Iterator[str]:
-    """Where the winner changes, or which one is at least as fast at all loads."""
     if any(load.ties for load in size.loads):
-        yield "= ties with others; the simplest is shown."
-    yield from map(crossover_text, size.crossovers)
-    decided = [load for load in size.loads if load.best]
-    alone = [f"{load.concurrency:,}" for load in decided if load.best == NO_SPECULATION]
-    if all(_ratio(load) is None for load in size.loads):
-        yield "No drafter could be compared: see below."
-    elif not size.crossovers and len(alone) == len(decided):
-        yield "Speculation does not pay at any of these loads."
+        print_line("= ties with others; the simplest is shown.")
+    for crossover in size.crossovers:
+        print_line(crossover_text(crossover))
+    if not any(ratios):
+        print_line("No drafter could be compared: see below.")
     elif not size.crossovers:
-        but = f", except with {', '.join(alone)} requests, where it is a tie" if alone else ""
-        yield f"Speculation pays at all of these loads{but}."
+        pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
+        print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
+    _print_regrets(size)
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
     """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
     and the one for all loads."""
     winners = dict.fromkeys(load.best for load in size.loads if load.best)
-    settings = dict.fromkeys([size.robust, *winners] if size.robust else winners)
-    if len(settings) < 2:
-        return
+    settings = list(dict.fromkeys([size.robust, *winners] if size.robust else winners))
     loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
     rows = []
-    for setting in list(settings)[:5]:
+    for setting in settings[:5] if len(settings) > 1 else ():
         speeds = [load.speed(setting) for load in size.loads]
         regrets = [speed.regret_percent if speed else None for speed in speeds]
         cells = ["-" if regret is None else f"{regret:.0f}" for regret in regrets]
@@ -365,6 +332,8 @@ def _print_regrets(size: WorkloadVerdict) -> None:
 
 
 def _ratio(load: LoadVerdict) -> float | None:
+    """The speed with speculation over that without: of the best setting, else of the fastest
+    measured one, else of the fastest estimate."""
     alone = load.speed(NO_SPECULATION)
     drafting = [speed for speed in load.speeds if speed.setting.k and speed.tokens_per_second]
     speeds = [speed for speed in drafting if speed.setting == load.best]

@@ -71,11 +71,8 @@ def print_json(document: Any) -> None:
 
 def can_print(text: str) -> bool:
     """Whether stdout can encode ``text``."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "ignore").decode(encoding) == text
 
 
 def line_width(err: bool = False) -> int:
@@ -126,10 +123,7 @@ def print_written(path: Path) -> None:
 
 
 def fact_lines(
-    facts: Iterable[Fact],
-    width: int,
-    label: int = LABEL,
-    indent: int = 2,
+    facts: Iterable[Fact], width: int, label: int = LABEL, indent: int = 2
 ) -> Iterator[str]:
     """Labels and texts in two columns, without empty texts."""
     start = " " * indent
@@ -141,10 +135,7 @@ def fact_lines(
 
 
 def print_facts(
-    facts: Iterable[Fact],
-    label: int = LABEL,
-    indent: int = 2,
-    err: bool = True,
+    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True
 ) -> None:
     """Print labels and texts in two columns, on stderr or on stdout."""
     for line in fact_lines(facts, line_width(err), label, indent):
@@ -160,10 +151,7 @@ def print_findings(findings: Iterable[Finding], err: bool = False, title: str = 
     for finding in findings:
         text = f"{where_text(finding.where)}: {finding.message} [{finding.code}]"
         fix = f"fix: {finding.fix}" if finding.fix else "fix" if finding.command else ""
-        facts: list[Fact] = [
-            (finding.level, text),
-            ("", (fix, command_text(finding.command or ()))),
-        ]
+        facts = ((finding.level, text), ("", (fix, command_text(finding.command or ()))))
         lines = "\n".join(fact_lines(facts, line_width(err), indent=0))
         level = click.style(lines[:LABEL], fg=_COLORS[finding.level], bold=True)
         click.echo(f"{level}{lines[LABEL:]}", err=err)
@@ -212,16 +200,13 @@ _COLUMNS = {
 }  # fmt: skip
 """Headings of columns where the words of the key are much wider than its values."""
 
+_LABELS = {"low": "tokens per second, low", "high": "tokens per second, high"}
+
 
 def key_label(key: str) -> str:
     """A key of a document as a label: its unit stands in the value."""
     words = key.removesuffix("_seconds").replace("usd_per", "price_per").split("_")
     return " ".join(word for word in words if word != "usd")
-
-
-def column_label(key: str) -> str:
-    """A key as the heading of a column, short enough for a narrow terminal."""
-    return _COLUMNS.get(key) or key_label(key)
 
 
 def key_text(key: str, value: Any) -> str:
@@ -234,13 +219,10 @@ def key_text(key: str, value: Any) -> str:
     return plain_text(value)
 
 
-_SPEED = {"low": "tokens per second, low", "high": "tokens per second, high"}
-
-
 def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys and values of a document as labels and texts."""
     for key, value in document.items():
-        yield _SPEED.get(key, key_label(key)), key_text(key, value)
+        yield _LABELS.get(key, key_label(key)), key_text(key, value)
 
 
 def seconds_text(seconds: float) -> str:
@@ -253,13 +235,14 @@ def print_documents(
 ) -> None:
     """Print these keys of documents of one kind as a table, without columns that are empty."""
     kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
+    headings = {key: _COLUMNS.get(key, key_label(key)) for key in kept}
     numbers = [
-        column_label(key)
-        for key in kept
+        heading
+        for key, heading in headings.items()
         if all(isinstance(item.get(key), int | float) for item in documents)
     ]
     rows = [[key_text(key, item.get(key)) for key in kept] for item in documents]
-    print_table([column_label(key) for key in kept], rows, numbers, title)
+    print_table([*headings.values()], rows, numbers, title)
 
 
 def print_small(document: Any, as_json: bool) -> None:
@@ -274,12 +257,12 @@ def print_small(document: Any, as_json: bool) -> None:
         print_line("none")
 
 
-def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
+def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None:
     """Print a heading, if any, and its facts on stdout, if there are any."""
-    if texts := [(str(name), str(value)) for name, value in facts]:
+    if facts := tuple(facts):
         if title:
             print_line(f"\n{title}", bold=True)
-        print_facts(texts, label, indent=0, err=False)
+        print_facts(facts, label, indent=0, err=False)
 
 
 def print_document(document: dict[str, Any], title: str = "") -> None:
@@ -307,41 +290,41 @@ def print_next(label: str, command: str) -> None:
     click.echo(f"{click.style(f'{label}:', bold=True)} {command}")
 
 
-def make_console(err: bool = False) -> Console:
-    """rich's console on stdout or stderr."""
+def make_console() -> Console:
+    """rich's console on stdout."""
     from rich.console import Console
 
-    file = sys.stderr if err else sys.stdout
-    return Console(file=file, width=line_width(err), highlight=False, emoji=False)
+    return Console(file=sys.stdout, width=line_width(), highlight=False, emoji=False)
 
 
-_WORD = 20
-"""Words up to this length are not broken in tables, such as a time or the name of a type."""
+_WORD, _PART = 20, 12
+"""Words up to this length are not broken in tables, such as a time or the name of a type; longer
+ones at hyphens, or after at least so many characters."""
 
 
 def print_table(
     headings: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[object]],
     right: Collection[str] = (),
     title: str = "",
+    whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
-    ``right`` are aligned to the right; all are folded where the terminal is narrow, and no cell is
-    cut off. Cells are text, or rich's."""
+    ``right`` are aligned to the right; these and those in ``whole`` are never folded, others are
+    where the terminal is narrow, and no cell is cut off."""
     from rich.table import Table
-    from rich.text import Text
 
-    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    if not cells:
+    columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
+    if not columns:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
     least, widths = list[int](), list[int]()
-    for number, heading in enumerate(headings):
-        longest = max(row[number].cell_len for row in cells)
-        words = [word for row in cells for word in str(row[number]).split()]
-        word = max(map(len, words), default=0)
-        kept = longest if heading in right else word if word <= _WORD else min(longest, 16)
+    for heading, cells in zip(headings, columns, strict=True):
+        longest = max(map(len, cells))
+        word = max((len(word) for cell in cells for word in cell.split()), default=0)
+        is_whole = heading in right or heading in whole
+        kept = longest if is_whole else word if word <= _WORD else _PART
         least.append(max([kept, *map(len, heading.split())]))
         widths.append(max(longest, len(heading)))
     console = make_console()
@@ -354,8 +337,9 @@ def print_table(
     for heading, width in zip(headings, widths, strict=True):
         justify: Literal["right", "left"] = "right" if heading in right else "left"
         table.add_column(heading, justify=justify, width=width, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
+    for row in zip(*columns, strict=True):
+        folded_cells = (wrap(cell, width) for cell, width in zip(row, widths, strict=True))
+        table.add_row(*map("\n".join, folded_cells))
     if title:
         print_line(f"\n{title}", bold=True)
     with console.capture() as capture:

@@ -94,9 +94,9 @@ MEANINGS: dict[str, str] = {
     "--async-scheduling": "schedules the next step while the GPU computes",
     "--no-async-scheduling": "schedules the next step after the GPU has finished",
     "--trust-remote-code": "runs Python code from the model repository",
-    "--enable-auto-tool-choice": "the model decides whether it calls one of the request's tools",
-    "--tool-call-parser": "reads the model's tool calls",
-    "--reasoning-parser": "tells the model's reasoning from its answer",
+    "--enable-auto-tool-choice": "enables tool calls",
+    "--tool-call-parser": "format of the tool calls",
+    "--reasoning-parser": "format of the reasoning",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
 }
 """Argument of vLLM -> its meaning."""
@@ -117,7 +117,7 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     """The answer on stdout. ``next_command`` is what to type next; ``verbose``: the whole plan
     follows, findings included."""
     print_line(_load_text(plan), bold=True)
-    print_facts(_answer(plan), indent=0, err=False)
+    print_facts(_answer(plan) if _is_priced(plan) else (), indent=0, err=False)
     if not verbose:
         urgent = errors(plan.findings)
         urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
@@ -142,9 +142,6 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
-    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
-        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
-        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -154,31 +151,27 @@ def _is_priced(plan: Plan) -> bool:
 
 
 def _answer(plan: Plan) -> Iterator[Fact]:
-    if not _is_priced(plan):
-        return
-    reasons = {reason.what: reason for reason in plan.reasons}
-    because = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
+    speed, reasons = plan.speed, {reason.what: reason.because for reason in plan.reasons}
     choice = "no"
     if plan.speculation is not None:
         head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
-        beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
         method = method_title(plan.speculation.method, plan.speculation.parallel_drafting)
-        choice = f"yes, {method} with K={plan.speculation.k}{beyond}{head}"
-    yield "speculate", f"{choice}{because}"
+        choice = f"yes, {method} with K={plan.speculation.k}{head}"
+    yield "speculate", ": ".join(filter(None, (choice, reasons.get("speculation"))))
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
             yield "option", (finding.fix, command_text(finding.command or ()))
     yield "instance", _instance_text(plan)
-    if plan.speed is not None:
-        text = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
-        if plan.speed.ttft_seconds is not None and plan.speed.itl_seconds is not None:
-            is_drafted = plan.speed.acceptance_length and plan.speed.acceptance_basis != "none"
-            tokens = f"{plan.speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-            first, then = map(seconds_text, (plan.speed.ttft_seconds, plan.speed.itl_seconds))
+    if speed is not None:
+        text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
+        if speed.ttft_seconds is not None and speed.itl_seconds is not None:
+            is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
+            tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
+            first, then = map(seconds_text, (speed.ttft_seconds, speed.itl_seconds))
             text += f"; first token after {first}, then {tokens} every {then}"
         yield "speed", text
-        if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
-            yield "cache", _cache_text(plan, plan.speed)
+        if plan.cached_prompt_tokens and speed.tokens_per_second:
+            yield "cache", _cache_text(plan, speed)
     if (batch := plan.batch) is not None:
         text = "time and cost are unknown, because the speed is"
         if batch.seconds is not None:
@@ -191,22 +184,18 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     yield from operation_facts(plan)
     alone = plan.without_speculation
     if alone is not None and plan.speculation is not None:
-        text = _alternative_text(plan, alone, "")
-        text += "; not known to meet what is required" if _misses(plan, alone) else ""
-        if best := reasons.get("instance_without_speculation"):
-            text += f"; the best type without speculation is {best.value}: {best.because}"
-        yield "without", text
-    price = plan.price_per_hour_usd or math.inf
+        missed = "; not known to meet what is required" if _misses(plan, alone) else ""
+        yield "without", f"{_alternative_text(plan, alone, '')}{missed}"
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        text, cost = _alternative_text(plan, other, drafts), other.usd_per_million_tokens
-        planned = plan.speed.usd_per_million_tokens if plan.speed else None
-        if cost and planned and cost < planned and (other.price_per_hour_usd or 0) > price:
+        text, usd = _alternative_text(plan, other, drafts), other.usd_per_million_tokens
+        planned = speed.usd_per_million_tokens if speed else None
+        if usd and planned and usd < planned:
             text += f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
         yield "or", text
-    if plan.speed is not None and not errors(plan.findings):
-        yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
+    if speed is not None and not errors(plan.findings):
+        yield "uncertain", "; ".join(_uncertainties(plan, speed))
 
 
 def _instance_text(plan: Plan) -> str:
@@ -230,16 +219,13 @@ def _copies(copies: int | None, instances: int) -> str:
 
 
 def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
-    """What the prefix cache is expected to give, and how many conversations it keeps."""
+    """What the prefix cache is expected to give, and how many conversations an engine keeps."""
     share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
     text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the"
     text += " prefix cache"
-    if plan.engines > 1:
-        text += f", because SageMaker spreads turns over {plan.engines} engines"
     if speed.conversations is not None and speed.cached_prompt_tokens:
-        each = "each engine keeps" if plan.engines > 1 else "it keeps"
         size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
-        text += f"; {each} {speed.conversations:,} conversations of {size:,} tokens"
+        text += f"; an engine keeps {speed.conversations:,} conversations of {size:,} tokens"
     return text
 
 
@@ -296,15 +282,12 @@ def _misses(plan: Plan, other: Alternative) -> bool:
 
 
 def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
-    if _is_planned(plan, other):
-        where = "the same instance"
-    else:
-        price = "price unknown"
-        if other.price_per_hour_usd is not None:
-            price = f"{format_usd(other.price_per_hour_usd)} per hour"
-        gpus = other.tensor_parallel_size * (other.copies or 1)
-        gpu = f"{gpus} x {other.gpu}".removeprefix("1 x ")
-        gpu += _copies(other.copies, other.instance_count)
+    where = "the same instance"
+    if not _is_planned(plan, other):
+        usd = other.price_per_hour_usd
+        price = "price unknown" if usd is None else f"{format_usd(usd)} per hour"
+        gpu = f"{other.tensor_parallel_size * (other.copies or 1)} x {other.gpu}"
+        gpu = gpu.removeprefix("1 x ") + _copies(other.copies, other.instance_count)
         where = f"{other.instance_count} x {other.instance_type} ({gpu}){drafts}, {price}"
     each = "copy" if other.copies else "instance"
     speed = _speed_text(other, None, min(other.engines, plan.concurrency), each)
@@ -323,8 +306,6 @@ def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
         yield f"acceptance length{length} {_ACCEPTANCE[speed.acceptance_basis]}"
     if speed.extrapolated and plan.speculation:
         yield f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
-        for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
-            yield f"break-even: {reason.value} ({reason.because})"
     if speed.cached_prompt_tokens:
         yield "hits of the prefix cache are assumed"
     if speed.basis in _BASIS:
@@ -396,25 +377,20 @@ def price_text(plan: Plan) -> str:
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The speculation, how deploy proves it, the licences, and what is pinned."""
     target, drafter, pins = plan.target, plan.drafter, plan.pins
-    text = "none"
+    text, proof = "none", "an answer: there is no speculation to prove"
     if speculation := plan.speculation:
         text = method_title(speculation.method, speculation.parallel_drafting)
-        if speculation.parallel_drafting:
-            text += f" ({speculation.method} with parallel_drafting)"
         text += f", K={speculation.k}"
         if (floor := speculation.acceptance_floor) is not None:
-            origin = (
-                ", to break even" if speculation.acceptance_floor_source == "break-even" else ""
-            )
+            to_pay = speculation.acceptance_floor_source == "break-even"
+            origin = ", to break even" if to_pay else ""
             text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
-    yield "speculation", text
-    proof = "an answer: there is no speculation to prove"
-    if plan.speculation is not None:
         from peagle.proof import MIN_DRAFTS
 
         where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
         each = f" of each {'copy' if plan.copies else 'instance'}" if plan.engines > 1 else ""
         proof = f"at least {MIN_DRAFTS} drafts{each}, from {where}"
+    yield "speculation", text
     yield "proof", proof
     licences = f"target {target.licence or 'unknown'}"
     if drafter is not None and drafter.weights:
