@@ -36,9 +36,9 @@ from peagle.cli.view.console import (
     print_line,
     print_small,
     print_status,
+    second_turn_text,
 )
 from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.proof import second_turn_text
 from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log

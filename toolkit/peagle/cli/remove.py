@@ -15,7 +15,7 @@ from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import hosting_regions
 from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import complete_region, yes_option
+from peagle.cli.options import yes_option
 from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.deploy.apply import remove_previous
@@ -240,7 +240,6 @@ Examples:
     "regions",
     multiple=True,
     help="Only this region; may be repeated.  [default: all regions of SageMaker]",
-    shell_complete=complete_region,
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @yes_option

@@ -23,6 +23,7 @@ from peagle.cli.view.console import (
     bar,
     can_print,
     fact_lines,
+    floor_text,
     folded,
     plain_text,
     print_facts,
@@ -30,9 +31,9 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
     print_table,
+    second_turn_text,
 )
 from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
-from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
