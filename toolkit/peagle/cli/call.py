@@ -19,15 +19,14 @@ from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
-    floor_text,
     json_option,
     print_documents,
     print_findings,
     print_json,
     print_line,
     print_status,
-    second_turn_text,
 )
+from peagle.cli.view.deploy import floor_text, second_turn_text
 from peagle.cli.view.progress import StatusLine
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt

@@ -34,14 +34,19 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
     print_table,
-    second_turn_text,
 )
-from peagle.cli.view.deploy import comparison_text, usage_document, usage_screen
+from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
 from peagle.cli.view.progress import show_hashing
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.usage import endpoint_log, usage_of_endpoint
+from peagle.deploy.status import (
+    ENDED,
+    GONE,
+    Listing,
+    deployment_status,
+    endpoint_log,
+    usage_of_endpoint,
+)
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
