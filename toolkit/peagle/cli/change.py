@@ -29,7 +29,6 @@ from peagle.cli.options import (
     Parsed,
     command_catalog,
     complete_pair,
-    complete_region,
     deploy_options,
     duration,
     refuse_errors,
@@ -651,7 +650,6 @@ Examples:
     "regions",
     multiple=True,
     help="Only this region; may be repeated.  [default: all regions of SageMaker]",
-    shell_complete=complete_region,
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @yes_option

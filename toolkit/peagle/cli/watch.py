@@ -24,7 +24,6 @@ from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    STARTED_AT,
     Fact,
     document_facts,
     json_option,
@@ -257,9 +256,7 @@ def logs(name: str, session: Session, follow: bool, since: int | None, as_json: 
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     ctx = click.get_current_context()
     record, aws = session.find(name)
-    lines = endpoint_log(
-        aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
-    )
+    lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
     if as_json:
         events = []
         for event in lines:
