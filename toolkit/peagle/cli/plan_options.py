@@ -38,7 +38,7 @@ from peagle.cli.options import (
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
-from peagle.cli.view.progress import show_hashing
+from peagle.cli.view.console import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
     AUTO,
