@@ -43,7 +43,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         ('{"hidden_size": [2880]}', "hidden_size is [2880], not a whole number"),
         ('{"hidden_size": NaN}', "hidden_size is nan, not a whole number"),
         ('{"vocab_size": Infinity}', "vocab_size is inf, not a whole number"),
-        ('{"vocab_size": 1e400}', "has the number 1e400, which is too large"),
+        ('{"vocab_size": 1e400}', "1e400 is no number of JSON, or too large"),
         ('{"vocab_size": -1}', "vocab_size is -1, not a whole number from 1"),
         ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
         ('{"sliding_window": -1}', "sliding_window is -1, not a whole number from 0"),

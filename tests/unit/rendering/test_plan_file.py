@@ -61,7 +61,7 @@ BAD = {
     "not JSON": (b"kind: yaml", "is not valid JSON: "),
     "more after it": (b'{"format": 1} and more', "is not valid JSON: "),
     "a key twice": (b'{"format": 1, "format": 1}', "has 'format' twice"),
-    "NaN": (b'{"format": NaN}', "has NaN, which is not JSON"),
+    "NaN": (b'{"format": NaN}', "NaN is no number of JSON"),
     "deep": (b"[" * 100_000, "cannot be read"),
     "huge": (b'"' + b"x" * (9 << 20) + b'"', "longer than"),
 }
