@@ -335,8 +335,8 @@ def config_of(environment: dict[str, str]) -> dict[str, Any]:
     return config
 
 
-def test_the_target_is_replaced_the_plans_settings_stay_and_every_change_has_a_note() -> None:
-    environment, _, notes = stand_in_for(speculating(**P_EAGLE, model="a/b"), TINY)
+def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
+    environment, _ = stand_in_for(speculating(**P_EAGLE, model="a/b"), TINY)
     assert config_of(environment) == {**P_EAGLE, "model": DRAFTER_PATH}
     environment.pop("SM_VLLM_SPECULATIVE_CONFIG")
     assert environment == {
@@ -347,7 +347,6 @@ def test_the_target_is_replaced_the_plans_settings_stay_and_every_change_has_a_n
         "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
         "SM_VLLM_DTYPE": "float32",
     }
-    assert len(notes) == 4
     served = stand_in_for({"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}, TINY)[0]["SM_VLLM_SERVED_MODEL_NAME"]
     assert served == "Qwen/Qwen3-8B"
 
@@ -364,12 +363,10 @@ def test_the_head_is_tinys_own_of_the_same_kind(
     requested: dict[str, Any], drafter: str | None, expected: dict[str, Any] | None
 ) -> None:
     planned = speculating(**requested, num_speculative_tokens=5)
-    environment, chosen, notes = stand_in_for(planned, TINY)
+    environment, chosen = stand_in_for(planned, TINY)
     assert (chosen.name if chosen else None) == drafter
     more = {"model": DRAFTER_PATH, "num_speculative_tokens": 5}
     assert config_of(environment) == (expected | more if expected else config_of(planned))
-    lacking = f"tiny has no drafter for method {requested['method']}"
-    assert any(lacking in note for note in notes) == (requested["method"] == "dflash")
 
 
 @pytest.mark.parametrize(("k", "length"), [(1, 1), (100, 10**6)])
@@ -377,7 +374,6 @@ def test_k_and_the_context_are_at_most_tinys(k: int, length: int) -> None:
     trained = next(head.k_trained for head in TINY.drafters if head.name == "p-eagle")
     assert trained is not None
     planned = speculating(**{**P_EAGLE, "num_speculative_tokens": k})
-    environment, _, notes = stand_in_for({**planned, "SM_VLLM_MAX_MODEL_LEN": str(length)}, TINY)
+    environment, _ = stand_in_for({**planned, "SM_VLLM_MAX_MODEL_LEN": str(length)}, TINY)
     assert config_of(environment)["num_speculative_tokens"] == min(k, trained)
     assert environment["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
-    assert any(f"num_speculative_tokens={k} becomes" in note for note in notes) == (k > trained)
