@@ -49,9 +49,8 @@ faults: .venv/dev.ready
 lifecycle: .venv/dev.ready
 	$(BIN)/python -m tests.lifecycle -n $(or $(N),100) --first $(or $(SEED),0)
 
-# What fails is printed; FUZZ=--keep also writes it to tests/fuzz/corpus, with which every run begins.
 fuzz: .venv/dev.ready
-	$(BIN)/python -m tests.fuzz --inputs $(or $(N),10000) --only "$(ONLY)" $(FUZZ)
+	FUZZ_INPUTS=$(or $(N),10000) $(BIN)/pytest tests/fuzz -n logical -k "$(ONLY)"
 
 aws-smoke: .venv/core.ready
 	$(BIN)/python -m tests.aws.smoke $(SMOKE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.install import engine_packages
+from peagle.engine.machine import engine_packages
 from peagle.errors import PeagleError
 from peagle.images import Docker, list_images
 from tests.conftest import DEFAULT_VLLM

@@ -19,7 +19,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.engine import local
-from peagle.engine.install import engine_packages
+from peagle.engine.machine import engine_packages
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import Container, LocalOptions, run_arguments
 from peagle.images import Docker, show_image

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -65,49 +65,27 @@ def edits(values: int, most: int) -> SearchStrategy[list[Edit]]:
     return st.binary(min_size=1 + 6 * most, max_size=1 + 6 * most).map(make)
 
 
-def documents(
-    *examples: Any,
-    more: Sequence[Any] = (),
-    most: int = 4,
-    typed: bool = False,
-    kept: Collection[str] = (),
-) -> SearchStrategy[Any]:
+def documents(*examples: Any, more: Sequence[Any] = (), most: int = 4) -> SearchStrategy[Any]:
     """Values of JSON: the examples with parts replaced, removed, repeated, exchanged or renamed.
-
-    ``more`` are hostile values of this parser. ``typed`` replaces values by others of their type
-    only, and removes nothing, as in answers that botocore has parsed. The values of the keys
-    ``kept`` stay.
-    """
+    ``more`` are hostile values of this parser."""
     values = (*HOSTILE, *more, *more, *more)
 
     def make(example: Any, changes: list[Edit]) -> Any:
         value = copy.deepcopy(example)
         for change in changes:
-            value = _edited(value, change, values, typed, kept)
+            value = _edited(value, change, values)
         return value
 
     return st.builds(make, st.sampled_from(examples), edits(len(values), most))
 
 
-def _edited(
-    value: Any, edit: Edit, values: Sequence[Any], typed: bool, kept: Collection[str]
-) -> Any:
+def _edited(value: Any, edit: Edit, values: Sequence[Any]) -> Any:
     where, what, which = edit
-    places: list[tuple[Any, Any]] = []
-    _places(value, places, kept)
-    new = copy.deepcopy(values[which])
+    places, new = _places(value), copy.deepcopy(values[which])
     if not places:
-        return value if typed else new
+        return new
     holder, key = places[where % len(places)]
     old, what = holder[key], what % 8
-    if typed:
-        if what == 1 and isinstance(holder, list):
-            holder.append(copy.deepcopy(old))
-        else:
-            parts = isinstance(old, (dict, list))
-            same = [one for one in values if type(one) is type(old) and not parts]
-            holder[key] = copy.deepcopy(same[which % len(same)]) if same else old
-        return value
     if what == 0:
         del holder[key]
     elif what == 1 and isinstance(holder, list):
@@ -124,19 +102,17 @@ def _edited(
     return value
 
 
-def _places(value: Any, found: list[tuple[Any, Any]], kept: Collection[str]) -> None:
+def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every holder and key in a document, the outer ones first."""
-    todo = [value]
-    while todo and len(found) < 5000:
-        one = todo.pop(0)
-        if not isinstance(one, (dict, list)):
-            continue
-        for key in one if isinstance(one, dict) else range(len(one)):
-            if key in kept:
-                continue
-            found.append((one, key))
-            if isinstance(one[key], (dict, list)):
-                todo.append(one[key])
+    places: list[tuple[Any, Any]] = []
+    holders = [value]
+    while holders and len(places) < 5000:
+        holder = holders.pop(0)
+        if isinstance(holder, dict | list):
+            for key in holder if isinstance(holder, dict) else range(len(holder)):
+                places.append((holder, key))
+                holders.append(holder[key])
+    return places
 
 
 def texts(*examples: str, more: Sequence[str] = (), most: int = 3) -> SearchStrategy[str]:
@@ -226,15 +202,14 @@ def encoded(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> SearchStrategy[Any]:
+def damaged(*examples: Any) -> SearchStrategy[Any]:
     """Inputs like the examples, by their type: JSON as a document, then as text; other text and
-    bytes by their parts; of tuples and lists of text each part. ``typed`` and ``kept`` are as in
-    ``documents``."""
+    bytes by their parts; of tuples and lists of text each part."""
     values = [example for example in examples if example is not None]
     if not values:
         return st.none()
     if len(values) < len(examples):
-        return st.none() | damaged(*values, typed=typed, kept=kept)
+        return st.none() | damaged(*values)
     if isinstance(values[0], str | bytes):
         is_text = isinstance(values[0], str)
         parts: SearchStrategy[Any] = texts(*values) if is_text else binary(*values)
@@ -243,7 +218,7 @@ def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> 
         return written(*read) | parts if read else parts
     if isinstance(values[0], tuple):
         columns = zip(*values, strict=True)
-        return st.tuples(*(damaged(*column, typed=typed, kept=kept) for column in columns))
+        return st.tuples(*(damaged(*column) for column in columns))
     if isinstance(values[0], list) and values[0] and isinstance(values[0][0], str | bytes):
         return st.lists(damaged(*(part for example in values for part in example)), max_size=8)
     if all(
@@ -251,7 +226,7 @@ def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> 
     ):
         return variables(*values)
     if isinstance(values[0], dict | list):
-        return documents(*values, typed=typed, kept=kept)
+        return documents(*values)
     return st.sampled_from(values)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.steps import build_commands, run_steps
+from tests.pipelines import build_commands, run_steps
 from tests.sandbox.owners import TYPE, Machine
 from tests.sandbox.sandboxes import Account
 from tests.support import run_in_process
@@ -29,8 +29,7 @@ def commands(kind: str) -> list[str]:
     """The ``peagle`` commands, in the order in which a merged change runs them."""
     if kind == "github":
         files = (Path(".github/workflows") / f"{name}.yml" for name in WORKFLOWS)
-        steps = [step for file in files for _, step in run_steps(file) if step.name != "Roll back"]
-        found = [step.run for step in steps]
+        found = [run for file in files for name, run in run_steps(file) if name != "Roll back"]
     else:
         files = (Path(f"buildspec-{stage}.yml") for stage in STAGES)
         found = [text for file in files for text in build_commands(file)]

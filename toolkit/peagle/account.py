@@ -86,17 +86,10 @@ class Account:
         return nullcontext()
 
     @cached_property
-    def _own_catalog(self) -> Catalog:
-        return load_catalog(self._folder)
-
-    @property
     def catalog(self) -> Catalog:
-        """The bundled catalogue, with the targets of your own folder.
-
-        Raises:
-            CatalogError: a table of the catalogue is wrong.
-        """
-        return self._own_catalog
+        """The bundled catalogue with the targets of your own folder. Raises CatalogError when a
+        table is wrong."""
+        return load_catalog(self._folder)
 
     def prices(self) -> InstanceTable:
         """The instance types of the catalogue, with their prices."""
@@ -133,11 +126,10 @@ class Account:
             return
         from peagle.sandbox import client
 
-        instances = self.catalog.instances.instances if self._folder else ()
         if not self.is_available:
             self.say("Starting the sandbox")
             client.start_sandbox()
-        if instances:
+        if self._folder and (instances := self.catalog.instances.instances):
             client.add_instances(instances)
 
     @contextmanager
@@ -206,7 +198,6 @@ class Account:
         Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
         UserError for another account's deployment.
         """
-        from peagle.aws.runtime import require_component
         from peagle.deploy.discover import complete_deployment, current_deployment
         from peagle.sandbox.client import sandbox_not_running
 
@@ -230,15 +221,13 @@ class Account:
                 code="other-account",
             )
         current = current_deployment(aws, name, record, self.prices) or record
-        if current.current.served.copies is not None:
-            require_component(aws, name)
+        _require_component(current, aws)
         return (complete_deployment(aws, current, self.prices) if complete else current), aws
 
     def _find_by_tags(
         self, name: str, region: str | None, unknown: NotFound
     ) -> tuple[Deployment, Aws]:
         """A deployment of another machine or template; raises ``unknown`` when there is none."""
-        from peagle.aws.runtime import require_component
         from peagle.deploy.discover import current_deployment
         from peagle.engine.state import local_engine_names
 
@@ -246,8 +235,7 @@ class Account:
         try:
             aws = self.aws(region)
             if record := current_deployment(aws, name, None, self.prices):
-                if record.current.served.copies is not None:
-                    require_component(aws, name)
+                _require_component(record, aws)
                 return record, aws
         except UserError as error:  # such as without credentials
             cause = error
@@ -295,6 +283,13 @@ class Account:
         aws = self.aws()
         others = () if self.region else deployment_regions(aws.scope)
         return list_deployments(aws, sorted({aws.region, *others}), self.prices)
+
+
+def _require_component(record: Deployment, aws: Aws) -> None:
+    from peagle.aws.runtime import require_component
+
+    if record.current.served.copies is not None:
+        require_component(aws, record.name)
 
 
 @dataclass(frozen=True)
@@ -346,11 +341,10 @@ def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
         return False
     from peagle.aws.errors import LOOPBACK_HOSTS
 
-    try:
-        endpoint, sandbox = urlsplit(url), urlsplit(address.url)
-        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == sandbox.port
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        endpoint = urlsplit(url)
+        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == urlsplit(address.url).port
+    return False
 
 
 def default_region() -> str:
@@ -364,7 +358,7 @@ def observer_of(say: Say | None) -> Observer:
 
     def observe(progress: Progress) -> None:
         nonlocal last
-        line = " | ".join(part for part in (progress.state, progress.line) if part)
+        line = " | ".join(filter(None, (progress.state, progress.line)))
         if say is not None and last != line:
             last = line
             say(line)

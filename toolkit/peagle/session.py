@@ -65,33 +65,26 @@ SIZE_OPTIONS = (
 class Session(Account):
     """A catalogue, a region, and an account or the sandbox: what every method works with.
 
-    Making one reads no file and sends nothing. Every error that a caller can do something about is
-    a ``PeagleError``, with ``code``, ``message``, ``fix`` and ``exit_code``; other exceptions are
-    bugs.
+    Making one reads no file and sends nothing. ``region`` is where to deploy and to look: by
+    default ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, else us-east-1; a plan has its own.
+    ``profile`` is of AWS, by default boto3's chain of credentials. ``sandbox`` is AWS on this
+    machine, which ``deploy`` starts. ``catalog`` is a folder with targets of your own beside the
+    bundled ones.
 
-    Parameters:
-        region: where to deploy and to look. By default ``AWS_REGION`` or ``AWS_DEFAULT_REGION``,
-            else us-east-1; a plan has its own.
-        profile: an AWS profile. By default boto3's chain of credentials.
-        sandbox: use the AWS sandbox of this machine instead of an account; ``deploy`` starts it.
-        catalog: a folder with targets of your own, which are added to the bundled ones.
+    Every error that a caller can do something about is a ``PeagleError``, with ``code``,
+    ``message``, ``fix`` and ``exit_code``. ``options`` are those of the command with underscores,
+    and ``say`` gets a line for every new state.
     """
 
     def plan(
         self, pair: str, *, online: bool = False, verdict: str | Path | None = None, **options: Any
     ) -> Plan:
-        """Plan a deployment: drafter, K, instances, price, arguments, and the reasons.
+        """Plan a deployment of a pair of the catalogue, a model in a folder, or with ``online`` at
+        ``s3://`` or on the Hub. ``online`` queries AWS for prices, quotas and weights. A file of
+        ``peagle verdict`` chooses drafter and K. ``options`` are fields of ``peagle.Options``.
 
-        Parameters:
-            pair: ``TARGET`` or ``TARGET+DRAFTER`` of the catalogue, a folder with a model, or with
-                ``online`` an ``s3://`` prefix or an id on the Hub.
-            online: query AWS for prices, quotas and weights, and the Hub for models.
-            verdict: a file of ``peagle verdict``, which then chooses drafter and K.
-            options: fields of ``peagle.Options``, such as ``concurrency=10``, ``ttl=3600``
-                (seconds), ``slo="ttft=0.5"`` or ``speculation=False``.
-        Returns: the plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
-        Raises: NotFound: an unknown pair or drafter; UserError: an option is unknown, impossible,
-            or contradicts another.
+        Errors in the plan's ``findings`` make ``deploy`` refuse it. Raises NotFound for an unknown
+        pair or drafter, and UserError for an option that is unknown or impossible.
         """
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
@@ -108,48 +101,29 @@ class Session(Account):
         return plan_pair_online(self, pair, fields, catalog, reader, file)
 
     def read_plan(self, path: str | Path) -> Plan:
-        """Read a plan file.
-
-        Parameters:
-            path: a file of ``save_plan`` or ``peagle plan -o``.
-        Returns: the plan, as it was saved.
-        Raises: PlanFileError: the file is missing, damaged, or was edited.
-        """
+        """The plan in a file of ``save_plan`` or ``peagle plan -o``. Raises PlanFileError when it
+        is missing, damaged, or was edited."""
         return read_plan(read_path(path, "the plan file"))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
-        """Write a plan file, for ``read_plan``, ``peagle deploy`` and ``peagle render``.
-
-        Parameters:
-            plan: the plan.
-            path: the file, which is replaced atomically.
-        Raises: Refused: the plan has an error; UserError: the file cannot be written.
-        """
+        """Write a plan file, atomically. Raises Refused when the plan has an error, and UserError
+        when the file cannot be written."""
         refuse_errors(plan.findings)
         write_output(read_path(path, "the plan file"), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
-        """Compare two plans.
-
-        Parameters:
-            first: a plan.
-            second: the other one.
-        Returns: their results side by side, and the settings that differ.
-        """
+        """The results of two plans side by side, and the settings that differ."""
         return compare_plans(first, second)
 
     def verdict(
         self, pair: str, *, concurrency: Sequence[int] | int | None = None, **options: Any
     ) -> Verdict:
-        """Compare speculation by load: the fastest drafter and K, and where it stops paying.
+        """Compare speculation by load: the fastest drafter and K, and where it stops paying, at
+        ``concurrency`` requests at a time (by default 1, 2, 4 ... 256), on a ``gpu`` or an
+        ``instance_type``.
 
-        Parameters:
-            pair: a target, or a target and the one drafter to compare.
-            concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
-            options: options of ``peagle verdict``, with ``gpu="H200"`` or ``instance_type``.
-        Returns: the verdict, with an entry for each size and load.
-        Raises: NotFound: an unknown pair, GPU or instance type; UserError: neither GPU nor instance
-            type, or only one number of tokens; Refused: not even the target alone fits.
+        Raises NotFound for an unknown pair, GPU or type, UserError when an option is missing, and
+        Refused when not even the target alone fits.
         """
         from peagle.planning.verdict import LOADS, VerdictRequest
 
@@ -158,8 +132,7 @@ class Session(Account):
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
         loads = LOADS if concurrency is None else concurrency
-        if not isinstance(loads, Sequence):
-            loads = (loads,)
+        loads = tuple(loads) if isinstance(loads, Sequence) else (loads,)
         if not all(type(load) is int and load > 0 for load in loads):
             raise UserError(
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
@@ -167,28 +140,20 @@ class Session(Account):
             )
         sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
         _validate_options(sizes, Options, "verdict")
-        fields = _validate_options(
-            {"pair": pair, "loads": tuple(loads), "region": self.region, **options},
-            VerdictRequest,
-            "verdict",
-        )
+        named = {"pair": pair, "loads": loads, "region": self.region, **options}
+        fields = _validate_options(named, VerdictRequest, "verdict")
         workloads = sizes_of_requests(**sizes)
         return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
     ) -> CheckReport:
-        """Check a pair: config.json, the headers of its weights, versions, image and instance.
+        """Check a pair: config.json, the headers of its weights, versions, image and instance. The
+        files of ``target`` and ``drafter`` are in a folder, at ``s3://``, on the Hub, or for ``hf``
+        in the catalogue's own repository.
 
-        Parameters:
-            pair: a pair of the catalogue, or the location of a model.
-            target: where the target's files are: a folder, ``s3://...``, a Hub id, or ``hf`` for
-                the catalogue's own repository.
-            drafter: where the head's files are, in the same way.
-            options: options of ``peagle check``, such as ``k``, ``instance_type`` or ``vllm``.
-        Returns: the report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
-        Raises: NotFound: an unknown pair or location; CheckpointError: unreadable or damaged files;
-            UserError: an unknown option.
+        Errors in the report's ``findings`` are what ``deploy`` would refuse. Raises NotFound for an
+        unknown pair or location, and CheckpointError for files that cannot be read.
         """
         from peagle.checks.report import HUB, CheckRequest
 
@@ -202,14 +167,11 @@ class Session(Account):
         return check(CheckRequest(**fields), catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
-        """Estimate GPU memory and concurrent capacity.
+        """Estimate the GPU memory and the concurrent capacity of a pair, or of a model in a folder.
 
-        Parameters:
-            pair: a pair of the catalogue, or a folder with a config.json.
-            options: options of ``peagle fit``, such as ``instance_type`` or ``max_model_len``.
-        Returns: the report; ``refusal`` says why it does not fit, and ``advice`` what would.
-        Raises: NotFound: an unknown pair or instance type; CheckpointError: unreadable files;
-            UserError: an option is unknown, or contradicts another.
+        The report's ``refusal`` says why it does not fit, and ``advice`` what would. Raises
+        NotFound for an unknown pair or instance type, and CheckpointError for files that cannot be
+        read.
         """
         from peagle.fit.report import FitRequest
 
@@ -224,15 +186,11 @@ class Session(Account):
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
     ) -> tuple[RenderedFile, ...]:
-        """Express a plan in another tool's format.
+        """Express a plan in another tool's format, and write the files into an empty or new
+        ``folder`` if one is named.
 
-        Parameters:
-            format: such as ``terraform`` or ``cloudformation``; an unknown name lists all.
-            plan: the plan.
-            folder: write the files into this folder, which must be empty or missing.
-        Returns: the files: path below the folder, and content.
-        Raises: NotFound: an unknown format; Unsupported: the format cannot express the plan;
-            Refused: the plan has an error; UserError: the folder is not empty or not writable.
+        Raises NotFound for an unknown format, Unsupported when it cannot express the plan, Refused
+        when the plan has an error, and UserError when the files cannot be written.
         """
         from peagle.images.build import findings_of_format
 
@@ -250,21 +208,16 @@ class Session(Account):
         min_drafts: int = 100,
         say: Say | None = None,
     ) -> Proof:
-        """Prove again that an endpoint speculates, also one of a template or another machine.
+        """Prove again that an endpoint speculates, also one of a template or another machine: every
+        instance makes ``min_drafts``, and its acceptance length is at least ``floor`` (by default
+        the pair's).
 
-        Parameters:
-            name: the endpoint.
-            floor: the least acceptance length of every instance; by default the pair's.
-            min_drafts: how many drafts each instance must have made.
-            say: gets a line for every new state.
-        Returns: the proof, which passed.
-        Raises: NotProved: an instance drafts nothing, or is below the floor; NotFound: there is no
-            such endpoint; CloudError: AWS failed or rejected a request.
+        Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
         from peagle.deploy.proving import prove, request_of_revision
 
         record, aws = self.find_served(name)
-        proof: Proof = prove(
+        proof = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
         pair = request_of_revision(record.current, self.catalog).pair if record else ""
@@ -284,23 +237,14 @@ class Session(Account):
         wait_seconds: float = 0.0,
         say: Say | None = None,
     ) -> Proof:
-        """Prove that every engine behind a URL speculates: any vLLM with OpenAI's protocol, such as
-        on Kubernetes. Nothing of AWS is used.
+        """Prove that every engine behind a URL speculates: any vLLM with OpenAI's protocol. With
+        HTTP every address of the host is an engine; ``instances`` must answer within
+        ``wait_seconds``. Prompts and floor are those of ``plan``, by default the catalogue's
+        prompts, and any accepted draft passes. ``model`` is by default the only one, ``key`` a
+        bearer token.
 
-        Parameters:
-            url: the base URL; with HTTP every address of the host is an engine.
-            plan: says prompts and floor; by default the catalogue's prompts for the served model,
-                and any accepted draft passes.
-            model: the served model, by default the only one.
-            key: a bearer token.
-            floor: the least acceptance length of every engine, in place of the plan's.
-            min_drafts: how many drafts each engine must have made.
-            instances: how many engines must answer.
-            wait_seconds: how long to wait for them.
-            say: gets a line for every new state.
-        Returns: the proof, which passed.
-        Raises: NotProved: an engine drafts nothing, is below the floor, or is missing; EngineError:
-            an engine does not answer; UserError: the URL, the key or the model is wrong.
+        Raises NotProved, EngineError when an engine does not answer, and UserError for a wrong URL,
+        key or model.
         """
         from peagle.bench.url_proof import prove_url
 
@@ -336,20 +280,14 @@ class Session(Account):
         on. The same plan again changes nothing, or continues what was interrupted; another plan of
         the same name is an update. Nothing is asked: look at ``plan.price_per_hour_usd`` before.
 
-        Parameters:
-            plan: what to deploy, in its own region.
-            role: the execution role, ARN or name; by default one is found.
-            bucket: the S3 bucket for local weights; by default one of the toolkit's.
-            wait: until it serves and is proved; else return once the endpoint is requested.
-            keep_unproved: keep an update in service whose proof fails.
-            keep_failed: keep a new endpoint whose engine can never serve, to look at it.
-            accept_unknown_price: also deploy if the price is unknown.
-            say: gets a line for every new state.
-        Returns: the deployment; ``serving.proof`` is what was measured.
-        Raises: Refused: a check of plan or account failed, and nothing was created; NotProved: its
-            drafts are not accepted, and an update is undone; CloudError: AWS failed or rejected a
-            request, and ``destroy`` removes what exists; EngineError: the engine cannot serve, and
-            a new endpoint was removed; UserError: no credentials or role.
+        ``role`` and ``bucket`` (for local weights) are by default found or made. Without ``wait``
+        it returns once the endpoint is requested. ``keep_unproved`` keeps an update whose proof
+        fails, and ``keep_failed`` a new endpoint whose engine can never serve. ``serving.proof`` of
+        the deployment is what was measured.
+
+        Raises Refused when a check of plan or account failed, and nothing was created; NotProved,
+        and an update is undone; CloudError, and ``destroy`` removes what exists; EngineError when
+        the engine cannot serve; UserError without credentials or a role.
         """
         from peagle.deploy.apply import deploy
         from peagle.deploy.context import DeploymentContext, WillNotServe
@@ -384,18 +322,11 @@ class Session(Account):
         temperature: float = 0.0,
         on_text: Say | None = None,
     ) -> InvokeResult:
-        """Send a prompt to an endpoint.
+        """Send a prompt to an endpoint, as a chat or a completion (by default what the target is
+        made for). ``on_text`` gets the answer piece by piece. The result has tokens, times in
+        seconds, and where known the acceptance length.
 
-        Parameters:
-            name: the endpoint.
-            prompt: the text.
-            chat: as a chat or as a completion; by default what the target is made for.
-            max_tokens: the longest answer.
-            temperature: 0 is greedy decoding.
-            on_text: gets the answer piece by piece as it arrives.
-        Returns: the answer, its tokens, times in seconds, and where known the acceptance length.
-        Raises: NotFound: there is no such endpoint; UserError: the engine rejects the prompt;
-            CloudError: AWS failed or rejected the request.
+        Raises NotFound, UserError when the engine rejects the prompt, and CloudError.
         """
         from peagle.deploy.invoke import InvokeRequest, invoke
 
@@ -404,26 +335,18 @@ class Session(Account):
         return invoke(aws, name, record, request, on_text or silent)
 
     def status(self, name: str) -> dict[str, Any]:
-        """Describe a deployment.
-
-        Parameters:
-            name: the deployment.
-        Returns: what ``peagle status --json`` prints: state, acceptance, address, price, resources.
-        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
-        """
+        """What ``peagle status --json`` prints of a deployment: state, acceptance, address, price,
+        resources. Raises NotFound and CloudError."""
         from peagle.deploy.status import deployment_status
 
         record, aws = self.find(name, complete=True)
         return deployment_status(aws, record)
 
     def deployments(self) -> list[dict[str, Any]]:
-        """List the deployments of the account, whichever machine or template made them; a damaged
-        record or tag is a warning.
-
-        Returns: the rows of ``peagle list --json``: of the session's region, or of the default one
-            and those that this machine has deployed to.
-        Raises: AccessDenied: a region's deployments may not be listed; UserError: no credentials.
-        """
+        """The rows of ``peagle list --json``: the account's deployments in the session's region, or
+        in the default one and those that this machine has deployed to. A damaged record is a
+        warning. Raises AccessDenied where they may not be listed, and UserError without
+        credentials."""
         if not self.is_available:
             return []
         listing = self.listing()
@@ -434,29 +357,19 @@ class Session(Account):
         return list(listing.rows)
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
-        """Measure the use of a deployment.
-
-        Parameters:
-            name: the deployment.
-            window_seconds: over how long, until now.
-        Returns: requests, errors, times in seconds, tokens, acceptance, cost; ``None`` is unknown.
-        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
-        """
-        from peagle.deploy.usage import usage_of_endpoint
+        """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
+        acceptance, cost; ``None`` is unknown. Raises NotFound and CloudError."""
+        from peagle.deploy.status import usage_of_endpoint
 
         record, aws = self.find(name)
         return usage_of_endpoint(aws, record, window_seconds)
 
     def rollback(self, name: str, *, say: Say | None = None) -> Deployment:
-        """Return a deployment to its previous revision, and prove that again.
+        """Return a deployment to its previous revision, and prove that again; the revision that
+        served is then the previous one.
 
-        Parameters:
-            name: the deployment.
-            say: gets a line for every new state.
-        Returns: the deployment, of which the revision that served is now the previous one.
-        Raises: NotFound: there is no such deployment; Refused: no previous revision, or its weights
-            have changed; NotProved: the previous revision serves again, and its drafts are not
-            accepted; CloudError: AWS failed or rejected a request; the same call continues.
+        Raises NotFound, Refused without a previous revision or its weights, NotProved when it
+        serves again without a proof, and CloudError, after which the same call continues.
         """
         from peagle.deploy.apply import rollback
         from peagle.deploy.context import DeploymentContext
@@ -468,15 +381,10 @@ class Session(Account):
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None
     ) -> tuple[Resource, ...]:
-        """Remove everything that was created for a deployment; the log stays.
+        """Remove everything that was created for a deployment, and return it; the log stays. With
+        ``missing_ok`` an unknown name is no error.
 
-        Parameters:
-            name: the deployment.
-            missing_ok: an unknown name is not an error; nothing is removed then.
-            say: gets a line for every new state.
-        Returns: what was removed.
-        Raises: NotFound: there is no such deployment; Refused: a template owns it; CloudError: AWS
-            failed or rejected a request; repeat it for the rest.
+        Raises NotFound, Refused when a template owns it, and CloudError; repeat it for the rest.
         """
         from peagle.deploy.context import DeploymentContext
         from peagle.deploy.removal import find_leftovers
@@ -486,9 +394,7 @@ class Session(Account):
             with self.changing(name) as change:
                 require_own(change.record)
                 leftovers = [
-                    leftover
-                    for leftover in find_leftovers(change.aws, name)
-                    if leftover.goes_with_endpoint
+                    left for left in find_leftovers(change.aws, name) if left.goes_with_endpoint
                 ]
                 context = DeploymentContext(change.aws, change.record, observer_of(say))
                 removed, _ = remove_with_leftovers(context, leftovers)
@@ -499,14 +405,8 @@ class Session(Account):
             raise
 
     def connect(self, region: str | None = None) -> Aws:
-        """Connect to the account or the sandbox, which is started if it does not run.
-
-        Parameters:
-            region: by default the session's.
-        Returns: a connection, which sends nothing yet.
-        Raises: UserError: a wrong profile, or one together with the sandbox; EngineError: the
-            sandbox cannot be started.
-        """
+        """A connection to the account, or to the sandbox, which is started if it does not run.
+        Raises UserError for a wrong profile, and EngineError when the sandbox cannot be started."""
         self.start()
         return self.aws(region)
 
@@ -517,9 +417,7 @@ class Session(Account):
         def read(location: str) -> Checkpoint:
             if not online and (is_s3_uri(location) or is_on_hub(location)):
                 unread = target_not_read(location, (), self.catalog)
-                raise NotFound(
-                    unread.message, "add online=True to read it from there", code=unread.code
-                )
+                raise NotFound(unread.message, "add online=True to read it", code=unread.code)
             return checkpoint_at(location, self.connect)
 
         return read
@@ -531,28 +429,26 @@ def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[s
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {"target_checkpoint", "drafter_checkpoint"}
-    names -= {"chosen_by", "fitting_length"}
+    names = types.keys() - {
+        "target_checkpoint", "drafter_checkpoint", "chosen_by", "fitting_length",
+    }  # fmt: skip
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name not in names:
-            raise UserError(
-                f"{of} has no option {name!r}", nearest(name, names), code="unknown-option"
-            )
+            fix = nearest(name, names)
+            raise UserError(f"{of} has no option {name!r}", fix, code="unknown-option")
         if value is None and name != "pair":
             continue
         values[name] = tuple(value) if isinstance(value, list) else value
         if name == "slo" and isinstance(value, str):  # parsed later
             continue
-        config = ConfigDict(strict=True, arbitrary_types_allowed=True)
         try:
             TypeAdapter(types[name], config=config).validate_python(values[name])
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
-            raise UserError(
-                f"{name} of {of} cannot be {sanitize(repr(value), 60)}",
-                problem.replace("Input should be", "use"),
-            ) from None
+            message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
+            raise UserError(message, problem.replace("Input should be", "use")) from None
     return values
 
 
@@ -600,8 +496,9 @@ def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     changes."""
     from peagle.deploy.preflight import live_price_of_plan
 
-    aws = _for_optional_queries(account, account.aws(plan.region))
-    return live_price_of_plan(aws, catalog, plan)
+    return live_price_of_plan(
+        _for_optional_queries(account, account.aws(plan.region)), catalog, plan
+    )
 
 
 def _for_optional_queries(account: Account, aws: Aws) -> Aws:

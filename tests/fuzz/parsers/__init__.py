@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from tests.fuzz.parser import Parser
-from tests.fuzz.parsers import (
-    aws,
-    catalog,
-    checkpoints,
-    commands,
-    container,
-    engines,
-    project,
-    warm,
-    weights,
-)
+from tests.fuzz.parsers import catalog, checkpoints, commands, container, engines, project, warm
 
-MODULES = (container, warm, checkpoints, catalog, commands, engines, aws, weights, project)
+MODULES = (container, warm, checkpoints, catalog, commands, engines, project)
 PARSERS: dict[str, Parser] = {
     parser.name: parser for module in MODULES for parser in module.PARSERS
 }

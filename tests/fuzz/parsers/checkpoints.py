@@ -30,8 +30,7 @@ from peagle.errors import CheckpointError, PeagleError
 from peagle.weights.own_target import new_entry
 from peagle_serve.heads import is_head
 from tests.fuzz.inputs import encoded, json_bytes
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
 from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, WEIGHTS

@@ -23,8 +23,7 @@ from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
 from tests.fuzz.inputs import documents, texts
-from tests.fuzz.measure import quietly
-from tests.fuzz.parser import Parser
+from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.examples import ENVIRONMENT
 from tests.fuzz.parsers.files import written
 

@@ -11,8 +11,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from peagle.engine import local
-from peagle.engine.install import install_error
 from peagle.engine.logs import StartLog, crash_error, find_crash, last_line, progress_line
+from peagle.engine.machine import install_error
 from peagle.engine.state import read_warm_start
 from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError

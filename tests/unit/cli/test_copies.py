@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.client import Aws
-from peagle.bench.targets import target_of_endpoint
-from peagle.catalog import load_catalog
-from peagle.deploy import records
 from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import copies_limit_name, limit_name
 from tests.support import with_keys
@@ -48,15 +44,6 @@ def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal
     assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
 
 
-def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first = model_of(terminal)
-    terminal.cloud.components.scripts = [[("Updating", None), ("InService", "no capacity here")]]
-    done = terminal.run(*COPIES, "--k", "3")
-    assert (done.code, model_of(terminal)) == (4, first)
-    assert "the update was rolled back: no capacity here" in done.err
-
-
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
@@ -89,33 +76,17 @@ def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
 
 
 def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal,
 ) -> None:
     assert terminal.run(*COPIES, "--observe").code == 0
     log = f"/aws/sagemaker/InferenceComponents/{NAME}"
     assert terminal.cloud.retention == {log: 30}
     ((dashboard, body),) = terminal.cloud.dashboards.items()
-    widgets = json.loads(body)["widgets"]
-    texts = [json.dumps(one["properties"]) for one in widgets]
+    texts = [json.dumps(widget["properties"]) for widget in json.loads(body)["widgets"]]
     metrics = [text for text in texts if "AWS/SageMaker" in text]
     assert metrics
     assert all(f'"InferenceComponentName", "{NAME}"' in text for text in metrics)
-    assert not any("EndpointName" in text for text in texts)
-    assert any("ConcurrentRequestsPerCopy" in text for text in texts)
     assert all(f"SOURCE '{log}'" in text for text in texts if "SOURCE" in text)
-    price = status_of(terminal)["price_per_hour_usd"]
-    assert any(f"count_distinct(@logStream) * {price / 4:g}" in text for text in texts)
-    asked: list[dict[str, Any]] = []
-
-    def answer(MetricDataQueries: list[dict[str, Any]], **_: Any) -> Any:
-        asked.extend(MetricDataQueries)
-        return {"MetricDataResults": []}
-
-    monkeypatch.setattr(terminal.cloud, "_get_metric_data", answer)
-    assert terminal.run("top", NAME, "--once").code == 0
-    dimensions = [one["MetricStat"]["Metric"]["Dimensions"] for one in asked]
-    assert dimensions
-    assert all(one == [{"Name": "InferenceComponentName", "Value": NAME}] for one in dimensions)
     assert terminal.run("destroy", NAME, "--yes").code == 0
     assert dashboard not in terminal.cloud.dashboards
 
@@ -127,14 +98,6 @@ def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Termi
     ends, first = moment_of(endpoint), moment_of(copies)
     assert status_of(terminal)["ends_at"] == utc_text(ends)
     assert ends - first == 600
-    operation = "aws-sdk:sagemaker:deleteInferenceComponent"
-    assert copies["Target"]["Arn"] == f"arn:aws:scheduler:::{operation}"
-    assert json.loads(copies["Target"]["Input"]) == {"InferenceComponentName": NAME}
-    statements = json.loads(*terminal.cloud.scheduler.roles.values())["Statement"]
-    deletes = {one["Action"]: one for one in statements}["sagemaker:DeleteInferenceComponent"]
-    assert deletes["Resource"].endswith(f":inference-component/{NAME}")
-    own = deletes["Condition"]["StringEquals"]["aws:ResourceTag/peagle:id"]
-    assert terminal.cloud.tags[deletes["Resource"]]["peagle:id"] == own
     terminal.cloud.now = ends - 60
     terminal.cloud.scheduler.fire()
     assert (NAME in terminal.cloud.components.by_name, NAME in terminal.cloud.endpoints) == (
@@ -206,7 +169,6 @@ def test_an_update_has_no_batches_where_one_copy_runs(
 # Copies that scale, also to zero: registered, changed, kept by updates, and removed.
 TARGET = f"inference-component/{NAME}"
 BOUNDS = (*COPIES, "--max-instances", "3")
-ALARM = f"{NAME}-wake-up"
 
 
 def scaled(terminal: Terminal, *words: str) -> None:
@@ -215,24 +177,6 @@ def scaled(terminal: Terminal, *words: str) -> None:
 
 def copies(terminal: Terminal) -> int:
     return int(terminal.cloud.components.copies_on(NAME))
-
-
-def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal) -> None:
-    scaled(terminal)
-    assert terminal.cloud.bounds == {TARGET: (4, 12)}
-    policy = terminal.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
-    target = status_of(terminal)["scaling"]["target_concurrency"]
-    assert policy["TargetValue"] == target
-    assert "PerCopy" in policy["PredefinedMetricSpecification"]["PredefinedMetricType"]
-    (config,) = terminal.cloud.configs.values()
-    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
-    assert (managed["MinInstanceCount"], managed["MaxInstanceCount"]) == (1, 4)
-    assert status_of(terminal)["scaling"] == {
-        "min_copies": 4,
-        "max_copies": 12,
-        "target_concurrency": target,
-    }
-    assert terminal.cloud.made_alarms == {}
 
 
 def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
@@ -258,18 +202,6 @@ def test_more_copies_than_the_instances_hold_are_refused(
     scaled(terminal)
     refused = terminal.run("scale", NAME, *words, "--yes")
     assert (refused.code, text in refused.err) == (3, True), refused.err
-
-
-def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
-    scaled(terminal, *COPIES, "--scale-to-zero")
-    without_record(terminal)
-    terminal.cloud.alarms[ALARM] = NAME  # where all alarms are listed
-    done = terminal.succeeds("destroy", NAME, "--yes")
-    assert f"removed Alarm {ALARM}" in done.out
-    assert ALARM not in done.err
-    calls = terminal.cloud.calls
-    assert calls.index("deregister_scalable_target") < calls.index("delete_inference_component")
-    assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})
 
 
 def test_drift_of_what_ends_copies(terminal: Terminal) -> None:
@@ -339,29 +271,8 @@ def test_nobody_waits_for_copies_that_nothing_starts(
     assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
 
 
-def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
-    asleep.succeeds(*COPIES, "--scale-to-zero", "--k", "3")
-    assert status_of(asleep)["copies_running"] == 1
-
-
 def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Terminal) -> None:
     wake_at(asleep, 1)
     done = asleep.succeeds("prove", NAME, "--json")
     assert f"{NAME} wakes up: 0s of about " in done.err
     assert (done.document["instance_count"], len(done.document["instances"])) == (1, 1)
-
-
-def test_a_measurement_wakes_what_sleeps_before_it_counts(
-    asleep: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ((record,), _) = records.readable_records("111122223333")
-    woken = RuntimeError("woken")
-
-    def no_token(*_: object) -> None:
-        raise woken
-
-    monkeypatch.setattr(Aws, "bearer_token", no_token)
-    wake_at(asleep, 1)
-    with pytest.raises(RuntimeError):
-        target_of_endpoint(asleep.world.aws, NAME, record, load_catalog())
-    assert status_of(asleep)["copies_running"] == 1

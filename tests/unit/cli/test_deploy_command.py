@@ -148,17 +148,6 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
 
 
 @pytest.mark.thorough
-def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Terminal) -> None:
-    first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
-    prompts = len(terminal.cloud.engine.prompts)
-    second = terminal.run(*FIRST, "--yes", "--json")
-    assert first.document["state"] == "Creating"
-    assert prompts == 0
-    assert second.document["state"] == "InService"
-    assert terminal.cloud.calls.count("create_endpoint") == 1
-
-
-@pytest.mark.thorough
 def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
@@ -231,15 +220,6 @@ def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) ->
     assert "--accept-unknown-price" in refused.error
     assert nothing_was_created(terminal)
     assert terminal.run(*options, "--accept-unknown-price").code == 0
-
-
-def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    terminal.run("plan", *FIRST[1:], "--out", str(file))
-    done = terminal.run("deploy", str(file), "--region", "eu-west-1", "--yes")
-    assert done.code == 2
-    assert "--region" in done.error
-    assert nothing_was_created(terminal)
 
 
 @pytest.mark.parametrize(
@@ -327,12 +307,6 @@ def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
     assert full.cloud.calls.count("create_endpoint") == 2
 
 
-def test_another_type_may_be_declined(full: Terminal) -> None:
-    done = full.run(*FIRST, answers="y\nn\n")
-    assert done.code == 4
-    assert full.cloud.calls.count("create_endpoint") == 1
-
-
 @pytest.mark.parametrize(
     ("types", "code", "expected"),
     [
@@ -350,14 +324,6 @@ def test_types_that_cannot_be_used_are_refused_before_anything_is_created(
     assert done.code == code
     assert expected in done.error
     assert nothing_was_created(terminal)
-
-
-def test_a_plan_file_has_one_type(terminal: Terminal, tmp_path: object) -> None:
-    file = f"{tmp_path}/plan.json"
-    assert terminal.run("plan", *FIRST[1:], "--out", file).code == 0
-    done = terminal.run("deploy", file, *OTHERS, "--yes")
-    assert done.code == 2
-    assert "cannot be combined with a plan file" in done.error
 
 
 # ``peagle deploy`` of an engine that will never serve: shown at once, and removed if agreed.
@@ -401,15 +367,6 @@ def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Termi
     assert deletable.cloud.is_empty
     assert deletable.cloud.now - START < 10
     assert deletable.run("list").err == "No deployments.\n"
-
-
-@pytest.mark.thorough
-def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Terminal) -> None:
-    done = failing.run(*FIRST, "--yes")
-    assert "; removed" in done.error
-    assert "Waiting for the endpoint's current change to end" in done.err
-    assert done.err.index("CUDA out of memory") < done.err.index("Waiting for the endpoint's")
-    assert failing.cloud.is_empty
 
 
 def test_declined_it_stays(deletable: Terminal) -> None:

@@ -99,20 +99,6 @@ def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Term
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("words", [COPIES, SCALED])
-def test_other_bounds_of_the_instances_in_the_configuration_are_drift(
-    terminal: Terminal, words: tuple[str, ...]
-) -> None:
-    with_copies(terminal, words, 4)
-    (config,) = terminal.cloud.configs.values()
-    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
-    planned = managed["MaxInstanceCount"]
-    managed["MaxInstanceCount"] = 9
-    field = "configuration.ManagedInstanceScaling.MaxInstanceCount"
-    assert fields(terminal) == {field: (planned, 9)}
-
-
-@pytest.mark.thorough
 def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, project: Path) -> None:
     other = {"RoleName": "chat", "Arn": ROLE.replace("peagle-execution", "chat")}
     terminal.cloud.roles.append({**terminal.cloud.roles[0], **other})

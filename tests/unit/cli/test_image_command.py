@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -12,19 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from moto import mock_aws
 
-from peagle.aws import ecr
-from peagle.aws import images as codebuild
-from peagle.aws.client import Keys, connect
 from peagle.cli import image as image_commands
 from peagle.cli.context import command_text
-from peagle.errors import CloudError, UserError
-from peagle.images.build import member_of
+from peagle.errors import CloudError
 from peagle.images.docker import unchecked_image
 from peagle.render.requests import deploy_arguments
 from peagle.session import Session
-from tests.support import Peagle, command_line, raises_code
+from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
 
@@ -113,27 +107,6 @@ def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     assert fix in done.stderr
 
 
-def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-
-    def full(members: object, path: Path) -> None:
-        path.write_bytes(b"half of it")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(codebuild, "zip_file", full)
-    order = codebuild.BuildRequest("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        with raises_code("disk-full", UserError) as raised:
-            codebuild.build_remotely(aws, order, print)
-        assert "TMPDIR" in raised.value.fix
-        assert not [made for made in ecr.image_resources(aws) if made.kind in ("Object", "Project")]
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("pair", "baked", "region", "command"),
     [
@@ -192,17 +165,6 @@ def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
     assert other.returncode == 2
     assert "was built for peagle/tiny+p-eagle, not for" in other.stderr
     assert "mine:1 is not in ECR" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
-
-
-@pytest.mark.thorough
-def test_our_image_may_have_its_statistics_off(peagle: Peagle, tmp_path: Path) -> None:
-    """AWS's may not: a proof would find nothing in its log."""
-    off = ("tiny", "--set", "disable-log-stats=true", "-o")
-    done = peagle("render", "dockerfile", *off, str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    plain = peagle("render", "terraform", *off, str(tmp_path / "plain"))
-    assert plain.returncode == 3
-    assert "out of the log" in plain.stderr
 
 
 def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:

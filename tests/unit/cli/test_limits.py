@@ -64,19 +64,6 @@ def endpoint_arn() -> str:
     return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/{NAME}"
 
 
-@pytest.mark.thorough
-def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) -> None:
-    first = end_of(limited)
-    limited.cloud.now = START + HOUR
-    assert limited.run(*DEPLOY).code == 0
-    assert end_of(limited) == first
-    assert limited.run(*DEPLOY, "--k", "3").code == 0
-    assert end_of(limited) == first
-    assert limited.run(*DEPLOY, "--k", "3", "--ttl", "8h").code == 0
-    assert end_of(limited) - first == pytest.approx(HOUR, abs=900)
-    assert status(limited)["ends_at"] != first
-
-
 def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
     limited: Terminal,
 ) -> None:
@@ -150,15 +137,6 @@ def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> No
     done = terminal.succeeds("reap", "--yes", "--json")
     assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
     assert "peagle-pair" in terminal.cloud.endpoints
-
-
-def test_the_boundary_of_a_company_is_that_of_the_role(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
-    monkeypatch.setenv("PEAGLE_PERMISSIONS_BOUNDARY", boundary)
-    terminal.succeeds(*DEPLOY, "--ttl", "8h")
-    assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}
 
 
 @pytest.mark.thorough
@@ -239,15 +217,6 @@ def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -
     assert [run(terminal, step) for step in steps] == [0] * len(steps)
     assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)
     assert_ends(terminal, utc_text(end_of(terminal)))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("step", [SCALING, "deploy --k 3 --instance-count 3"])
-def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> None:
-    assert run(terminal, "deploy --budget $12") == 0
-    without_record(terminal)
-    assert run(terminal, step) == 0
-    assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
 
 
 @pytest.mark.thorough

@@ -168,20 +168,6 @@ def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> Non
     assert "the endpoint has no log yet" in done.out
 
 
-@pytest.mark.thorough
-def test_the_log_of_an_earlier_endpoint_of_that_name_is_not_read(busy: Terminal) -> None:
-    cloud = busy.cloud
-    (endpoint,) = cloud.endpoints.values()
-    endpoint.created = START + 599.5  # after the lines of the earlier one
-    cloud.log[-1]["timestamp"] = int((START + 590) * 1000)
-    for event in cloud.log:
-        event["timestamp"] = int((START + 590) * 1000)
-    cloud.now = START + 640
-    usage = busy.run("top", NAME, "--json", "--window", "10m").document
-    assert usage["acceptance_length"] is None
-    assert usage["window_seconds"] == pytest.approx(40.5)
-
-
 def test_what_may_not_be_read_is_named(busy: Terminal) -> None:
     def refuse(operation: str) -> None:
         if operation in ("get_metric_data", "filter_log_events"):

@@ -8,15 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws import images as codebuild
-from tests.pipelines import gh
-from tests.pipelines.steps import build_commands, read, run_steps
+from tests import gh
+from tests.pipelines import build_commands, read, run_steps
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import ACCOUNT
 from tests.unit.cli.commands import Terminal
@@ -40,11 +39,6 @@ NOT_HERE = (("bench",),)
 """Commands that need a load generator: only their options are parsed here."""
 
 
-def steps(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Job, name and text of every step that runs commands."""
-    yield from ((job, step.name, step.run) for job, step in run_steps(path))
-
-
 def peagle_words(text: str) -> tuple[list[str], str | None]:
     """A command line without ``peagle``, and the file that it writes. It must be one command."""
     first = text.split(" || ")[0].replace("$ENDPOINT", "chat").replace(IMAGE_SOURCE, ".")
@@ -56,7 +50,7 @@ def peagle_words(text: str) -> tuple[list[str], str | None]:
 
 def all_commands() -> list[str]:
     """Every ``peagle`` command of every pipeline, each once."""
-    texts = [run for path in WORKFLOWS for _, _, run in steps(path)]
+    texts = [run for path in WORKFLOWS for _, run in run_steps(path)]
     texts += [text for path in SPECIFICATIONS for text in build_commands(path)]
     rescue = re.findall(r"&& (peagle [^;]+);", "\n".join(texts))
     return sorted({text for text in (*texts, *rescue) if text.startswith("peagle ")})
@@ -102,22 +96,22 @@ def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal)
 @pytest.mark.thorough
 def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> None:
     """Its own, not that of another endpoint or of a person who quotes it."""
-    scripts = steps(PIPELINES / "github" / "peagle-pull-request.yml")
-    script = next(text for _, name, text in scripts if name == "Comment")
+    scripts = dict(run_steps(PIPELINES / "github" / "peagle-pull-request.yml"))
+    comments = tmp_path / "comments.json"
     program = tmp_path / "gh"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {gh.__file__} "$@"\n', "utf-8")
     program.chmod(0o755)
     quoted = {"id": 7, "user": {"login": "a-person"}, "body": "<!-- peagle plan of chat -->\nmine"}
-    (tmp_path / "12.json").write_text(json.dumps([quoted]))
+    comments.write_text(json.dumps([quoted]))
     for endpoint, plan in (("chat", "K=8"), ("chat-2", "K=3"), ("chat", "K=5")):
         (tmp_path / "plan.md").write_text(plan)
         variables = {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}", "COMMENTS": str(tmp_path), "NUMBER": "12",
+            "PATH": f"{tmp_path}:{os.environ['PATH']}", "COMMENTS": str(comments), "NUMBER": "12",
             "GH_REPO": "acme/models", "ENDPOINT": endpoint,
         }  # fmt: skip
-        subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=variables, check=True)
-    bodies = [comment["body"] for comment in gh.comments(tmp_path, 12)]
-    assert bodies == [
+        script = ["bash", "-ec", scripts["Comment"]]
+        subprocess.run(script, cwd=tmp_path, env=variables, check=True)
+    assert [comment["body"] for comment in json.loads(comments.read_text())] == [
         quoted["body"],
         "<!-- peagle plan of chat -->\nK=5",
         "<!-- peagle plan of chat-2 -->\nK=3",
@@ -134,12 +128,12 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     """Pull request, staging, production, another pull request that costs more, a night."""
     commands = {
         path.stem: [
-            step for step in steps(path) if step[2].startswith("peagle ") and is_here(step[2])
+            step for step in run_steps(path) if step[1].startswith("peagle ") and is_here(step[1])
         ]
         for path in WORKFLOWS
     }
     for name in ("peagle-pull-request", "peagle-deploy"):
-        for _, step, text in commands[name]:
+        for step, text in commands[name]:
             if step != "Roll back":
                 succeeds(repository, text)
     assert "| instance type | - | ml.g5.xlarge |" in Path("plan.md").read_text("utf-8")
@@ -150,19 +144,16 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     Path("base/peagle.yaml").write_text(before, "utf-8")
     changed = before.replace("k: 5", "k: 3")
     Path("peagle.yaml").write_text(changed.replace("g5.x", "g5.12x"), "utf-8")
-    _, _, plan = next(
-        step for step in commands["peagle-pull-request"] if step[1] == "Plan and cost"
-    )
+    plan = dict(commands["peagle-pull-request"])["Plan and cost"]
     assert run(repository, plan).code == 3
     assert "| k | 5 | 3 |" in Path("plan.md").read_text("utf-8")
-    drift = next(text for _, step, text in commands["peagle-nightly"] if step == "Drift")
-    assert run(repository, drift).code == 3
+    assert run(repository, dict(commands["peagle-nightly"])["Drift"]).code == 3
     Path("peagle.yaml").write_text(changed, "utf-8")
-    for _, _, text in commands["peagle-deploy"]:
+    for _, text in commands["peagle-deploy"]:
         succeeds(repository, text)
     Path("peagle.yaml").write_text(before, "utf-8")  # the last step has rolled back to it
     repository.cloud.now += 10 * 3600
-    for _, _, text in commands["peagle-nightly"]:
+    for _, text in commands["peagle-nightly"]:
         succeeds(repository, text)
     assert set(repository.cloud.endpoints) == {"peagle-chat-production"}
 
@@ -213,7 +204,7 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
     file.write_text(file.read_text("utf-8").replace("k: 5", "k: 5\n    build_image: true"), "utf-8")
     assert "add --image-from FILE" in repository.run("deploy", "chat", "-e", "staging", "--yes").err
     if kind == "github":
-        texts = [text for _, _, text in steps(PIPELINES / "github" / "peagle-deploy.yml")]
+        texts = [text for _, text in run_steps(PIPELINES / "github" / "peagle-deploy.yml")]
     else:
         files = (f"buildspec-{stage}.yml" for stage in ("staging", "production"))
         texts = [text for file in files for text in build_commands(PIPELINES / kind / file)]

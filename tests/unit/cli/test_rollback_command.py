@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
 
 
 @pytest.fixture
@@ -160,9 +160,3 @@ def test_the_users_floor_is_named(deployed: Terminal) -> None:
     assert "at least 2.50 required by --floor" in done.out
     assert deployed.run("prove", NAME, "--json").document["floor_source"] == "catalogue"
     assert deployed.run("status", NAME, "--json").document["acceptance_floor_source"] == "catalogue"
-
-
-@pytest.mark.thorough
-def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
-    without_record(deployed)
-    assert deployed.run("prove", "--endpoint", NAME).code == 0

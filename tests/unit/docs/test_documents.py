@@ -115,17 +115,3 @@ def test_policies_are_json_of_the_current_policy_language(path: Path) -> None:
     document = json.loads(path.read_text())
     assert document["Version"] == "2012-10-17"
     assert all(statement["Effect"] == "Allow" for statement in document["Statement"])
-
-
-def test_the_run_of_the_pipelines_is_quoted_from_its_transcript() -> None:
-    text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
-    section = text[text.index("## One run from a new repository") : text.index("## Tests")]
-    github, codepipeline = (
-        (ROOT / "tests" / "pipelines" / name).read_text(encoding="utf-8")
-        for name in ("run-github.txt", "run-codepipeline.txt")
-    )
-    quoted = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    assert [one in github for one in quoted] == [True, True, False, False]
-    assert [one in codepipeline for one in quoted] == [False, False, True, True]
-    assert all("== Every step ended as it must" in one for one in (github, codepipeline))
-    assert "plan: success, staging: success, production: failure" in codepipeline

@@ -10,7 +10,6 @@ import pytest
 
 from peagle.checks import rules_found
 from tests.support import bundled_evidence
-from tests.unit.local.test_local_up import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
 from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
 from tools.docs.pages import PAGES
@@ -27,20 +26,6 @@ def _bundled() -> Iterator[None]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_generated_chapter_is_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
-
-
-@pytest.mark.thorough
-def test_every_warning_and_note_of_a_plan_concerns_a_local_engine_or_not() -> None:
-    """A new code belongs in one of the two sets, and in ``peagle.images.build`` if it is about
-    SageMaker."""
-    of_plans = {
-        code
-        for code, found in findings_found().items()
-        if {"warning", "note"} & set(found.levels)
-        and any(file.startswith(("planning/", "checks/")) for file in found.files)
-    }
-    assert of_plans == ABOUT_ANY_ENGINE | ABOUT_SAGEMAKER
-    assert not ABOUT_ANY_ENGINE & ABOUT_SAGEMAKER
 
 
 @pytest.mark.thorough

@@ -61,18 +61,6 @@ def test_the_chapter_names_every_name_and_method() -> None:
     assert [name for name in sorted(known) if f"`{name}`" not in names] == []
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_a_method_documents_parameters_result_and_errors(name: str) -> None:
-    method: Callable[..., Any] = METHODS[name]
-    signature = inspect.signature(method)
-    text = inspect.getdoc(method) or ""
-    parameters = [one for one in signature.parameters if one != "self"]
-    assert [one for one in parameters if f"\n    {one}: " not in text] == []
-    assert ("Parameters:" in text) == bool(parameters)
-    assert ("Returns:" in text) == (signature.return_annotation not in ("None", None))
-    assert ("Raises:" in text) == (name != "compare")  # which cannot fail
-
-
 def test_an_unknown_option_names_the_nearest() -> None:
     session = peagle.Session()
     for call in (session.plan, session.check, session.fit):

@@ -6,8 +6,6 @@ import ctypes
 import json
 import platform
 import sys
-import threading
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +14,20 @@ from typing import Any
 import pytest
 
 from peagle.data import data_folder
-from peagle.engine import install
-from peagle.engine.install import PYTHONS, pip_settings, uv_variables
+from peagle.engine import machine as install
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
+    PYTHONS,
     Engine,
     engine_folder,
     find_engine,
     installed_engines,
+    pip_settings,
+    uv_variables,
     version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
-from peagle.store import locked
 from tests.support import Peagle, raises_code
 from tests.wheels import write_wheel
 
@@ -149,15 +148,6 @@ def test_another_wheel_of_torch_than_the_locked_one_is_refused(lock: Path) -> No
         install.install_engine(VLLM)
 
 
-def test_a_machine_without_a_locked_wheel_is_refused(
-    lock: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with raises_code("unusable-python", UserError) as failed:
-        install.install_engine(VLLM)
-    assert "riscv64" in failed.value.message
-
-
 @pytest.mark.parametrize(
     ("files", "digest", "cause"),
     [
@@ -255,31 +245,3 @@ def test_what_cannot_be_installed_is_refused_before_any_download(
     with raises_code(code, UserError):
         install.install_engine(*arguments)
     assert not engine_folder(VLLM).exists()
-
-
-def test_concurrent_installations_wait_for_each_other(
-    wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[Path] = []
-    waiting = threading.Event()
-
-    class Made:
-        def __init__(self, folder: Path, *others: object) -> None:
-            (folder / "bin").mkdir(parents=True)
-            (folder / "bin" / "python").symlink_to(sys.executable)
-            built.append(folder)
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *arguments: None
-
-    monkeypatch.setattr(install, "Environment", Made)
-    folder = engine_folder(VLLM)
-    with locked(folder.parent / f"{folder.name}.lock"):
-        progress = {"progress": lambda line: waiting.set()}
-        second = threading.Thread(target=install.install_engine, args=(VLLM,), kwargs=progress)
-        second.start()
-        assert waiting.wait(10)
-        assert built == []
-    second.join(10)
-    assert install.install_engine(VLLM) == find_engine(VLLM)
-    assert built == [folder]

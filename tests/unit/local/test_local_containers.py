@@ -25,7 +25,6 @@ from peagle.engine.runner import (
     compose_file,
     find_image,
     for_cpu,
-    model_paths,
     run_arguments,
     start_container,
 )
@@ -340,12 +339,6 @@ def test_the_reason_why_a_plan_cannot_run_is_reported(
     environment: dict[str, str], weight_bytes: int, why: str
 ) -> None:
     assert why in (cannot_run(environment, weight_bytes, MACHINE) or "")
-
-
-def test_an_invalid_speculation_stays_for_the_container_to_refuse() -> None:
-    environment = {**TINY, SPECULATION: "{"}
-    assert for_cpu(environment, MACHINE)[0][SPECULATION] == "{"
-    assert model_paths(environment) == {"target": "/opt/ml/model/target"}
 
 
 def test_a_cpu_compiles_only_on_request_and_notes_it() -> None:

@@ -216,25 +216,6 @@ def test_a_container_gets_artifacts_read_only(
 
 
 @pytest.mark.thorough
-def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
-    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
-) -> None:
-    built = image(docker)
-    assert "/opt/ml/warm" in LocalOptions(built, gpus=True).container(plan_for(), {}, 1).mounts
-    assert "/opt/ml/warm" not in LocalOptions(built).container(plan_for(), {}, 1).mounts
-
-
-@pytest.mark.thorough
-def test_a_collecting_container_gets_the_warm_mode(
-    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
-) -> None:
-    plan = plan_for()
-    host = LocalOptions(image(docker), collecting=True)
-    assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
-    assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
-
-
-@pytest.mark.thorough
 def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor
 ) -> None:

@@ -26,8 +26,8 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
 )
+from peagle.cli.view.deploy import floor_text, second_turn_text
 from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint

@@ -37,12 +37,17 @@ from peagle.cli.view.console import (
     print_small,
     print_status,
 )
+from peagle.cli.view.deploy import second_turn_text
 from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.proof import second_turn_text
-from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
-from peagle.engine.machine import find_engine, installed_engines
+from peagle.engine.machine import (
+    find_engine,
+    install_engine,
+    installed_engines,
+    is_installed,
+    missing_libraries,
+)
 from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalOptions, find_image
 from peagle.engine.state import (

@@ -22,7 +22,7 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.data import data_folder
-from peagle.engine.machine import check_environment
+from peagle.engine.machine import machine_checks
 from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
 
 
@@ -34,7 +34,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
-    checks = check_environment(command_catalog(ctx).runtimes.default)
+    checks = machine_checks(command_catalog(ctx).runtimes.default)
     if as_json:
         documents = [asdict(check) for check in checks]
         for document, check in zip(documents, checks, strict=True):

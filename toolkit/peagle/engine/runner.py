@@ -15,11 +15,11 @@ from typing import Any
 
 from peagle.data import weights_folder
 from peagle.engine import state
-from peagle.engine.install import check_machine
 from peagle.engine.machine import (
     Machine,
     check_compiler,
     check_compiler_in,
+    check_machine,
     find_engine,
     this_machine,
 )

@@ -78,14 +78,11 @@ def performance(
     fit: Fit | None = None,
     engines: int = 1,
 ) -> Performance:
-    """The performance of one engine with ``load`` concurrent requests of this size.
-
-    ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
-    case's drafter in them. ``fit`` is the case's memory fit if it is known already; ``engines``
-    share the requests of all conversations. The basis is ``unknown`` without an acceptance length,
-    on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
-    context or the KV cache.
-    """
+    """The performance of one engine with ``load`` concurrent requests of this size. ``runs`` are
+    the target's on any GPU and vLLM version; ``names`` are those of the drafter in them.
+    ``engines`` share the requests of all conversations. The basis is ``unknown`` without an
+    acceptance length, on a GPU that speed_model.yaml does not have, and where no request fits the
+    context or the KV cache."""
     engine, shape = case.engine, case.target.architecture
     if workload.tokens > engine.max_model_len:
         context = f"the context of {engine.max_model_len:,}"
@@ -146,11 +143,9 @@ def break_even_length(
     drafting: Performance, alone: Performance, workload: Workload, load: float
 ) -> float | None:
     """The acceptance length above which speculation is faster than the target alone: at least 1;
-    ``None`` if unknown, or if no length suffices.
-
-    A request takes ``load * output tokens / tokens per second``. Of that only the time after the
-    first token shrinks with the acceptance length, in proportion to it.
-    """
+    ``None`` if unknown, or if no length suffices. A request takes ``load * output tokens / tokens
+    per second``. Of that only the time after the first token shrinks with the acceptance length, in
+    proportion to it."""
     if not drafting.tokens_per_second or not alone.tokens_per_second:
         return None
     first = drafting.ttft_seconds or 0.0
@@ -183,12 +178,10 @@ def on_engine(
     case: FitCase, fit: Fit, workload: Workload, load: float, engines: int = 1
 ) -> Workload:
     """The requests as one of ``engines`` engines sees them: with what its prefix cache holds.
-
     Nothing where prefix caching is off. A drafter loses the last block of each hit. Endpoints route
-    by load, so that a conversation returns to the same engine after ``engines`` turns, whose
-    tokens are new to it; so each engine needs memory for all conversations, and where the cache
-    holds fewer, that share of the hits remains, and of the others what all prompts share.
-    """
+    by load, so that a conversation returns to the same engine after ``engines`` turns, whose tokens
+    are new to it; so each engine needs memory for all conversations, and where the cache holds
+    fewer, that share of the hits remains, and of the others what all prompts share."""
     if not case.engine.prefix_caching:
         return replace(workload, cached_prompt_tokens=0, shared_prompt_tokens=0)
     elsewhere = (engines - 1) * (workload.new_prompt_tokens + workload.output_tokens)
@@ -212,10 +205,8 @@ def _measured(
     acceptance: Acceptance,
 ) -> Performance | None:
     """The measured row at this load, or between the two loads around it; measured prompts are
-    random, so none of it is cached.
-
-    A row with an imposed acceptance is not the answer where another one is known.
-    """
+    random, so none of it is cached. A row with an imposed acceptance is not the answer where
+    another one is known."""
     engine = case.engine
     if load > engine.max_num_seqs or workload.cached_prompt_tokens:
         return None

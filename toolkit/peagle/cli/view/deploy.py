@@ -32,7 +32,6 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
-from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
@@ -42,6 +41,7 @@ from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.engine.usage import Usage
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning.operation import limit_text
+from peagle.planning.plan import FloorSource
 from peagle.planning.rollout import cost_text
 from peagle.proof import SecondTurn, proof_findings
 from peagle.protocol import request_body
@@ -466,3 +466,27 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
             cost += f", {format_usd(usage.usd_per_million_tokens)} per million output tokens"
         cost += " on AWS" if usage.where == "sandbox" else ""
     yield "cost", cost
+
+
+_BY: dict[FloorSource, str] = {
+    "catalogue": "by the catalogue",
+    "break-even": "to break even",
+    "option": "by --floor",
+}
+
+
+def floor_text(floor: float | None, source: FloorSource | None) -> str:
+    """``, at least 2.10 required by the catalogue``; empty where any accepted draft passes."""
+    if floor is None or floor <= 1:
+        return ""
+    return f", at least {floor:.2f} required {_BY[source] if source else ''}".rstrip()
+
+
+def second_turn_text(second: SecondTurn) -> str:
+    """The acceptance length, and how much of the prompts came from the cache."""
+    share, length = second.cached_share, second.acceptance_length
+    cached = "unknown" if share is None else f"{share:.0%}"
+    if share is not None and second.source == "log":
+        cached += " (the engine's own rate, first turns included)"
+    accepted = "unknown" if length is None else f"{length:.2f} over {second.drafts} drafts"
+    return f"acceptance length {accepted}, prompt tokens from the cache: {cached}"

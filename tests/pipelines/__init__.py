@@ -1,1 +1,0 @@
-"""The generated pipelines, step by step: on this machine, against the sandbox."""
