@@ -27,6 +27,7 @@ from peagle.cli.context import (
 from peagle.cli.options import (
     POSITIVE,
     Parsed,
+    add_options,
     command_catalog,
     complete_pair,
     complete_region,
@@ -122,35 +123,25 @@ def _run_until_proved(
     return None
 
 
+_SCALE_OPTIONS = (
+    click.Option(["--to"], type=click.IntRange(1), metavar="N", help="A fixed number."),
+    click.Option(["--min", "minimum"], type=click.IntRange(0), metavar="N",
+                 help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero."),
+    click.Option(["--max", "maximum"], type=click.IntRange(1), metavar="N",
+                 help="Most that scaling starts; begins to scale automatically."),
+    click.Option(["--target-concurrency", "target"], type=POSITIVE, metavar="REQUESTS",
+                 help="Requests at a time that scaling gives each.  [default: the plan's]"),
+    click.Option(["--off"], is_flag=True, help="End automatic scaling; what runs stays."),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle scale peagle-gpt-oss-20b --to 2",
     "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
     "peagle scale peagle-gpt-oss-20b --off --to 1",
     yes=True,
 )
-@click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
-@click.option(
-    "--min",
-    "minimum",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
-)
-@click.option(
-    "--max",
-    "maximum",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Most that scaling starts; begins to scale automatically.",
-)
-@click.option(
-    "--target-concurrency",
-    "target",
-    type=POSITIVE,
-    metavar="REQUESTS",
-    help="Requests at a time that scaling gives each.  [default: the plan's]",
-)
-@click.option("--off", is_flag=True, help="End automatic scaling; what runs stays.")
+@add_options(_SCALE_OPTIONS)
 def scale(
     name: str,
     session: Session,
@@ -245,6 +236,18 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         raise unproved
 
 
+_COMPARE_OPTIONS = (
+    click.Option(["--with", "text"], metavar="PAIR|PLAN",
+                 help="Serve this too: a plan file, or a pair, with planning options in quotes, "
+                 "such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
+    click.Option(["--share"], type=Parsed("share", parse_share), metavar="SHARE",
+                 help="Its share of the requests.  [default: 10%]"),
+    click.Option(["--last"], callback=duration, metavar="DURATION",
+                 help="Report on this time only, such as 1h.  [default: since the comparison "
+                 "began]"),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle sandbox quota set ml.g6.xlarge 3",
     "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
@@ -252,26 +255,7 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
     "peagle compare peagle-gpt-oss-20b",
     keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@click.option(
-    "--with",
-    "text",
-    metavar="PAIR|PLAN",
-    help="Serve this too: a plan file, or a pair, with planning options in quotes, such as "
-    "'gpt-oss-20b --k 3'.",
-    shell_complete=complete_pair,
-)
-@click.option(
-    "--share",
-    type=Parsed("share", parse_share),
-    metavar="SHARE",
-    help="Its share of the requests.  [default: 10%]",
-)
-@click.option(
-    "--last",
-    callback=duration,
-    metavar="DURATION",
-    help="Report on this time only, such as 1h.  [default: since the comparison began]",
-)
+@add_options(_COMPARE_OPTIONS)
 @deploy_options
 @click.pass_context
 def compare(

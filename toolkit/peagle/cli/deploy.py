@@ -14,6 +14,7 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.options import (
+    add_options,
     complete_instance_type,
     deploy_options,
     duration,
@@ -75,6 +76,27 @@ _CHANGES = {
 """The changes that need a confirmation, and its question."""
 
 
+_DEPLOY_OPTIONS = (
+    click.Option(["--bucket"],
+                 help="S3 bucket for uploading local weights.  [default: "
+                 "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
+    click.Option(["--no-wait"], is_flag=True,
+                 help="Return once the endpoint is requested, without waiting or verifying."),
+    click.Option(["--keep-failed"], is_flag=True,
+                 help="Keep a new endpoint whose engine cannot start, to look at it; else it is "
+                 "removed."),
+    click.Option(["--keep-unproved"], is_flag=True,
+                 help="Keep an update in service whose proof fails.  [default: return to what "
+                 "served before]"),
+    click.Option(["--fallback-instance-types", "fallback_types"], metavar="TYPE,...",
+                 help="Instance types to try, in this order, when AWS has no free instance.  "
+                 "[default: the next of the plan's ranking, after asking]",
+                 shell_complete=complete_instance_type),
+    click.Option(["--retry-for"], metavar="DURATION", callback=duration,
+                 help="Keep trying for this time when AWS has no free instance, such as 2h."),
+)  # fmt: skip
+
+
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -87,40 +109,7 @@ Examples:
 @plan_options
 @account_options
 @deploy_options
-@click.option(
-    "--bucket",
-    help="S3 bucket for uploading local weights.  "
-    "[default: peagle-sagemaker-REGION-ACCOUNT, created if needed]",
-)
-@click.option(
-    "--no-wait",
-    is_flag=True,
-    help="Return once the endpoint is requested, without waiting or verifying.",
-)
-@click.option(
-    "--keep-failed",
-    is_flag=True,
-    help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
-)
-@click.option(
-    "--keep-unproved",
-    is_flag=True,
-    help="Keep an update in service whose proof fails.  [default: return to what served before]",
-)
-@click.option(
-    "--fallback-instance-types",
-    "fallback_types",
-    metavar="TYPE,...",
-    help="Instance types to try, in this order, when AWS has no free instance.  "
-    "[default: the next of the plan's ranking, after asking]",
-    shell_complete=complete_instance_type,
-)
-@click.option(
-    "--retry-for",
-    metavar="DURATION",
-    callback=duration,
-    help="Keep trying for this time when AWS has no free instance, such as 2h.",
-)
+@add_options(_DEPLOY_OPTIONS)
 @json_option
 @click.pass_context
 def deploy(

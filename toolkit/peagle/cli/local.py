@@ -18,6 +18,7 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
+    add_options,
     command_catalog,
     complete_instance_type,
     names_own_image,
@@ -101,29 +102,24 @@ def local() -> None:
     """
 
 
+_UP_OPTIONS = (
+    click.Option(["--port"], type=click.IntRange(1, 65535),
+                 help="Port to listen on.  [default: a free one]"),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
+                 default="process", show_default=True,
+                 help="Run the engine as a process or in a container."),
+    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
+    click.Option(["--compile", "compiled"], is_flag=True, help="On a CPU: compile the model."),
+    click.Option(["--build", "build_first"], is_flag=True, help="Docker: build the image first."),
+    click.Option(["--base"], metavar="IMAGE", help="Docker, with --build: base image."),
+    click.Option(["--emit-compose"], metavar="FILE", type=click.Path(path_type=Path),
+                 help="Docker: write a compose file (- for stdout) and start nothing."),
+)  # fmt: skip
+
+
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
-)
-@click.option(
-    "--engine",
-    "engine_kind",
-    type=click.Choice(["process", "docker"]),
-    default="process",
-    show_default=True,
-    help="Run the engine as a process or in a container.",
-)
-@click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs.")
-@click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model.")
-@click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
-@click.option("--base", metavar="IMAGE", help="Docker, with --build: base image.")
-@click.option(
-    "--emit-compose",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Docker: write a compose file (- for stdout) and start nothing.",
-)
+@add_options(_UP_OPTIONS)
 @json_option
 def up(
     plan: Plan,
@@ -482,6 +478,16 @@ def fault() -> None:
     """
 
 
+_ADD_OPTIONS = (
+    click.Option(["--times"], metavar="once|always|N", default="always", callback=_times,
+                 help="How many calls fail.  [default: always]"),
+    click.Option(["--instance-type"], metavar="TYPE", shell_complete=complete_instance_type,
+                 help="Only endpoints with this instance type."),
+    click.Option(["--seconds"], type=Decimal(min=0), default=DEFAULT_SECONDS,
+                 help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]"),
+)  # fmt: skip
+
+
 @fault.command(
     cls=PeagleCommand,
     help=_ADD_HELP,
@@ -489,25 +495,7 @@ def fault() -> None:
 )
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
-@click.option(
-    "--times",
-    metavar="once|always|N",
-    default="always",
-    callback=_times,
-    help="How many calls fail.  [default: always]",
-)
-@click.option(
-    "--instance-type",
-    metavar="TYPE",
-    shell_complete=complete_instance_type,
-    help="Only endpoints with this instance type.",
-)
-@click.option(
-    "--seconds",
-    type=Decimal(min=0),
-    default=DEFAULT_SECONDS,
-    help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
-)
+@add_options(_ADD_OPTIONS)
 @json_option
 @click.pass_context
 def add(

@@ -26,6 +26,7 @@ from peagle.cli.context import (
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import (
+    add_options,
     catalog_of,
     complete_pair,
     deploy_options,
@@ -477,6 +478,17 @@ _USUAL_MINUTES = 15
 _NOT_REPEATED = ("--yes", "-y", "--json")
 
 
+_WARM_OPTIONS = (
+    click.Option(["--local", "local"], is_flag=True,
+                 help="Run on this machine and store the caches here."),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
+                 help="Local: as a process or in a container.  [default: process]"),
+    click.Option(["--gpus"], is_flag=True, help="Local, Docker: use the GPU image and all GPUs."),
+    click.Option(["--to", "folder"], metavar="FOLDER",
+                 help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
+)  # fmt: skip
+
+
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -489,22 +501,7 @@ Examples:
 @plan_options
 @account_options
 @deploy_options
-@click.option(
-    "--local", "local", is_flag=True, help="Run on this machine and store the caches here."
-)
-@click.option(
-    "--engine",
-    "engine_kind",
-    type=click.Choice(["process", "docker"]),
-    help="Local: as a process or in a container.  [default: process]",
-)
-@click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
-@click.option(
-    "--to",
-    "folder",
-    metavar="FOLDER",
-    help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]",
-)
+@add_options(_WARM_OPTIONS)
 @json_option
 def warm(
     plan: Plan,
