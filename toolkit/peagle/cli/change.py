@@ -101,7 +101,6 @@ _DEFAULT_SHARE = 0.1
 
 
 def _print_changed(document: dict[str, Any], session: Session, as_json: bool, how: str) -> None:
-    """A deployment that serves one configuration after a change."""
     if as_json:
         return print_json(deployment_in_context(document))
     print_line(f"{document['name']} is {document['state']}{measured(document)}", bold=True)
@@ -113,8 +112,7 @@ def _print_changed(document: dict[str, Any], session: Session, as_json: bool, ho
 def _run_until_proved(
     ctx: click.Context, change: Change, verb: Callable[..., Deployment]
 ) -> NotProved | None:
-    """Run a change that ends with a proof, and return why it is not proved: what serves then is
-    shown first."""
+    """Run a change that ends with a proof; return why it is not proved."""
     again = in_context(("peagle", ctx.command.name or "", change.record.name))
     try:
         change.run(verb, command_catalog(ctx), again=again)
@@ -332,8 +330,8 @@ def compare(
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
-    """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
-    name or region, and what planning raises."""
+    """The plan in ``text``, the value of ``--with``. Raises UserError for another name or
+    region."""
     pair, options = options_in(ctx, text, "--with")
     place = {"name": record.name, "region": record.region}
     for option in place.keys() & options.keys():
@@ -369,8 +367,7 @@ def _end_comparison(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
-    error, show what exists."""
+    """End the comparison with ``end``; after an error, show what exists."""
     with session.changing(name) as change:
         require_own(change.record)
         comparison = required_comparison(change.record)
@@ -499,7 +496,6 @@ def destroy(
 def _destroy_deployment(
     change: Change, session: Session, everything: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     record, aws = change.record, change.aws
     if record.of_type("Endpoint") or not record.owner:
         require_own(record)
@@ -531,7 +527,7 @@ def _destroy_deployment(
 def _destroy_leftovers(
     session: Session, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
-    """For a name without a deployment: what an earlier endpoint of that name has left."""
+    """Remove what an earlier endpoint of that name has left."""
     leftovers: Sequence[Leftover] = ()
     if session.is_available:
         aws = session.aws(region)
@@ -579,7 +575,7 @@ def _show(title: str, resources: Iterable[Resource | Leftover]) -> None:
 
 
 def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
-    """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
+    """Remove repositories with their images, CodeBuild projects, roles and build contexts."""
     aws = session.aws(session.region or DEFAULT_REGION)
     resources = image_resources(aws)
     if resources and not yes:

@@ -175,8 +175,7 @@ def deploy(
 def _apply(
     ctx: click.Context, aws: Aws, session: Session, preflight: Preflight, fallback: Fallback
 ) -> None:
-    """Apply the plan that the user has confirmed, prove it and report; if something ends it early,
-    show what exists."""
+    """Apply the confirmed plan, prove it and report; after an error, show what exists."""
     name, again = preflight.desired.plan.name, own_command(ctx, without=_NOT_REPEATED)
     is_waited_for, keep_unproved = not ctx.params["no_wait"], ctx.params["keep_unproved"]
     unproved: NotProved | None = None
@@ -243,8 +242,7 @@ def _apply(
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:
-    """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
-    `peagle plan --verbose` shows."""
+    """Show plan, findings and change. Raises Refused with the first error."""
     show_plan(preflight, session, keep_unproved)
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if session.sandbox else CHECKED_AGAIN
     if preflight.change not in ("create", "update"):  # nothing starts
@@ -258,8 +256,8 @@ def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool 
 
 
 def _refuse_second(aws: Aws, plan: Plan, prefix: str | None, yes: bool) -> None:
-    """A new endpoint whose name the user did not choose, of a target that has one already: with
-    --yes, raise Refused before a second price is paid; else the question says so."""
+    """With --yes, refuse a second endpoint of a target whose name the user did not choose; else say
+    so."""
     records, _ = readable_records(aws.scope)
     names = [
         record.name
@@ -303,8 +301,7 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
 def _choose_types(
     ctx: click.Context, plan: Plan, fallbacks: Sequence[Plan] | None, error: InsufficientCapacity
 ) -> list[str]:
-    """The types to try without capacity: those of the option, else those of the plan's ranking if
-    the user agrees; else the error names them."""
+    """The types to try without capacity: of the option, else of the ranking if the user agrees."""
     if fallbacks is not None:
         return [fallback.instance_type for fallback in fallbacks]
     others = {
@@ -325,7 +322,6 @@ def _choose_types(
 
 
 def _show_attempts(attempts: Sequence[Attempt]) -> None:
-    """What was tried, for how long, and its price; nothing after a single attempt."""
     if len(attempts) > 1:
         print_status("Tried:")
         for attempt in attempts:
@@ -334,7 +330,6 @@ def _show_attempts(attempts: Sequence[Attempt]) -> None:
 
 
 def _priced(plan: Plan | Alternative | Attempt) -> str:
-    """The instance type, with its price."""
     usd = plan.price_per_hour_usd
     price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
     return f"{plan.instance_type} ({price})"
@@ -348,10 +343,7 @@ def _end_failed_start(
     session: Session,
     again: Sequence[str],
 ) -> None:
-    """Remove what the deploy created, unless the user wants to keep it; the error then says so.
-
-    Raises what the removal raises, with what remains shown.
-    """
+    """Remove what the deploy created, unless the user keeps it; the error then says so."""
     record = load_record(aws.scope, aws.region, name)
     if record is None:
         return None

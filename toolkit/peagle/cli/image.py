@@ -204,8 +204,7 @@ def build_with_status(request: ImageRequest, session: Session) -> Built:
 
 
 def push_built(built: Image, region: str, session: Session, tags: Mapping[str, str] = {}) -> str:
-    """Push the image to ECR, to a repository with these tags if it is a new one; if that fails,
-    print the command that repeats the push."""
+    """Push the image; if that fails, print the command that repeats the push."""
     try:
         return _push(built, None, region, session, tags)
     except (PeagleError, KeyboardInterrupt):
@@ -229,8 +228,7 @@ def _push_command(name: str, region: str = DEFAULT_REGION, *more: str) -> tuple[
 
 
 def next_command(plan: Plan, built: Image, session: Session, served: Sequence[str]) -> str:
-    """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here, with
-    the words ``served`` for the plan."""
+    """The command after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime != "gpu":
         up = ("peagle", "local", "up", *served, "--engine", "docker", "--image", built.name)
         return command_text(up)

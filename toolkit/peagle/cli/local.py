@@ -175,7 +175,6 @@ def up(
 
 
 def _print_engine(engine: LocalEngine) -> None:
-    """What the proof measured, and how to use the engine."""
     length = engine.acceptance_length
     speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
     print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
@@ -283,11 +282,8 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
 def local_image(
     plan: Plan, gpus: bool, build_first: bool = False, base: str | None = None
 ) -> Image:
-    """The image for the plan: ``--image``, else the newest suitable one; with ``build_first`` a new
-    one.
-
-    Raises DockerMissing, and NotFound with the command that builds a missing image.
-    """
+    """``--image``, else the newest suitable image, or with ``build_first`` a new one. Raises
+    NotFound."""
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
@@ -458,7 +454,6 @@ have it. Kinds:
 
 
 def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    """``once``, ``always`` (``None``) or a number of calls."""
     if value in ("once", "always"):
         return 1 if value == "once" else None
     if not value.isdecimal() or len(value) > 9 or int(value) < 1:
