@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle import proof as proofs
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints.entries import OWN
 from peagle.errors import NotProved
@@ -18,8 +19,6 @@ from peagle.proof import (
     Proof,
     SecondTurn,
     StreamCounts,
-    evaluate,
-    evaluate_streams,
     pair_in_catalogue,
     prove,
     require_passed,
@@ -28,6 +27,10 @@ from peagle.protocol import Counters
 from tests.support import raises_code
 
 COUNTS = st.integers(min_value=0, max_value=10**9)
+
+
+def evaluate(total: Counters, floor: float | None, second: Counters | None = None) -> Proof:
+    return proofs.evaluate({None: proofs.Counted(total, second)}, floor)
 
 
 def test_prompts_are_sent_greedily_between_two_readings() -> None:
@@ -208,7 +211,7 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
         counts.in_second_turn = in_second
         counts.add("AllTraffic/i-1", line.format(rate))
         counts.add("AllTraffic/i-1", drafted.format(1 + accepted / 100, accepted))
-    proof = evaluate_streams(counts.counted, 1.5, 100, 1, counts.second)
+    proof = proofs.evaluate(counts.instances, 1.5, 100, 1, "log")
     assert not proof.passed
     assert proof.acceptance_length == pytest.approx(2.1)
     (second,) = [instance.second_turn for instance in proof.instances]
@@ -235,5 +238,6 @@ def test_a_second_turn_without_hits_is_a_warning(second: Counters | None, codes:
 def test_a_log_without_hit_rates_says_unknown() -> None:
     counts = StreamCounts(conversations=True, in_second_turn=True)
     counts.add("AllTraffic/i-1", "Avg generation throughput: 9.0 tokens/s, Running: 1 reqs")
-    assert counts.second["AllTraffic/i-1"].cached_share is None
-    assert StreamCounts().second == {}
+    second = counts.instances["AllTraffic/i-1"].second
+    assert second is not None
+    assert second.cached_share is None

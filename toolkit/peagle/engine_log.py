@@ -45,12 +45,10 @@ def log_interval(environment: Mapping[str, str], default: float = LOG_SECONDS) -
 
 
 def counters_in_log(line: str) -> Counters | None:
-    """What an engine counted since its previous line of that kind; ``None`` for other lines. vLLM
-    writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
-    ``VLLM_LOG_STATS_INTERVAL`` seconds in which it has drafted; ``peagle_serve`` passes it on as
-    the message of a JSON line. The line lacks the number of drafts. Drafts of all K positions give
-    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its
-    rounding."""
+    """What an engine counted since its previous line ``SpecDecoding metrics: ...``
+    (v1/spec_decode/metrics.py); ``None`` for other lines. The line lacks the number of drafts.
+    Drafts of all K positions give it exactly; n-gram drafts are shorter, and then the mean length
+    gives it to within its rounding."""
     if "SpecDecoding metrics:" not in line:
         return None
     line = without_colors(line)

@@ -47,12 +47,9 @@ _SILENT_REPORTS = 2
 @dataclass(frozen=True)
 class SecondTurn:
     """What was counted while the second turns ran: prompts that repeat a first turn.
-
-    ``acceptance_length`` is ``None`` when nothing was drafted, ``cached_share`` (of the prompts'
-    tokens, from the prefix cache) when it is unknown. With ``source`` "log" the share is the
-    engine's own rate, which has other requests too: its last thousand, and the first turns. Fewer
-    than ``SECOND_TURN_DRAFTS`` drafts pass.
-    """
+    ``cached_share`` (of the prompts' tokens, from the prefix cache) is ``None`` when it is unknown;
+    with ``source`` "log" it is the engine's own rate, of its last thousand requests. Fewer than
+    ``SECOND_TURN_DRAFTS`` drafts pass."""
 
     drafts: int
     acceptance_length: float | None
@@ -63,11 +60,8 @@ class SecondTurn:
 
 @dataclass(frozen=True)
 class InstanceProof:
-    """What one instance drafted; the members are those of ``Proof``.
-
-    ``stream`` is its log stream, ``<variant>/<instance>``; ``None`` for the only instance, whose
-    counters were read.
-    """
+    """What one instance drafted. ``stream`` is its log stream, ``<variant>/<instance>``; ``None``
+    for the only instance, whose counters were read."""
 
     stream: str | None
     drafts: int
@@ -79,16 +73,11 @@ class InstanceProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of a proof, of all instances together and of each.
-
-    ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
-    ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
-    drafts whose token at that position was accepted. ``floor`` is the least length that passes;
-    ``None`` when the server does not speculate: then a response is the proof. ``floor_source`` is
-    the floor's origin; ``None``: any accepted draft passes. ``min_drafts`` is the least number of
-    drafts of each of ``instance_count`` instances. ``second_turn`` is the part of the second turns,
-    ``None`` where the prompts were sent alone.
-    """
+    """The result of a proof, of all instances together and of each. ``acceptance_length`` is the
+    mean number of tokens per verification step, ``None`` when nothing was drafted. ``floor`` is the
+    least length that passes; ``None`` when the server does not speculate: then a response is the
+    proof. ``floor_source`` ``None``: any accepted draft passes. ``min_drafts`` is the least number
+    of drafts of each instance. ``second_turn`` is ``None`` where the prompts were sent alone."""
 
     acceptance_length: float | None
     drafts: int
@@ -126,9 +115,7 @@ class Conversations:
         self._bodies = [request_body(prompt, chat=chat, max_tokens=tokens) for prompt in prompts]
         self._ask = ask
         self._answers: list[dict[str, Any]] = []
-        self.turns: tuple[Callable[[], None], ...] = (self._first,)
-        if two_turns:
-            self.turns = (self._first, self._second)
+        self.turns = (self._first, self._second) if two_turns else (self._first,)
 
     def _first(self) -> None:
         self._answers = [self._ask(body) for body in self._bodies]
@@ -167,12 +154,10 @@ def prove(
     two_turns: bool = False,
 ) -> Proof:
     """Send every prompt once, as ``Conversations``, and evaluate what is drafted and accepted.
-
-    Without a ``floor`` anything above 1.0 passes: at least one draft was accepted.
-    """
+    Without a ``floor`` anything above 1.0 passes: at least one draft was accepted."""
     sent = Conversations(prompts, ask, chat=chat, max_tokens=max_tokens, two_turns=two_turns)
     counted = count_drafts(read_counters(), sent, read_counters, 1, lambda: False)
-    return evaluate(counted.total, floor, second=counted.second)
+    return evaluate({None: counted}, floor)
 
 
 def count_drafts(
@@ -185,15 +170,14 @@ def count_drafts(
 ) -> Counted:
     """What one engine counts after ``before`` while rounds of prompts are sent: until it has
     enough drafts, a round adds none, or ``in_time`` says no."""
-    nothing = Counters(0, 0, 0)
-    counted, rounds = Counted(nothing), 0
+    counted, rounds = Counted(Counters()), 0
     while True:
         drafts, rounds = counted.total.drafts, rounds + 1
         for number, send in enumerate(sent.turns):
             send()
             now = read_counters()
             more, before = now.since(before), now
-            second = (counted.second or nothing) + more if number else counted.second
+            second = (counted.second or Counters()) + more if number else counted.second
             counted = Counted(counted.total + more, second)
         say(f"{min(counted.total.drafts, min_drafts)} of {min_drafts} drafts")
         added = counted.total.drafts > drafts
@@ -202,52 +186,41 @@ def count_drafts(
 
 
 def evaluate(
-    counted: Counters, floor: float | None, min_drafts: int = 1, second: Counters | None = None
-) -> Proof:
-    """The proof from the counters of the only instance, while the prompts ran; ``second`` is the
-    part of the second turns."""
-    turns = {} if second is None else {None: second}
-    return evaluate_streams({None: counted}, floor, min_drafts, 1, turns, "counters")
-
-
-def evaluate_streams(
-    counted: Mapping[Any, Counters],
+    counted: Mapping[Any, Counted],
     floor: float | None,
-    min_drafts: int,
-    instance_count: int,
-    second: Mapping[Any, Counters] = {},
-    source: Source = "log",
+    min_drafts: int = 1,
+    instance_count: int = 1,
+    source: Source = "counters",
 ) -> Proof:
-    """The proof from what was counted in each instance's log stream.
-
-    It passes if as many streams as there are instances have enough drafts, and each of these
-    reaches the floor. A further stream with fewer drafts is of an instance that has ended.
-    """
-    nothing = Counters(0, 0, 0)
+    """The proof from what each instance counted while the prompts ran, by its log stream; ``None``
+    is the only one. It passes if as many as there are instances have enough drafts, and each of
+    these reaches the floor. A further stream with fewer drafts is of an instance that has ended."""
 
     def rates(counters: Counters) -> tuple[float, ...]:
         accepted = counters.accepted_per_position if counters.drafts else ()
         return tuple(count / counters.drafts for count in accepted)
 
-    def turn(counters: Counters) -> SecondTurn:
+    def turn(counters: Counters | None) -> SecondTurn | None:
+        if counters is None:
+            return None
         length = acceptance_length(counters)
         passed = counters.drafts < SECOND_TURN_DRAFTS or _is_accepted(length, floor)
         return SecondTurn(counters.drafts, length, counters.cached_share, passed, source)
 
-    enough = {name: counters for name, counters in counted.items() if counters.drafts >= min_drafts}
+    enough = {key: counts for key, counts in counted.items() if counts.total.drafts >= min_drafts}
     complete = len(enough) >= instance_count
     shown = enough if complete else counted
-    turns = {name: turn(second[name]) for name in shown if name in second}
     instances = []
     for stream in sorted(shown, key=str):
-        counters, second_turn = shown[stream], turns.get(stream)
+        counters, second_turn = shown[stream].total, turn(shown[stream].second)
         length = acceptance_length(counters)
         passed = counters.drafts >= min_drafts and _is_accepted(length, floor)
         passed = passed and (second_turn is None or second_turn.passed)
         instances.append(
             InstanceProof(stream, counters.drafts, length, rates(counters), passed, second_turn)
         )
-    together = sum(shown.values(), nothing)
+    together = sum((counts.total for counts in shown.values()), Counters())
+    turns = [counts.second for counts in shown.values() if counts.second is not None]
     return Proof(
         acceptance_length(together),
         together.drafts,
@@ -258,7 +231,7 @@ def evaluate_streams(
         min_drafts=min_drafts,
         instance_count=instance_count,
         instances=tuple(instances),
-        second_turn=turn(sum((second[name] for name in turns), nothing)) if turns else None,
+        second_turn=turn(sum(turns, Counters())) if turns else None,
     )
 
 
@@ -268,12 +241,9 @@ def _is_accepted(length: float | None, floor: float | None) -> bool:
 
 @dataclass
 class StreamCounts:
-    """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``.
-
-    Every line counts the time since the one before, so a restarted engine adds to its stream.
-    Streams in ``ignored`` are of an earlier revision. With
-    ``conversations``, what is added while ``in_second_turn`` is that of the second turns.
-    """
+    """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``; a restarted engine
+    adds to its stream. Streams in ``ignored`` are of an earlier revision. With ``conversations``,
+    what is added while ``in_second_turn`` is that of the second turns."""
 
     counted: dict[str, Counters] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
@@ -290,41 +260,33 @@ class StreamCounts:
         stream = instance_of(stream)
         if stream in self.ignored:
             return
-        generated = generated_in_log(line)
+        generated, rate = generated_in_log(line), hit_rate_in_log(line)
         if generated is not None:
             self._reported[stream] = time
-        nothing = Counters(0, 0, 0)
         if generated:
-            self.counted.setdefault(stream, nothing)
+            self.counted.setdefault(stream, Counters())
             self._generated[stream] += 1
-        rate = hit_rate_in_log(line)
         if self.in_second_turn and rate is not None:
             self._hit_rates[stream] = rate
         if counters := counters_in_log(line):
-            self.counted[stream] = self.counted.get(stream, nothing) + counters
-            if self.in_second_turn:
-                self._second[stream] = self._second.get(stream, nothing) + counters
+            for counts in (self.counted, self._second) if self.in_second_turn else (self.counted,):
+                counts[stream] = counts.get(stream, Counters()) + counters
 
     @property
-    def second(self) -> dict[str, Counters]:
-        """The part of the second turns. The log has no counts of hits but their rate: 0.64
-        becomes 640 of 1,000 tokens."""
-        turns = {}
-        for stream in self.counted if self.conversations else ():
-            turns[stream] = self._second.get(stream, Counters(0, 0, 0))
-            if (rate := self._hit_rates.get(stream)) is not None:
-                hits = round(rate * 1000)
-                turns[stream] = replace(turns[stream], cache_queries=1000, cache_hits=hits)
-        return turns
+    def instances(self) -> dict[str, Counted]:
+        """What each instance counted. The log has no counts of hits in the prefix cache but their
+        rate: 0.64 becomes 640 of 1,000 tokens."""
+        instances = {}
+        for stream, total in self.counted.items():
+            second = self._second.get(stream, Counters()) if self.conversations else None
+            if second is not None and (rate := self._hit_rates.get(stream)) is not None:
+                second = replace(second, cache_queries=1000, cache_hits=round(rate * 1000))
+            instances[stream] = Counted(total, second)
+        return instances
 
-    def with_enough(self, min_drafts: int, rounds: int) -> list[str]:
-        """The instances that have enough drafts, after so many rounds of prompts."""
-        second = self.second
-        return [
-            stream
-            for stream, total in self.counted.items()
-            if Counted(total, second.get(stream)).is_enough(min_drafts, rounds)
-        ]
+    def with_enough(self, min_drafts: int, rounds: int) -> int:
+        """How many instances have enough drafts, after so many rounds of prompts."""
+        return sum(counts.is_enough(min_drafts, rounds) for counts in self.instances.values())
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -357,12 +319,8 @@ def instance_of(stream: str) -> str:
 def require_passed(
     proof: Proof, pair: str = "", name: str = "NAME", again: tuple[str, ...] | None = None
 ) -> None:
-    """Raise NotProved, with the cause and a fix, unless ``proof`` passed.
-
-    ``pair`` (from ``pair_in_catalogue``; empty if unknown) and ``name`` (of the
-    endpoint) complete the commands of the fix. ``again`` is the command that repeats the proof,
-    where that is not `peagle prove` of the endpoint.
-    """
+    """Raise NotProved, with the cause and a fix, unless ``proof`` passed. ``pair``, ``name`` of the
+    endpoint and ``again``, the command that repeats the proof, complete the fix."""
     if proof.passed:
         return
     again = again or ("peagle", "prove", name)
@@ -386,18 +344,11 @@ def require_passed(
     for instance in proof.instances:
         if instance.drafts >= proof.min_drafts and not instance.passed:
             raise _below_floor(instance, proof, pair)
-    if len(proof.instances) < proof.instance_count:
-        missing = f"{len(proof.instances)} of {proof.instance_count} engines"
-        raise NotProved(
-            f"only {missing} of {name} have drafted and logged it",
-            Fix("send traffic, or repeat the proof", again),
-            code="instances-unproved",
-        )
-    fewest = min(proof.instances, key=lambda instance: instance.drafts)
+    ready = sum(instance.drafts >= proof.min_drafts for instance in proof.instances)
     raise NotProved(
-        f"{fewest.stream or 'the engine'} made {fewest.drafts} drafts; a proof needs "
-        f"{proof.min_drafts}",
-        Fix("repeat the proof, or lower --min-drafts", again),
+        f"{ready} of {proof.instance_count} engines of {name} made the {proof.min_drafts} drafts "
+        "that a proof needs",
+        Fix("send traffic and repeat the proof, or lower --min-drafts", again),
         code="too-few-drafts",
     )
 

@@ -189,9 +189,9 @@ class Counters:
     ``cache_hits``: tokens of prompts that were looked up in the prefix cache, and found there;
     ``None`` where they are unknown."""
 
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     accepted_per_position: tuple[int, ...] = ()
     cache_queries: int | None = None
     cache_hits: int | None = None

@@ -359,7 +359,7 @@ class Session(Account):
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
         acceptance, cost; ``None`` is unknown. Raises NotFound and CloudError."""
-        from peagle.deploy.usage import usage_of_endpoint
+        from peagle.deploy.status import usage_of_endpoint
 
         record, aws = self.find(name)
         return usage_of_endpoint(aws, record, window_seconds)

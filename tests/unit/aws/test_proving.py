@@ -72,9 +72,9 @@ def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None
 @pytest.mark.thorough
 def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
     del logging.cloud.streams[TWO]
-    with raises_code("instances-unproved", NotProved) as failed:
+    with raises_code("too-few-drafts", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
-    assert "only 1 of 2 engines" in failed.value.message
+    assert "1 of 2 engines" in failed.value.message
 
 
 def test_an_engine_without_statistics_is_not_proved(

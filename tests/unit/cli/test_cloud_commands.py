@@ -54,7 +54,7 @@ def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_stat
     assert "OpenAI URL" not in shown
     assert f"continue it: peagle deploy {command[2]} --name {NAME}" in " ".join(shown.split())
     assert asked.code == 4
-    assert f"peagle deploy {command[2]} --name {NAME}" in asked.error
+    assert f"peagle status {NAME}" in asked.error
     done = terminal.run(*command[1:], "--yes", "--json")
     assert (done.code, done.document["fingerprint"]) == (0, document["fingerprint"])
     assert terminal.run("status", NAME, "--json").document["failure_fix"] is None

@@ -53,9 +53,8 @@ FEW_DRAFTS = 100
 
 @dataclass(frozen=True)
 class AcceptanceRequest:
-    """How to send the prompts. ``max_tokens`` applies to lines without their own; at temperature 0
-    decoding is greedy. A domain is sent in so many ``groups``: more give a better interval, and
-    more often wait for the last answer."""
+    """How to send the prompts. ``max_tokens`` applies to lines without their own. A domain is sent
+    in so many ``groups``: more give a better interval."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
@@ -65,9 +64,8 @@ class AcceptanceRequest:
 
 @dataclass(frozen=True)
 class DomainAcceptance:
-    """The acceptance of one domain. ``interval`` is the 95 % confidence interval of its length;
-    its bounds are the length itself where one group was sent. Refused prompts are not counted in
-    ``prompts``."""
+    """The acceptance of one domain. ``interval`` is the 95 % confidence interval of its length,
+    which is the length itself where one group was sent."""
 
     domain: str
     prompts: int
@@ -84,12 +82,9 @@ class DomainAcceptance:
 
 @dataclass(frozen=True)
 class AcceptanceResult:
-    """The acceptance of a server's drafter on a file of prompts.
-
-    ``total`` is of all domains together, weighted as in the file; in ``undrafted`` domains nothing
-    was drafted. ``others_sent``: other clients sent requests meanwhile, which are counted, too.
-    ``incomplete`` says why it ended early; empty when all prompts were sent.
-    """
+    """The acceptance of a drafter on a file of prompts: in ``total``, weighted as in the file, and
+    by domain; in ``undrafted`` ones nothing was drafted. ``others_sent``: requests of other clients
+    are counted, too. ``incomplete`` says why it ended early."""
 
     server: BenchedServer
     setting: BenchSetting
@@ -137,13 +132,10 @@ def measure_acceptance(
     keep: Callable[[AcceptanceResult], object] = lambda result: None,
     progress: Progress = silent,
 ) -> AcceptanceResult:
-    """Send all prompts and evaluate what the engine counts meanwhile; prompts that the engine
-    refuses are left out and listed.
-
-    An error or an interrupt ends it; then ``keep`` receives what was measured, if anything, before
-    it is raised again. Raises Unsupported for a server without counters, NotProved where nothing is
-    drafted, UserError where every prompt is refused, and what the server raises.
-    """
+    """Send all prompts and evaluate what the engine counts meanwhile; refused prompts are listed.
+    An error or an interrupt ends it; then ``keep`` receives what was measured, if anything. Raises
+    Unsupported for a server without counters, NotProved where nothing is drafted, UserError where
+    every prompt is refused, and what the server raises."""
     started = utc_now()
     groups: list[_Group] = []
 
@@ -235,7 +227,7 @@ def _domain(
     domain: str, groups: Sequence[_Group], setting: BenchSetting
 ) -> DomainAcceptance | None:
     """The acceptance of all groups together; ``None`` where nothing was drafted."""
-    measured = acceptance_in(sum((group.counted for group in groups), Counters(0, 0, 0)), setting)
+    measured = acceptance_in(sum((group.counted for group in groups), Counters()), setting)
     share = ratio_interval(
         [(group.counted.accepted_tokens, group.counted.drafts) for group in groups]
     )
@@ -285,8 +277,7 @@ def read_acceptance(file: Path) -> AcceptanceResult:
 
 def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
     """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
-    together. A smaller K than the measured one has the same rates. Raises UserError for a larger K,
-    and for an unknown domain."""
+    together. Raises UserError for a larger K than was measured, and for an unknown domain."""
     domains = {part.domain: part for part in result.domains}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
@@ -316,11 +307,8 @@ def with_text_acceptance(
     catalog: Catalog, pair: str, file: Path, domain: str | None = None
 ) -> Catalog:
     """The catalogue with the acceptance in ``file``, of one domain or of all, for the drafter that
-    was measured: the one of the pair in the file, else the one that ``pair`` names.
-
-    Raises NotFound for an unknown pair, and UserError for a file that is not a measurement of this
-    pair.
-    """
+    was measured: that of the file, else the one that ``pair`` names. Raises NotFound for an unknown
+    pair, and UserError for a file that is not a measurement of it."""
     measured = read_acceptance(file)
     requested = find_pair(catalog, pair)
     target, drafter = requested.target, requested.drafter if "+" in pair else None

@@ -47,9 +47,8 @@ _METHOD = (
 
 
 def evidence_document(result: BenchResult) -> dict[str, Any]:
-    """The result as a file of evidence: speeds as planning reads them, and raw repetitions, without
-    rows that failed and without prompts. Raises UserError for a result that says nothing of a pair,
-    and if no row is left."""
+    """The result as a file of evidence, without rows that failed and without prompts. Raises
+    UserError for a result that says nothing of a pair, and if no row is left."""
     server, host = result.server, result.host
     if server.pair is None or server.vllm is None or server.where == SANDBOX:
         raise UserError(
@@ -152,9 +151,8 @@ def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any
 
 
 def save_evidence(result: BenchResult, folder: Path) -> Path:
-    """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
-    the path. The same rows again change nothing; other evidence keeps its file. Raises UserError
-    for a result that is not evidence, and OSError."""
+    """Write the result as evidence to the catalogue in ``folder``, and return the path; the same
+    rows again change nothing. Raises UserError for a result that is not evidence, and OSError."""
     document = evidence_document(result)
     lists = {key: document[key] for key in ("speeds", "raw")}
     head = json.dumps({k: v for k, v in document.items() if k not in lists}, indent=1)

@@ -75,8 +75,7 @@ def install_sender(
     python: Path | None = None, again: bool = False, progress: Callable[[str], object] = print
 ) -> Aiperf:
     """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
-    default this program's. Raises UserError for an unsuitable Python or disk, and EngineError when
-    uv or aiperf fails."""
+    default this program's. Raises UserError and EngineError."""
     folder = _folder()
     with exclusive_environment(folder, progress):
         if again or installed_sender() is None:
@@ -136,8 +135,7 @@ Body = Mapping[str, Any]
 @dataclass(frozen=True)
 class SentRequest:
     """One request as the sender timed it, in seconds since 1970 and until the first output;
-    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up. The server counts
-    the tokens. With an ``error``, other values may be missing."""
+    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up."""
 
     repetition: int
     start: float
@@ -151,9 +149,8 @@ class SentRequest:
 
 @dataclass(frozen=True)
 class CpuReading:
-    """Until ``at``, in seconds since 1970, and from the reading before: the share of one CPU that
-    the busiest process of the sender used, and the share of all CPUs of this machine that were
-    busy, by any process."""
+    """In the time until ``at``, seconds since 1970: the share of one CPU that the busiest process
+    of the sender used, and the share of all CPUs of this machine that were busy."""
 
     at: float
     sender: float

@@ -43,9 +43,8 @@ _BEST = 5
 
 @dataclass(frozen=True)
 class Transcript:
-    """One answer: its tokens and text. ``best`` are the best log probabilities at each token, by
-    token; empty if they were not asked for. ``prompt`` are the tokens of the prompt, empty if the
-    server does not tell."""
+    """One answer: its tokens and text, the ``best`` log probabilities at each token, by token, and
+    the tokens of the prompt; empty if the server was not asked, or does not tell."""
 
     line: int
     tokens: tuple[int, ...]
@@ -115,9 +114,8 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """Where an answer with speculation first differs from that of the target alone. ``position``
-    counts tokens from 0; a token is ``None`` where the answer has ended. ``gap`` is between the two
-    best log probabilities of the target there, ``None`` after its end."""
+    """Where an answer with speculation first differs from that of the target alone. A token is
+    ``None`` where the answer has ended. ``gap`` is between the two best log probabilities there."""
 
     line: int
     domain: str
@@ -132,9 +130,8 @@ class TokenDifference:
 
 @dataclass(frozen=True)
 class LosslessResult:
-    """The comparison of ``prompts`` answers. ``tokens`` are those compared, up to the first
-    difference of each answer. ``passed``: answers were compared, and rounding explains each
-    difference."""
+    """The comparison of ``prompts`` answers, of which ``tokens`` were compared, up to the first
+    differences. ``passed``: answers were compared, and rounding explains each difference."""
 
     server: str
     against: str
@@ -168,11 +165,9 @@ def check_lossless(
     progress: Progress = silent,
 ) -> LosslessResult:
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
-    first has answered. A comparison that does not pass is returned too: see ``require_lossless``.
-
-    Raises NotProved where ``target`` drafts nothing, UserError where ``against`` does, Unsupported
-    for a server that returns no tokens, and what the servers raise.
-    """
+    first has answered. Raises NotProved where ``target`` drafts nothing, UserError where
+    ``against`` does, Unsupported for a server that returns no tokens, and what the servers
+    raise."""
     name, started = target.facts.name, utc_now()
     if target.runs_alone:
         raise no_speculation(name)

@@ -142,9 +142,8 @@ def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class BenchGates:
-    """What a measurement must reach, so that a pipeline goes on. Limits of every load: mean times,
-    output tokens per second of the server, USD per million output tokens, tokens per verification
-    step. ``None``: no limit."""
+    """What every load must reach, so that a pipeline goes on: mean times, output tokens per second,
+    USD per million output tokens, tokens per verification step. ``None``: no limit."""
 
     slo: Slo | None = None
     min_tokens_per_second: float | None = None

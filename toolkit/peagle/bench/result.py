@@ -49,9 +49,8 @@ def incomplete_reason(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class BenchWorkload:
-    """The requests of a load: prompts from a file, with the SHA-256 ``digest``, or random words,
-    about ``size.prompt_tokens`` each. ``fixed_length``: every answer has ``size.output_tokens``
-    tokens; else that is the maximum. A result keeps no prompts."""
+    """The requests of a load: prompts from a file with the SHA-256 ``digest``, or random words.
+    ``fixed_length``: every answer has ``size.output_tokens`` tokens, which else is the maximum."""
 
     name: str
     size: Workload
@@ -79,8 +78,7 @@ class BenchLoad:
 @dataclass(frozen=True)
 class BenchSetting:
     """What speculates: the drafter's name in the catalogue and K; ``None`` and 0: nothing does.
-    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Not
-    ``is_known``: whether the server speculates is unknown."""
+    ``imposed_rates`` are those of vLLM's synthetic sampler, by position."""
 
     drafter: str | None
     k: int
@@ -141,12 +139,9 @@ def t_quantile(degrees: int) -> float:
 
 
 def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
-    """Sum of the first numbers over sum of the second ones, such as accepted tokens and drafts of
-    each group of requests; ``None`` where the second ones sum to 0.
-
-    The groups must be independent. The variance is that of the linearized ratio (Cochran, Sampling
-    Techniques, 6.4). With fewer than two groups the bounds are the value.
-    """
+    """Sum of the first numbers over sum of the second ones, with its 95 % confidence interval;
+    ``None`` where the second ones sum to 0. The groups must be independent. The variance is that of
+    the linearized ratio (Cochran, Sampling Techniques, 6.4)."""
     used = [(part, weight) for part, weight in parts if weight > 0]
     whole = sum(weight for _, weight in used)
     if whole <= 0:
@@ -185,14 +180,11 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
 
 @dataclass(frozen=True)
 class Repetition:
-    """One repetition of a load, without its warm-up.
-
-    ``seconds`` is from the first request to the last response. Tokens are counted by the server, in
-    all requests together. ``itl``: between two outputs of a request, each of several tokens with
-    speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
-    requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
-    used: near 1, it limits the load; ``machine_cpu_share`` that of all CPUs of its machine.
-    """
+    """One repetition of a load, without its warm-up. ``seconds`` is from the first request to the
+    last response. ``itl``: between two outputs of a request; ``tpot``: per token after the first.
+    ``errors`` are the messages of failed requests. ``sender_cpu_share`` is the share of one CPU
+    that the busiest process of the sender used; ``machine_cpu_share`` that of all CPUs of its
+    machine."""
 
     seconds: float
     requests: int
@@ -214,13 +206,9 @@ class Repetition:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One load of one setting; the times are over the requests of all repetitions.
-
-    ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
-    requests give no more tokens. ``incomplete``: why the load ended early. Both are empty
-    otherwise. ``usd_per_million_tokens`` is of output tokens, at this load and the result's price.
-    Both shares of CPUs are the highest of the repetitions.
-    """
+    """One load of one setting; the times are over the requests of all repetitions. ``saturated``
+    says why the number is not the engine's at this load, ``incomplete`` why the load ended early.
+    Both shares of CPUs are the highest of the repetitions."""
 
     setting: BenchSetting
     load: BenchLoad
@@ -294,12 +282,9 @@ class BenchedServer:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All rows of one ``peagle bench``, with what is needed to repeat it.
-
-    ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
-    ``usd_per_hour`` is of all instances. ``incomplete`` is why the command ended early; empty
-    otherwise. ``spent_usd`` is what a sweep of an endpoint has cost so far, with its updates.
-    """
+    """All rows of one ``peagle bench``, with what is needed to repeat it. ``started`` is an ISO
+    8601 time in UTC. ``usd_per_hour`` is of all instances. ``incomplete`` is why the command ended
+    early. ``spent_usd`` is what a sweep of an endpoint has cost so far."""
 
     server: BenchedServer
     started: str

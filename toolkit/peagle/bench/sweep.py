@@ -48,8 +48,7 @@ PlanOf = Callable[[BenchSetting], Plan]
 @dataclass(frozen=True)
 class SweepRequest:
     """What a sweep measures: each of the ``ks``, of which 0 is no speculation, with each load.
-    ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed. ``again``:
-    measure again what the file has. ``command`` is how it was asked for."""
+    ``acceptance`` is a result that is imposed. ``again``: measure again what the file has."""
 
     ks: tuple[int, ...]
     loads: tuple[BenchLoad, ...]
@@ -91,9 +90,8 @@ class BudgetExceeded(UserError, code="budget-too-small"):
 
 @dataclass
 class Budget:
-    """What a sweep may cost: ``usd`` in all, of which ``spent`` includes earlier runs. While an
-    update of an endpoint runs, the instances of both revisions cost. A start of ``end_seconds``
-    must remain possible."""
+    """What a sweep may cost: ``usd`` in all. While an update of an endpoint runs, the instances of
+    both revisions cost. A start of ``end_seconds`` must remain possible."""
 
     usd: float | None = None
     usd_per_hour: float = 0.0
@@ -402,14 +400,10 @@ START_SECONDS, SANDBOX_START_SECONDS = 600.0, 60.0
 
 class EndpointSweep:
     """A sweep on a deployment: each setting is an update of its endpoint, which is proved and
-    measured; then the endpoint is updated to the plan that it had before. That plan is kept in a
-    file until then, so that an interrupted sweep can be continued, or undone with ``peagle deploy
-    FILE``. Nothing is changed before ``run``.
-
-    ``usd`` is about what the rest of the sweep costs, with the instances of two revisions during
-    each update; ``spent`` are the USD of earlier runs. ``default_limit`` is what it may cost in all
-    without another limit; ``None`` in the sandbox, which is free, and for an unknown price.
-    """
+    measured; then the endpoint is updated to the plan that it had before, which is kept in a file
+    until then. Nothing is changed before ``run``. ``usd`` is about what the rest of the sweep
+    costs; ``spent`` are the USD of earlier runs. ``default_limit`` is what it may cost in all
+    without another limit; ``None`` in the sandbox, which is free, and for an unknown price."""
 
     def __init__(
         self,

@@ -82,8 +82,7 @@ class RefusedPrompt:
 @dataclass(frozen=True)
 class OpenAiServer:
     """A server at ``base_url``, which ends in ``/v1``, that serves ``model``. ``log`` is the
-    command that prints its log, where one is known. ``key`` is a bearer token. ``chat``: prompts
-    are sent as chats, else as completions."""
+    command that prints its log. ``key`` is a bearer token. ``chat``: prompts are sent as chats."""
 
     base_url: str
     model: str
@@ -93,8 +92,7 @@ class OpenAiServer:
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a chat or a completion. Raises PromptRefused where this request is
-        rejected, UserError where any would be, and EngineError without an answer of the
-        protocol."""
+        rejected, UserError where any would be, and EngineError."""
         return parse_response(self.post(body)[1])
 
     def post(self, body: dict[str, Any]) -> tuple[str, bytes]:
@@ -130,8 +128,7 @@ class OpenAiServer:
         self, method: str, route: str, body: bytes | None = None
     ) -> tuple[int, str, bytes]:
         """Status, content type and content of the answer, by the path from the server's root, or by
-        the route below the base URL. Raises EngineError without an answer, or for one that is cut
-        off."""
+        the route below the base URL. Raises EngineError without a whole answer."""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -279,9 +276,8 @@ _UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
 def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
-    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``. Without
-    ``model``, it must list one model only. Raises UserError for an address that is no URL and for
-    several models, and EngineError when it does not answer."""
+    """The server at a URL, with or without ``/v1``. Without ``model``, it must list one only.
+    Raises UserError for an address that is no URL and for several models, and EngineError."""
     server = server_of_url(url, model, key)
     facts = BenchedServer(url, "url", server.base_url, server.model)
     return BenchTarget(server, facts, _UNKNOWN, partial(counters_of, server))
@@ -373,13 +369,10 @@ def target_of_endpoint(
     model: str | None = None,
     wake_up: WakeUpOptions | None = None,
 ) -> BenchTarget:
-    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only; one that
-    scaled to zero is woken first, as ``wake_up`` says.
-
-    ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create; then ``model`` is
-    needed. In the sandbox there is no price. Raises UserError without a model, and CloudError,
-    NotAwake among them.
-    """
+    """An endpoint, through SageMaker's OpenAI-compatible route; one that scaled to zero is woken
+    first, as ``wake_up`` says. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did
+    not create; then ``model`` is needed. Raises UserError without a model, and CloudError, NotAwake
+    among them."""
     served, plan = (record.current.served, record.current.plan) if record else (None, None)
     if model is None and served is not None:
         model = plan.target.id if plan else str(served.settings.get("served-model-name") or "")
@@ -438,11 +431,8 @@ _NO_COUNTERS: EndpointCounters = (lambda: None, "counters")
 
 def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
     """The engine's counters where one instance exposes them, else those in the log of all instances
-    from now on; none where that may not be read.
-
-    A reading of the log waits for the statistics, up to 45 s on AWS; one soon after another does
-    not, since nothing was sent in between.
-    """
+    from now on; none where that may not be read. A reading of the log waits for the statistics, up
+    to 45 s on AWS; one soon after another does not."""
     live = sagemaker.describe(aws, name)
     if live is None:
         return _NO_COUNTERS
@@ -462,6 +452,6 @@ def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> End
         if not aws.is_amazon or time_of.now() > read_at + 0.05:
             reader.wait(instances)
         read_at = time_of.now()
-        return sum(reader.counts.counted.values(), Counters(0, 0, 0))
+        return sum(reader.counts.counted.values(), Counters())
 
     return read, "log"

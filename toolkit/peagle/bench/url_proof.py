@@ -50,13 +50,10 @@ def prove_url(
     clock: Clock | None = None,
 ) -> Proof:
     """Prove that every engine behind the URL speculates; a proof that fails is returned too.
-
     ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
-    the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
-    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token. Raises
-    UserError for an invalid URL, key or model, EngineError when an engine does not answer, and
-    NotProved for what cannot be proved.
-    """
+    the prompts. ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer
+    token. Raises UserError for an invalid URL, key or model, EngineError, and NotProved for what
+    cannot be proved."""
     clock = clock or Clock()
     until = clock.now() + wait_seconds
     while True:
@@ -152,16 +149,9 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
         )
 
     calls = [partial(count, address, server) for address, server in engines.items()]
-    counts = dict(zip(engines, run_parallel(calls, until + 900.0), strict=True))  # of a round
-    if not several:
-        (counted,) = counts.values()
-        return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
-    total = {address: counted.total for address, counted in counts.items()}
-    second = {
-        address: engine.second for address, engine in counts.items() if engine.second is not None
-    }
-    proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
-    return replace(proved, source="counters")
+    counts = run_parallel(calls, until + 900.0)  # of a round
+    counted = dict(zip(engines if several else [None], counts, strict=True))
+    return proof.evaluate(counted, request.floor, request.min_drafts, len(engines))
 
 
 def _ask(server: OpenAiServer, body: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
 from peagle.deploy.state import Deployment
-from peagle.deploy.usage import log_seconds
+from peagle.deploy.status import log_seconds
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
@@ -61,9 +61,7 @@ Minutes = Mapping[float, Minute]
 @dataclass(frozen=True)
 class VariantResult:
     """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
-    the percentiles. ``seconds_per_token`` is the whole time of the requests over their tokens.
-    ``in_progress`` are the mean concurrent requests of an instance. ``share`` is that of all
-    requests."""
+    the percentiles. ``in_progress`` are the mean concurrent requests of an instance."""
 
     variant: str
     pair: str
@@ -104,9 +102,8 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class VariantComparison:
-    """Both variants, the one in service first, from ``since`` to ``until`` (epoch seconds).
-    ``changes`` are relative: -0.1 is 10 % less. ``faster`` is the variant with less time per token,
-    ``None`` where the interval of the difference contains 0 or nothing is known."""
+    """Both variants, the one in service first. Times in epoch seconds; ``changes`` are relative:
+    -0.1 is 10 % less. ``faster`` is ``None`` where the interval of the difference contains 0."""
 
     name: str
     since: float
@@ -149,9 +146,8 @@ def compare_variants(
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
-    """The change from ``before`` to ``after``, relative to ``before``, with the interval that the
-    errors of both give (delta method); ``None`` where one is unknown, or its error is: one minute
-    has no spread."""
+    """The relative change, with the interval that the errors of both give (delta method); ``None``
+    where one is unknown, or its error is: one minute has no spread."""
     if before is None or after is None or before.value <= 0 or after.value <= 0:
         return None
     if before.low == before.high or after.low == after.high:
@@ -229,9 +225,8 @@ def _notes(results: Sequence[VariantResult]) -> Iterator[str]:
 def comparison_report(
     aws: Aws, record: Deployment, last_seconds: float | None = None, clock: Clock | None = None
 ) -> VariantComparison:
-    """The two variants of the deployment since the comparison began or its share changed, or in the
-    ``last_seconds``. What may not be read is unknown, and a note says so. Raises Refused when the
-    endpoint does not serve two variants, and CloudError."""
+    """The two variants since the comparison began or its share changed, or in the ``last_seconds``.
+    What may not be read is noted. Raises Refused when two do not serve, and CloudError."""
     comparison, serving, name = required_comparison(record), record.serving, record.name
     live = sagemaker.describe(aws, name)
     begun = comparison.since
@@ -332,10 +327,8 @@ def _percentiles(
     aws: Aws, name: str, variants: tuple[str, ...], span: tuple[float, float]
 ) -> dict[str, dict[str, float | None]]:
     """Variant -> the percentiles of the time to the first token, in seconds; ``None``: unknown.
-
     CloudWatch computes them of all requests of one long period, at most a day; where it divides the
-    time, they are the mean of its parts, weighted by their requests.
-    """
+    time, they are the mean of its parts, weighted by their requests."""
     long, metric = min(86_400, math.ceil((span[1] - span[0]) / 60) * 60), "FirstChunkLatency"
     queries = {
         f"q{place}_{stat.lower()}": MetricQuery(

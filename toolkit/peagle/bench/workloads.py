@@ -130,9 +130,8 @@ _WORDS = _TEXT.split()
 def find_workload(
     name: str, prompt_tokens: int | None = None, output_tokens: int | None = None
 ) -> BenchWorkload:
-    """The workload called ``name``, or the prompts of that file; sizes replace its own. Answers to
-    prompts of a file end by themselves, or after ``output_tokens``. Raises UserError for an unknown
-    name, for a file of other prompts, and for a prompt size of a file."""
+    """The workload called ``name``, or the prompts of that file; sizes replace its own. Raises
+    UserError for an unknown name, for a file of other prompts, and for a prompt size of a file."""
     if preset := WORKLOADS.get(name):
         size = Workload(
             prompt_tokens or preset.prompt_tokens, output_tokens or preset.output_tokens
@@ -168,8 +167,7 @@ def make_loads(
     output_tokens: int | None = None,
 ) -> tuple[BenchLoad, ...]:
     """The loads of a workload, by its name or its file, at these concurrencies. Each repetition
-    sends ``requests``, by default twice the concurrency. Raises UserError as ``find_workload``
-    does."""
+    sends ``requests``, by default twice the concurrency. Raises UserError."""
     requested = find_workload(workload, prompt_tokens, output_tokens)
     return tuple(
         BenchLoad(

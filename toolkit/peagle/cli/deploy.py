@@ -46,8 +46,7 @@ from peagle.deploy.records import (
     remove_record,
 )
 from peagle.deploy.removal import remove_failed_start
-from peagle.deploy.status import deployment_status, require_known_price
-from peagle.deploy.usage import reported_warm_start
+from peagle.deploy.status import deployment_status, reported_warm_start, require_known_price
 from peagle.errors import (
     Fix,
     NotProved,

@@ -36,7 +36,7 @@ from peagle.images.build import findings_for_build
 from peagle.options import Options, arguments
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.project.reading import EndpointChoice
+from peagle.project import EndpointChoice
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import deploy_arguments, label_arguments, pair_arguments
 from peagle.store import write_output

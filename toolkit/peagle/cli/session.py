@@ -21,7 +21,7 @@ from peagle.cli.view.console import json_option, print_status
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotFound
-from peagle.project.reading import EndpointChoice
+from peagle.project import EndpointChoice
 from peagle.session import Session as Session
 from peagle.store import SANDBOX
 

@@ -16,12 +16,12 @@ from peagle.checkpoints.architecture import (
     number,
     optional_number,
     quantization_settings,
+    quantized_weights,
     read_architecture,
     read_dtype,
     read_quantization,
 )
 from peagle.checkpoints.heads import attention_of, read_head
-from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle.fit.estimate import FitCase
@@ -85,12 +85,8 @@ def fit_case(
     compiled: bool = False,
 ) -> FitCase:
     """The memory model's input for this case on these GPUs, with vLLM's defaults for settings that
-    the case leaves open.
-
-    ``own_matrices``: whether the head has its own embedding and output matrix, when no headers were
-    read. ``compiled``: vLLM's compile cache is filled. Raises CheckpointError for an incomplete
-    config.json.
-    """
+    the case leaves open. ``own_matrices``: whether the head has its own embedding and output
+    matrix, when no headers were read. Raises CheckpointError for an incomplete config.json."""
     settings, vllm, read = case.settings, case.runtime.vllm, case.target_checkpoint
     dtype = settings.get("dtype")
     if read:
@@ -231,10 +227,8 @@ def served_tensors(
 
 
 def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
-    """The catalogue's drafter, ``None`` for one without weights.
-
-    Missing values come from the target, the feed-forward width from the size of the weights.
-    """
+    """The catalogue's drafter, ``None`` for one without weights. Missing values come from the
+    target, the feed-forward width from the size of the weights."""
     if drafter.weights is None and not drafter.method.startswith(("eagle", "mtp")):
         return None
     shape = target.architecture
@@ -285,11 +279,9 @@ def with_sizes(drafter: DraftModel, **sizes: int) -> DraftModel:
 def read_drafter(
     checkpoint: Checkpoint, target: TargetModel, own_matrices: bool | None
 ) -> DraftModel:
-    """The EAGLE-3 or P-EAGLE head in a checkpoint.
-
-    ``own_matrices``: whether it has its own embedding and output matrix, if its headers were not
-    read; ``None`` assumes that it has. Raises CheckpointError.
-    """
+    """The EAGLE-3 or P-EAGLE head in a checkpoint. ``own_matrices``: whether it has its own
+    embedding and output matrix, if its headers were not read; ``None`` assumes that it has. Raises
+    CheckpointError."""
     _refuse_unknown(checkpoint)
     config, tensors = checkpoint.config, checkpoint.tensors or None
     shape, head = read_architecture(config), read_head(config)

@@ -108,11 +108,9 @@ _LATENT_STEP = 128
 
 class Group(NamedTuple):
     """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
-
     ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
     one token, without padding. Recurrent layers keep ``states`` blocks per request, whatever its
-    length, and ``token_bytes`` is one of these.
-    """
+    length, and ``token_bytes`` is one of these."""
 
     tables: int
     block_tokens: int
@@ -121,11 +119,9 @@ class Group(NamedTuple):
     states: int = 0
 
     def blocks(self, length: int, in_flight: int) -> int:
-        """Blocks that one request of ``length`` tokens holds in all of the group's tables.
-
-        A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
-        and one block more, since a window can start inside a block.
-        """
+        """Blocks that one request of ``length`` tokens holds in all of the group's tables. A
+        sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
+        and one block more, since a window can start inside a block."""
         if self.states:
             return self.states * self.tables
         if self.window is None:
@@ -492,12 +488,10 @@ def _runner_v2(case: FitCase) -> bool:
 
 
 def graph_bytes(case: FitCase) -> int:
-    """CUDA graphs that vLLM subtracts before it allocates the KV cache.
-
-    As in profile_cudagraph_memory: the largest first capture, and one small capture for each
-    further size. Model runner V2 subtracts nothing: its graphs use the memory that
-    ``gpu_memory_utilization`` leaves free.
-    """
+    """CUDA graphs that vLLM subtracts before it allocates the KV cache. As in
+    profile_cudagraph_memory: the largest first capture, and one small capture for each further
+    size. Model runner V2 subtracts nothing: its graphs use the memory that
+    ``gpu_memory_utilization`` leaves free."""
     engine, shape = case.engine, case.target.architecture
     if _runner_v2(case) or not in_range(engine.vllm, GRAPHS_COUNTED):
         return 0

@@ -94,11 +94,9 @@ MAX_GPUS = 8
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The options of ``peagle fit``, each named as on its command line.
-
-    ``settings`` are further arguments of vLLM; ``None`` leaves one of the catalogue out.
-    ``drafter_embeddings`` is ``shared``, ``own``, or ``None`` to read it from the headers.
-    """
+    """The options of ``peagle fit``, each named as on its command line. ``settings`` are further
+    arguments of vLLM; ``None`` leaves one of the catalogue out. ``drafter_embeddings`` is
+    ``shared``, ``own``, or ``None`` to read it from the headers."""
 
     pair: str | None = None
     gpu_memory_gib: float | None = None
@@ -123,10 +121,7 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class FitReport:
-    """The fit, the case without speculation, the reason for a refusal, advice and findings.
-
-    ``instance_type`` is ``None`` if the GPU was selected by its memory.
-    """
+    """The fit, the case without speculation, the reason for a refusal, advice and findings."""
 
     pair: str
     planned: bool
@@ -310,15 +305,9 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
     shape, whole = case.target.architecture, case.engine.expert_parallel
     sizes = divisions(shape, most, whole)
     if request.tp and request.tp not in sizes:
-        problem = division_problem(shape, request.tp, whole)
-        if request.tp > most:
-            machine = request.instance_type or "the largest machine"
-            problem = (
-                f"{machine} has {most} GPU{'' if most == 1 else 's'}, fewer than --tp {request.tp}"
-            )
-        problem = problem or f"--tp {request.tp} does not divide the target's attention heads"
-        fix = f"use {', '.join(map(str, sizes))}"
-        raise UserError(problem, fix, code="tensor-parallel")
+        problem = division_problem(shape, request.tp, whole) if request.tp <= most else None
+        problem = problem or f"--tp {request.tp} is not possible on {most} GPUs"
+        raise UserError(problem, f"use {', '.join(map(str, sizes))}", code="tensor-parallel")
     cases = [
         replace(
             case,
@@ -336,10 +325,8 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
 
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
     """Errors and warnings about the subjects, and errors about versions and the GPU.
-
     ``refusal_reason`` reports a step that is too small for the drafts more precisely than
-    drafting-slots.
-    """
+    drafting-slots."""
     on_gpu, engine = case, fitted.engine
     if case.instance is None:
         # The rules about versions look at an instance type with the GPU of the memory estimate.
@@ -372,11 +359,7 @@ def _estimated(case: Case, fitted: FitCase, request: FitRequest) -> Iterator[Fin
     }
     for where, kind in kinds.items():
         if kind:
-            counted = "with 16 bits per number"
-            if where == "target":
-                stored = target and target.tensors
-                counted = "at their stored size" if stored else "by the bits of config.json"
-            message = f"weights quantized with {kind} are counted {counted}"
+            message = f"the size of weights quantized with {kind} is that of the files"
             fix = "expect a different size in vLLM, which may repack them"
             yield warning("quantization-estimated", where, message, fix)
 
@@ -410,9 +393,7 @@ def advise(
     max_gpus: int = MAX_GPUS,
 ) -> tuple[Advice, ...]:
     """The changes that each make the case fit, the smallest of each setting; empty when it fits.
-
-    ``table`` lists the instance types to consider, ``max_gpus`` is the number of GPUs available.
-    """
+    ``table`` lists the instance types to consider, ``max_gpus`` is the number of GPUs available."""
     if fit_of(case).fits:
         return ()
     engine, target, drafter = case.engine, case.target, case.drafter
@@ -457,13 +438,11 @@ def advise(
         context = advice or context
         low, high = (middle + 1, high) if advice else (low, middle - 1)
     # A step holds a token per request, one beside the draft slots, and with images a whole video:
-    # as many as needed, else fewer than now, largest first.
+    # the largest below the present one, else as many as needed.
     now, video = engine.max_num_batched_tokens, _VIDEO_TOKENS if images else 1
     least = max(extra_slots(engine, drafter) + 1, engine.max_num_seqs, video)
-    steps = [1 << (least - 1).bit_length(), least]
-    if least <= now:
-        powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
-        steps = [step for step in powers if least < step < now] + ([least] if least < now else [])
+    powers = [1 << power for power in range((max(now, 2 * least) - 1).bit_length() - 1, -1, -1)]
+    steps = [step for step in powers if least <= step < now] or [1 << (least - 1).bit_length()]
     shares = range(round(engine.gpu_memory_utilization * 100) + 1, _HIGHEST_PERCENT + 1)
     halvings = range(1, engine.max_num_seqs.bit_length())
     sizes = divisions(target.architecture, max_gpus, engine.expert_parallel)

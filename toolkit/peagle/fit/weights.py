@@ -250,11 +250,9 @@ def _attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> l
 
 
 def _feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -> list[float]:
-    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router.
-
-    Of experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
-    tiles of 256 rows and 4 columns; they and TensorRT-LLM's keep the biases in float32.
-    """
+    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router. Of
+    experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
+    tiles of 256 rows and 4 columns; they and TensorRT-LLM's keep the biases in float32."""
     shape, element, experts = target.architecture, element_bytes(target.dtype), 0
     sizes: list[float] = []
     if shape.experts:

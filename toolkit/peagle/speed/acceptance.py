@@ -47,12 +47,10 @@ def acceptance_of(
     decay: float,
 ) -> Acceptance:
     """The acceptance length with K drafts; basis ``unknown`` and length 1 where nothing is known.
-
     ``runs`` are those of the target on any GPU, ``names`` the drafter's names in them. A measured
     acceptance is preferred to an imposed one, which is preferred to the published ones, and one of
     the user's own text to all. Those that runs measured on text without a speed count as measured,
-    on any device. Lengths between and beyond the known K follow the curve through them.
-    """
+    on any device. Lengths between and beyond the known K follow the curve through them."""
     if drafter is None or k < 1:
         return NO_DRAFT_ACCEPTANCE
     lengths, basis, source = _known_lengths(drafter, tuple(runs), names)

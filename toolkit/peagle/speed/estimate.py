@@ -78,14 +78,11 @@ def performance(
     fit: Fit | None = None,
     engines: int = 1,
 ) -> Performance:
-    """The performance of one engine with ``load`` concurrent requests of this size.
-
-    ``runs`` are the target's runs on any GPU and vLLM version; ``names`` are the names of the
-    case's drafter in them. ``fit`` is the case's memory fit if it is known already; ``engines``
-    share the requests of all conversations. The basis is ``unknown`` without an acceptance length,
-    on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
-    context or the KV cache.
-    """
+    """The performance of one engine with ``load`` concurrent requests of this size. ``runs`` are
+    the target's on any GPU and vLLM version; ``names`` are those of the drafter in them.
+    ``engines`` share the requests of all conversations. The basis is ``unknown`` without an
+    acceptance length, on a GPU that speed_model.yaml does not have, and where no request fits the
+    context or the KV cache."""
     engine, shape = case.engine, case.target.architecture
     if workload.tokens > engine.max_model_len:
         context = f"the context of {engine.max_model_len:,}"
@@ -146,11 +143,9 @@ def break_even_length(
     drafting: Performance, alone: Performance, workload: Workload, load: float
 ) -> float | None:
     """The acceptance length above which speculation is faster than the target alone: at least 1;
-    ``None`` if unknown, or if no length suffices.
-
-    A request takes ``load * output tokens / tokens per second``. Of that only the time after the
-    first token shrinks with the acceptance length, in proportion to it.
-    """
+    ``None`` if unknown, or if no length suffices. A request takes ``load * output tokens / tokens
+    per second``. Of that only the time after the first token shrinks with the acceptance length, in
+    proportion to it."""
     if not drafting.tokens_per_second or not alone.tokens_per_second:
         return None
     first = drafting.ttft_seconds or 0.0
@@ -183,12 +178,10 @@ def on_engine(
     case: FitCase, fit: Fit, workload: Workload, load: float, engines: int = 1
 ) -> Workload:
     """The requests as one of ``engines`` engines sees them: with what its prefix cache holds.
-
     Nothing where prefix caching is off. A drafter loses the last block of each hit. Endpoints route
-    by load, so that a conversation returns to the same engine after ``engines`` turns, whose
-    tokens are new to it; so each engine needs memory for all conversations, and where the cache
-    holds fewer, that share of the hits remains, and of the others what all prompts share.
-    """
+    by load, so that a conversation returns to the same engine after ``engines`` turns, whose tokens
+    are new to it; so each engine needs memory for all conversations, and where the cache holds
+    fewer, that share of the hits remains, and of the others what all prompts share."""
     if not case.engine.prefix_caching:
         return replace(workload, cached_prompt_tokens=0, shared_prompt_tokens=0)
     elsewhere = (engines - 1) * (workload.new_prompt_tokens + workload.output_tokens)
@@ -212,10 +205,8 @@ def _measured(
     acceptance: Acceptance,
 ) -> Performance | None:
     """The measured row at this load, or between the two loads around it; measured prompts are
-    random, so none of it is cached.
-
-    A row with an imposed acceptance is not the answer where another one is known.
-    """
+    random, so none of it is cached. A row with an imposed acceptance is not the answer where
+    another one is known."""
     engine = case.engine
     if load > engine.max_num_seqs or workload.cached_prompt_tokens:
         return None
@@ -316,22 +307,14 @@ def _correction(
     """The factor on the modelled time by the target's runs on any GPU, half the width of the range
     as a share, and the runs that it comes from."""
     geometry, model, gpu = times.geometry, times.model, times.gpu.gpu
-    # Engines of distant versions differ by more than the model is wrong.
-    major, minor, _ = versions.parse(vllm)
-    near = [
-        run
-        for run, (run_major, run_minor, _) in ((run, versions.parse(run.vllm)) for run in runs)
-        if run_major == major and abs(run_minor - minor) <= 1
-    ]
 
-    def with_rows(pair: Geometry, of: frozenset[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
+    def with_rows(pair: Geometry, of: Collection[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
         # All K and numbers of GPUs share the ratios.
         draft = pair.draft and pair.draft._replace(passes=1)
         pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1)
-        rows = ((run, _ratios(_Identity(run), pair, of, _Identity(model))) for run in near)
-        return [(run, ratios) for run, ratios in rows if ratios]
+        return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model))
 
-    trusted, run_rows = 1.0, with_rows(geometry, frozenset(names))
+    trusted, run_rows = 1.0, with_rows(geometry, names)
     if geometry.k and not run_rows:
         trusted, run_rows = _ALONE, with_rows(geometry.with_k(0), TARGET_ALONE)
     total, logs, same = _PRIOR, 0.0, False
@@ -372,14 +355,29 @@ def _weighed(
 
 
 @lru_cache(maxsize=256)
-def _ratios(
-    run_key: _Identity[SpeedRun],
+def _near_ratios(
+    runs: _Identity[Iterable[SpeedRun]],
+    vllm: str,
     pair: Geometry,
     names: frozenset[str | None],
-    model_key: _Identity[SpeedModel],
+    model: _Identity[SpeedModel],
+) -> list[tuple[SpeedRun, _Ratios]]:
+    """The runs that have rows of these drafters, with their ratios. Engines of distant versions
+    differ by more than the model is wrong."""
+    major, minor, _ = versions.parse(vllm)
+    near = []
+    for run in runs.value:
+        run_major, run_minor, _ = versions.parse(run.vllm)
+        if run_major == major and abs(run_minor - minor) <= 1:
+            near.append((run, _ratios(run, pair, names, model.value)))
+    return [(run, ratios) for run, ratios in near if ratios]
+
+
+def _ratios(
+    run: SpeedRun, pair: Geometry, names: frozenset[str | None], model: SpeedModel
 ) -> _Ratios:
     """The ratios of a run's rows of these drafters."""
-    run, model, ratios = run_key.value, model_key.value, []
+    ratios = []
     gpu = model.gpu(run.gpu)
     pair = pair._replace(tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():

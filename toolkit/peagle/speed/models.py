@@ -97,16 +97,12 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Performance:
-    """One engine (one copy of the model) at one load. Seconds are means.
-
-    ``low`` and ``high`` bound ``tokens_per_second``, output tokens of all requests together.
-    ``itl_seconds`` is between two outputs of a request (one step of the engine), ``tpot_seconds``
-    per token after the first output. All numbers are ``None`` where ``basis`` is ``unknown``.
-    ``source`` says which file and rows, or which constants, in one clause.
-    ``cached_prompt_tokens`` of each prompt come from the prefix cache, and the KV cache keeps so
-    many ``conversations`` of this size, ``None`` without cached tokens. ``extrapolated``: K is
-    above every K of the drafter with a known acceptance.
-    """
+    """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
+    ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
+    outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are
+    ``None`` where ``basis`` is ``unknown``. ``source`` says which file and rows, or which
+    constants. The KV cache keeps so many ``conversations`` of this size. ``extrapolated``: K is
+    above every K of the drafter with a known acceptance."""
 
     basis: Basis
     acceptance: Acceptance
@@ -138,9 +134,7 @@ def names_in_runs(drafter: Drafter | None, is_own: bool) -> frozenset[str | None
 @dataclass(frozen=True)
 class Slo:
     """The longest mean time to the first token, and between two outputs of a request, in seconds.
-
-    ``None`` is no limit.
-    """
+    ``None`` is no limit."""
 
     ttft: float | None = None
     itl: float | None = None

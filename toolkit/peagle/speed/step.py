@@ -89,9 +89,7 @@ class Cache(NamedTuple):
 
 class Draft(NamedTuple):
     """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step.
-
-    ``parallel``: one pass drafts all K tokens.
-    """
+    ``parallel``: one pass drafts all K tokens."""
 
     layers: int
     passes: int
@@ -237,12 +235,10 @@ def tile_size(rows: float) -> int:
 
 
 def further_tiles(tokens: float, share: float, size: int) -> float:
-    """The tiles of ``size`` rows that an expert needs beyond its first, on average.
-
-    Each of the tokens chooses the expert with probability ``share``, so the number of its rows is
-    binomial, of which this takes the normal approximation. Of 24 rows on average hardly any expert
-    needs more than one tile of 32, of 32 half of them do.
-    """
+    """The tiles of ``size`` rows that an expert needs beyond its first, on average. Each of the
+    tokens chooses the expert with probability ``share``, so the number of its rows is binomial, of
+    which this takes the normal approximation. Of 24 rows on average hardly any expert needs more
+    than one tile of 32, of 32 half of them do."""
     mean = tokens * share
     deviation = max(math.sqrt(mean * (1 - share)), 1e-6)
     expected, tiles, likely = 0.0, 1, 1.0
@@ -285,13 +281,13 @@ class Terms(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """The sum of the terms."""
-        sides = (kernel.sides(constants) for kernel in self.kernels)
+        busy = 0.0
+        for kernel in self.kernels:
+            read, compute = kernel.sides(constants)
+            busy += read + compute if kernel.converts else max(read, compute)
         return (
             self.fixed
-            + sum(
-                read + compute if kernel.converts else max(read, compute)
-                for kernel, (read, compute) in zip(self.kernels, sides, strict=True)
-            )
+            + busy
             + self.step * constants.step
             + self.layer * constants.layer
             + self.request * constants.request
@@ -454,10 +450,8 @@ class StepTimes:
         self, requests: float, workload: Workload, batched: int
     ) -> tuple[float, float]:
         """Until all prompts are processed, and on average until one is, when all are sent at once
-        and a step takes up to ``batched`` tokens.
-
-        The first request to arrive starts a step alone, and the others wait for it.
-        """
+        and a step takes up to ``batched`` tokens. The first request to arrive starts a step alone,
+        and the others wait for it."""
         new = workload.new_prompt_tokens
         first_steps, steps, tokens = prefill_steps(requests, new, batched)
         first = first_steps * self.prefill_step_seconds(new / first_steps, workload)
@@ -498,9 +492,7 @@ def closed_load(
     acceptance_length: float,
 ) -> Timing:
     """The times of ``load`` requests sent at once, of which at most ``running`` run together.
-
-    ``batched`` is max-num-batched-tokens.
-    """
+    ``batched`` is max-num-batched-tokens."""
     together = min(load, running)
     context = workload.prompt_tokens + workload.output_tokens / 2
     prompts, first = engine.prefill_seconds(together, workload, batched)

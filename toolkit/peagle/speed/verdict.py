@@ -3,13 +3,11 @@
 The speed of a setting comes from a function, so measurements and the model are used alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -45,7 +43,7 @@ class Setting(VerdictEntry):
     k: NotNegative
 
     @model_validator(mode="after")
-    def _consistent(self) -> Setting:
+    def _consistent(self) -> Self:
         if (self.drafter is None) != (self.k == 0):
             raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
         return self
@@ -61,15 +59,11 @@ NO_SPECULATION = Setting(drafter=None, k=0)
 
 
 class SettingSpeed(VerdictEntry):
-    """One setting at one load; the numbers are those of ``Performance``.
-
-    ``regret_percent`` is what it loses against the fastest setting there; ``None`` where unknown,
-    and for an estimate that a measurement of the drafter's other K, or of a winner, overrules.
-    ``break_even_acceptance_length`` is the mean number of tokens per step above which it is
-    faster than the target alone; ``None`` without speculation, where unknown, and where not even K
-    accepted drafts in each step suffice.
-    ``extrapolated``: K is above every K of the drafter with a known acceptance.
-    """
+    """One setting at one load; the numbers are those of ``Performance``. ``regret_percent`` is what
+    it loses against the fastest setting there; ``None`` where unknown or overruled by a
+    measurement. ``break_even_acceptance_length`` is the mean number of tokens per step above which
+    it is faster than the target alone; ``None`` where unknown, or where K accepted drafts do not
+    suffice."""
 
     setting: Setting
     basis: Basis
@@ -99,7 +93,7 @@ class LoadVerdict(VerdictEntry):
     speeds: tuple[SettingSpeed, ...]
 
     @model_validator(mode="after")
-    def _consistent(self) -> LoadVerdict:
+    def _consistent(self) -> Self:
         rated = [speed.setting for speed in self.speeds if speed.tokens_per_second is not None]
         if len({speed.setting for speed in self.speeds}) < len(self.speeds):
             raise ValueError("a setting is there twice")
@@ -114,11 +108,9 @@ class LoadVerdict(VerdictEntry):
 
 
 class VerdictCrossover(VerdictEntry):
-    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay.
-
-    Between ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens``
-    is what a million output tokens cost there, either way.
-    """
+    """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay. Between
+    ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens`` is what a
+    million output tokens cost there, either way."""
 
     direction: Literal["stops", "starts"]
     requests: Load
@@ -129,11 +121,9 @@ class VerdictCrossover(VerdictEntry):
 
 
 class WorkloadVerdict(VerdictEntry):
-    """The verdict for requests of one size.
-
-    ``robust`` is the setting to use if the load is not known: the one with the smallest worst-case
-    loss over these loads (minimax regret), which is ``robust_regret_percent``.
-    """
+    """The verdict for requests of one size. ``robust`` is the setting to use if the load is not
+    known: the one with the smallest worst-case loss over these loads (minimax regret), which is
+    ``robust_regret_percent``."""
 
     name: Line
     prompt_tokens: Positive
@@ -234,12 +224,9 @@ error of estimates compared with measurements: the fastest of many estimates is 
 class Question:
     """What is compared: settings (the target alone is one of them), loads in ascending order, the
     speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
-    simpler.
-
-    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
-    only its break-even length is used. Where some settings hold the load, the others are not
-    selected.
-    """
+    simpler. ``assumed`` is the speed of a setting with an acceptance that is assumed where none is
+    known; only its break-even length is used. Where some settings hold the load, the others are not
+    selected."""
 
     settings: Sequence[Setting]
     loads: Sequence[int]
@@ -341,10 +328,8 @@ def _rounded(value: float | None) -> float | None:
 
 class Ranking(NamedTuple):
     """The settings that cannot be told from the fastest, the simplest first, and its tokens/s.
-
     ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
-    K is measured, nor one above the winner that does not tie with it.
-    """
+    K is measured, nor one above the winner that does not tie with it."""
 
     tied: tuple[Setting, ...]
     fastest: float
@@ -352,12 +337,10 @@ class Ranking(NamedTuple):
 
 
 def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
-    """The best settings of these; none where no speed is known.
-
-    Estimates of a drafter do not count where another K of it is measured. Where something is
-    measured, the fastest measured setting wins, unless the estimate of another drafter is clearly
-    faster; the target alone may tie with it by an estimate.
-    """
+    """The best settings of these; none where no speed is known. Estimates of a drafter do not count
+    where another K of it is measured. Where something is measured, the fastest measured setting
+    wins, unless the estimate of another drafter is clearly faster; the target alone may tie with it
+    by an estimate."""
     drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
     eligible = {
         setting: speed
@@ -411,11 +394,9 @@ def speculation_crossovers(
     loads: Mapping[int, Speeds], usd_per_hour: float | None
 ) -> tuple[VerdictCrossover, ...]:
     """Where speculation with its best setting stops or starts to pay against the target alone, of
-    the speeds by load and setting: in verdicts, and in sweeps.
-
-    The winner changes sides at the load at which the ratio passes 1, interpolated on the logarithm
-    of the load. Settings that tie change no side.
-    """
+    the speeds by load and setting: in verdicts, and in sweeps. The winner changes sides at the load
+    at which the ratio passes 1, interpolated on the logarithm of the load. Settings that tie change
+    no side."""
     points = [point for load in sorted(loads) if (point := _gain(load, loads[load]))]
     crossovers, first = [], 0
     decided = [number for number, point in enumerate(points) if point.side]
