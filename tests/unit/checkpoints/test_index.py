@@ -232,7 +232,6 @@ QWEN_235B, QWEN_30B = moe(4096, 1536, 94, 64), moe(2048, 768, 48, 32)
          [1, 2, 4, 8]),
         (dense(27648, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
         (public.NEMOTRON_H, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.FALCON_H1, [1, 2], [1, 2]),
         (public.QWEN3_NEXT, [1, 2, 4, 8], [1, 2, 4, 8]),
     ],
 )  # fmt: skip
