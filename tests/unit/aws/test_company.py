@@ -48,19 +48,13 @@ def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> N
     assert world.cloud.calls.count("upload_file") == encrypted
 
 
-def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) -> None:
+def test_another_network_is_shown(world: World) -> None:
     world.deploy(vpc_plan(kms_key=KEY))
     found = world.preflight(a_plan())
     assert found.change == "update"
     texts = [change.text for change in found.changes]
     assert f"subnets {SUBNETS[0]}, {SUBNETS[1]} -> none" in texts
-    (warned,) = [f for f in found.findings if f.code == "company-settings-removed"]
-    assert "subnets" in warned.fix
-    assert "kms_key" in warned.fix
-    assert not [
-        f for f in world.preflight(another(vpc_plan(kms_key=KEY))).findings
-        if f.code == "company-settings-removed"
-    ]  # fmt: skip
+    assert f"KMS key {KEY} -> none" in texts
 
 
 def test_other_tags_are_added_without_an_update(world: World) -> None:

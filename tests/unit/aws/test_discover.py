@@ -152,17 +152,6 @@ def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, hea
     assert [one.name for one in find_deployments(world.aws, prices)] == [NAME, "second"]
 
 
-def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: World) -> None:
-    made = world.deploy(a_plan())
-    del world.cloud.configs[made.serving.name]
-    del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.name)]
-    found = elsewhere(world)
-    assert found.serving.name == made.serving.name
-    assert found.serving.fingerprint == made.serving.fingerprint
-    assert found.serving.served.usd_per_hour is None
-    assert found.serving.proof is not None
-
-
 # Files of this machine that are truncated or hold something else: each stops one entry.
 DAMAGE: dict[str, bytes] = {
     "empty": b"", "cut short": b'{"format": 3, "name": "pe', "no UTF-8": b"\xff\xfe{}",

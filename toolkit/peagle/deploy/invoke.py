@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 from peagle.aws import autoscaling, runtime, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, EngineRejected, Missing, NoCopyRuns
+from peagle.aws.errors import AccessDenied, EngineRejected, NoCopyRuns
 from peagle.aws.sagemaker import Endpoint
-from peagle.deploy.revisions import unfinished
 from peagle.deploy.state import Deployment
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
@@ -180,18 +179,10 @@ def invoke(
     try:
         result, waited = _retry_until_awake(aws, name, record, send, wake_up or WakeUpOptions())
         return replace(result, waited_seconds=waited)
-    except Missing as error:
-        if record is None:
-            raise
-        fix = Fix("look at its state", ("peagle", "status", name))
-        if left := unfinished(record, None):
-            fix = Fix(left.fix, left.command)
-        raise Missing(f"{name} has no endpoint: {error.message}", fix, error.code) from error
     except CloudError as error:
-        with suppress(CloudError):
-            live = None if error.fix else sagemaker.describe(aws, name)
-            if live is not None and live.status == "Creating":
-                error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
+        if record and not error.command:
+            error.fix = error.fix or "look at its state"
+            error.command = ("peagle", "status", name)
         raise
 
 

@@ -11,24 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from peagle.aws import s3, sagemaker, vpc
+from peagle.aws import prices, s3, sagemaker, vpc
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
 from peagle.aws.iam import Role, find_role, presence_findings, role_findings
-from peagle.aws.prices import (
-    NOT_FROM_AWS,
-    NOT_LISTED,
-    PRICE_SNAPSHOT,
-    QUOTA_CODES,
-    FreshPrices,
-    QuotaNeed,
-    fresh_prices,
-    hourly_price,
-    quota_findings,
-    quotas_at_plan,
-    unlisted_findings,
-)
 from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
@@ -89,7 +76,13 @@ _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
 PRICE_CODES = frozenset(
-    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
+    {
+        "price-unknown",
+        "price-of-another-region",
+        prices.PRICE_SNAPSHOT,
+        prices.NOT_LISTED,
+        prices.NOT_FROM_AWS,
+    }
 )
 """Findings about the price that AWS's own price list resolves."""
 
@@ -97,7 +90,7 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
-CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
+CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 ROLE_ACTIONS = (
@@ -113,9 +106,6 @@ _AWS_OWN_KEY = "alias/aws/sns"
 """A key of AWS, whose policy does not let CloudWatch encrypt with it."""
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
-
-_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
-"""The settings of a deployment that a company prescribes."""
 
 Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
@@ -236,7 +226,7 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
-    price = hourly_price(aws, plan.instance_type)
+    price = prices.hourly_price(aws, plan.instance_type)
     if price is not None:
         return _priced(plan, price), []
     if plan.price_per_hour_usd is not None:
@@ -261,7 +251,7 @@ def plan_with_live_prices(
     """The plan, ranked by today's prices, with findings about the account's quota and the weights.
     ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
     the Hub or S3. Without access to AWS: the catalogue's prices, and a warning."""
-    fresh = fresh_prices(aws, catalog.instances)
+    fresh = prices.fresh_prices(aws, catalog.instances)
     catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
     stored = mounted_findings(aws, made)
@@ -276,19 +266,19 @@ def plan_with_live_prices(
 
 def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     """The plan of a file with today's price and the same findings; nothing else changes."""
-    fresh = fresh_prices(aws, catalog.instances)
+    fresh = prices.fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
     return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
 
 
 def _with_account_findings(
-    aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+    aws: Aws, plan: Plan, fresh: prices.FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
     """The plan with pins, and with findings about price, quota and weights (``stored``)."""
     plan, pins = pin_plan(aws, plan)
-    unlisted = unlisted_findings(fresh.listed, plan.instance_type)
-    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
+    unlisted = prices.unlisted_findings(fresh.listed, plan.instance_type)
+    quota = prices.quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     replaced = {"price-unknown"} if unlisted else set[str]()
     replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
@@ -378,12 +368,6 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
-    lost = [each for each in changes if each.path in _PRESCRIBED and each.before and not each.after]
-    if is_update and lost:
-        texts = "; ".join(each.text for each in lost)
-        message = f"the update leaves out what the deployment has: {texts}"
-        fix = f"set {' and '.join(each.path for each in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
@@ -486,18 +470,18 @@ def _quota(
     also one that is being created does not count against itself. A quota below the maximum of
     scaling is a warning."""
     if more:
-        need = QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
+        need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
-        need = QuotaNeed(plan.instance_type, count, count, own=plan.name)
-    findings = tuple(quota_findings(aws, need, instances))
+        need = prices.QuotaNeed(plan.instance_type, count, count, own=plan.name)
+    findings = tuple(prices.quota_findings(aws, need, instances))
     if plan.scaling is None or errors(findings):
         return findings
     most = plan.scaling.max_instances
-    need = QuotaNeed(plan.instance_type, most, most, own=plan.name)
+    need = prices.QuotaNeed(plan.instance_type, most, most, own=plan.name)
     text = f"scaling to {most} instances will fail"
     at_most = (
         finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})
-        for finding in quota_findings(aws, need, instances)
+        for finding in prices.quota_findings(aws, need, instances)
         if finding.level == "error"
     )
     return (*findings, *at_most)
@@ -510,8 +494,8 @@ def _quota_beside(
     together = Counter({plan.instance_type: plan.instance_count})
     together[record.current.served.instance_type] += live.running.get(VARIANT, 0)
     for instance_type, count in together.items():
-        need = QuotaNeed(instance_type, count, count, is_update=True)
-        yield from quota_findings(aws, need, instances)
+        need = prices.QuotaNeed(instance_type, count, count, is_update=True)
+        yield from prices.quota_findings(aws, need, instances)
 
 
 def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:

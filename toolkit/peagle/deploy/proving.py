@@ -24,18 +24,10 @@ from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
-from peagle.deploy import records
+from peagle.deploy import records, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Live
 from peagle.deploy.invoke import WakeUpOptions, wake
-from peagle.deploy.revisions import (
-    PREVIOUS_TAG,
-    compares_now,
-    fields_with_proof,
-    of_variant,
-    proof_tag,
-    revision_in_service,
-)
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
@@ -263,7 +255,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
         look = Fix("look at it", ("peagle", "status", name))
         raise Refused(message, look, "endpoint-not-in-service")
     if request.variant:
-        live = of_variant(live, request.variant)
+        live = revisions.of_variant(live, request.variant)
     target = {"TargetVariant": request.variant} if request.variant else {}
 
     def ask(body: dict[str, Any], **parameters: str) -> dict[str, Any]:
@@ -383,7 +375,7 @@ def prove(
     wake_up = WakeUpOptions(on_progress=say, clock=clock)
     if wake(aws, live, record, wake_up) is not None:
         live = sagemaker.describe(aws, name) or live
-    served = revision_in_service(record, live.revision) if record else None
+    served = revisions.revision_in_service(record, live.revision) if record else None
     if served and served.plan:
         request = request_of_plan(served.plan, name)
     else:
@@ -393,7 +385,7 @@ def prove(
             fix = Fix("leave out --floor to prove only that it answers")
             raise NotProved(f"{name} does not speculate", fix, "no-speculation")
         request = replace(request, floor=floor, floor_source="option")
-    variant = VARIANT if record and compares_now(record, live) else None
+    variant = VARIANT if record and revisions.compares_now(record, live) else None
     request = replace(request, min_drafts=min_drafts, variant=variant)
     proved = _prove(aws, request, clock, say)
     if record and served and floor is None and min_drafts >= MIN_DRAFTS:
@@ -420,9 +412,11 @@ def tag_proofs(
     if live is None or proved.proof is None:
         return
     now = clock.now()
-    tags = [proof_tag(proved.proof, proved.fingerprint, now)]
+    tags = [revisions.proof_tag(proved.proof, proved.fingerprint, now)]
     if previous:
-        tags.append(proof_tag(previous.proof, previous.fingerprint, now, PREVIOUS_TAG))
+        tags.append(
+            revisions.proof_tag(previous.proof, previous.fingerprint, now, revisions.PREVIOUS_TAG)
+        )
     with suppress(AccessDenied):
         sagemaker.retag(aws, live.arn, tags)
 
@@ -430,11 +424,11 @@ def tag_proofs(
 def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, clock: Clock) -> None:
     """Write the proof of the revision in service to the tags and the record, unless another command
     has changed that meanwhile. A proof that passes ends an update that was kept unproved."""
-    fields = fields_with_proof(record, revision)
+    fields = revisions.fields_with_proof(record, revision)
     if fields.get("pending") is None:
         tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)
     with records.deployment_lock(*record.key):
         now = records.load_record(*record.key)
-        in_service = revision_in_service(now, live.revision) if now else None
+        in_service = revisions.revision_in_service(now, live.revision) if now else None
         if now and in_service and in_service.fingerprint == revision.fingerprint:
-            records.save(now.model_copy(update=fields_with_proof(now, revision)))
+            records.save(now.model_copy(update=revisions.fields_with_proof(now, revision)))

@@ -25,14 +25,7 @@ from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import (
-    COMPONENT_DIMENSION,
-    alarms,
-    all_alarm_names,
-    log_of,
-    metric_filters,
-    metric_namespace,
-)
+from peagle.render import alarms
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
@@ -131,7 +124,7 @@ class Log(Kind):
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         days = log_retention_days(plan)
-        return {} if days is None else {log_of(plan): {"retention_days": days}}
+        return {} if days is None else {alarms.log_of(plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -221,10 +214,10 @@ class MetricFilter(Kind):
     path = missing = "metric_filter.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in metric_filters(plan)}
+        return {str(each["filterName"]): each for each in alarms.metric_filters(plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
+        listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
@@ -255,7 +248,7 @@ class Alarm(Kind):
     path = missing = "alarm.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
+        return {alarm["AlarmName"]: alarm for alarm in alarms.alarms(plan, revision)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         described = cloudwatch.described_alarms(aws, list(names))
@@ -269,13 +262,16 @@ class Alarm(Kind):
         context.aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
+        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(endpoint)):
             # tiny and peagle-tiny name theirs alike.
             dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
-            named = {("EndpointName", endpoint), (COMPONENT_DIMENSION, endpoint)} & dimensions
-            if named or metric_namespace(endpoint) in namespaces:
+            named = {
+                ("EndpointName", endpoint),
+                (alarms.COMPONENT_DIMENSION, endpoint),
+            } & dimensions
+            if named or alarms.metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
@@ -389,13 +385,13 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
     first, unless SageMaker lets a creation be deleted."""
-    revision, name = context.record.current, live.name
+    revision, name, since = context.record.current, live.name, context.clock.now()
+    left: Endpoint | None = live
     if live.component is not None:
-        since = context.clock.now()
         with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
             autoscaling.deregister(context.aws, name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
+    while left and left.component is not None:
+        if left.component.status != "Deleting":
             try:
                 component = {"InferenceComponentName": name}
                 context.aws.delete("sagemaker", "delete_inference_component", **component)
@@ -403,26 +399,23 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)
         left = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if left is None:
-            return
-        live = left
     since = context.clock.now()
-    is_deleting = live.status == "Deleting"
-    if live.status == "Creating":
-        is_deleting = begin_deletion(context, live)
-    if live.status in BUSY and not is_deleting:
+    is_deleting = left is not None and left.status == "Deleting"
+    if left and left.status == "Creating":
+        is_deleting = begin_deletion(context, left)
+    if left and left.status in BUSY and not is_deleting:
         purpose = "Waiting for the endpoint's current change to end"
-        if wait_while_busy(context, revision, since, purpose=purpose) is None:
-            return
+        left = wait_while_busy(context, revision, since, purpose=purpose)
+    if left is None:
+        return
     if not is_deleting:
         with suppress(AccessDenied):
             autoscaling.deregister(context.aws, name)
         sagemaker.delete(context.aws, "Endpoint", name)
-    remaining = wait_while_busy(context, revision, since)
-    if remaining is not None:
-        state = f"{remaining.status} {remaining.failure or ''}"
+    left = wait_while_busy(context, revision, since)
+    if left is not None:
         fix = Fix("run the command again", ("peagle", "destroy", name))
-        message = f"endpoint {name} was not deleted: {state}"
+        message = f"endpoint {name} was not deleted: {left.status} {left.failure or ''}"
         raise CloudError(message, fix, "endpoint-not-deleted")
     context.change(billing_since=None)
 

@@ -102,7 +102,7 @@ def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
 
 
 def is_comparison(fingerprint: str) -> bool:
-    """Whether a configuration with this fingerprint has two variants."""
+    """Whether a configuration with this fingerprint, or this name, has two variants."""
     return fingerprint.endswith(COMPARISON_SUFFIX)
 
 
@@ -144,12 +144,14 @@ def roles_by_tags(
     of creation, ``tags`` those of the endpoint."""
     by_config = {revision.name: revision for revision in reversed(revisions) if revision.name}
     by_fingerprint = {revision.fingerprint: revision for revision in reversed(revisions)}
+    proved = by_fingerprint.get(revision_in(tags, PROOF_TAG))
     serving = by_config.get(live.revision) if live else None
+    if live and is_comparison(live.revision):
+        serving = proved
     if live is None or serving is None:
         return None, revisions[-1] if revisions else None, None
     pending = by_config.get(live.pending_revision or "")
     previous = by_fingerprint.get(revision_in(tags, PREVIOUS_TAG))
-    proved = by_fingerprint.get(revision_in(tags, PROOF_TAG))
     if proved and proved is not serving:  # an update in service whose proof did not pass
         serving, pending = proved, pending or serving
     return serving, pending, None if previous is serving else previous

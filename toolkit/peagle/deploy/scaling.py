@@ -46,7 +46,6 @@ from peagle.deploy.state import (
 from peagle.errors import (
     CloudError,
     Fix,
-    NotFound,
     OptionMissing,
     OptionsConflict,
     Refused,
@@ -83,13 +82,13 @@ def required_scaling(
 ) -> ScalingChange | None:
     """What deploying a plan with this scaling changes; ``None`` for nothing. A plan without scaling
     ends that of an earlier plan, and leaves alone what others registered. Raises AccessDenied."""
+    before = None
     if after is None and not _planned_before(record):
         revisions = (record.serving, record.pending) if record else ()
         if live and any(each and each.plan is None for each in revisions):  # of another machine
             with suppress(AccessDenied):
-                bounds = autoscaling.registered(aws, live.name)
-                return ScalingChange(bounds, None) if bounds and bounds.is_ours else None
-        return None
+                before = autoscaling.registered(aws, live.name)
+        return ScalingChange(before, None) if before and before.is_ours else None
     before = autoscaling.registered(aws, live.name) if live else None
     return None if before == (bounds_of(after) if after else None) else ScalingChange(before, after)
 
@@ -133,8 +132,7 @@ def end_scaling_for_new_type(
     context: DeploymentContext, revision: Revision, live: Endpoint
 ) -> None:
     """Deregister what our own plans registered, if ``revision`` has a different instance type:
-    SageMaker refuses one while the endpoint scales. It is registered again once the update is
-    proved."""
+    SageMaker refuses one while the endpoint scales. It is registered again after the proof."""
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
@@ -257,10 +255,9 @@ def plan_scale(
     require_no_comparison(record)
     look = Fix("look at it", ("peagle", "status", record.name))
     live = sagemaker.describe(aws, record.name)
-    if live is None:
-        raise NotFound(f"{record.name} has no endpoint", look, "no-such-endpoint")
-    if live.status not in ("InService", "Updating"):  # as while scaling starts an instance
-        message = f"{record.name} is {live.status}: only an endpoint in service can be scaled"
+    if live is None or live.status not in ("InService", "Updating"):  # as while it scales
+        state = live.status if live else "gone"
+        message = f"{record.name} is {state}: only an endpoint in service can be scaled"
         raise Refused(message, look, "endpoint-not-in-service")
     before = autoscaling.registered(aws, record.name)
     if request.to is not None and before is not None and not request.off:
@@ -291,20 +288,21 @@ def plan_scale(
 
 def _require_room(record: Deployment, change: Scale) -> None:
     """Raise Refused for more copies than the instances of the endpoint may hold, and for none where
-    they stay: its configuration has their bounds. Another machine's plan is left to SageMaker."""
+    they stay. Another machine's plan is left to SageMaker."""
     plan, after = record.current.plan, change.scaling.after if change.scaling else None
     if plan is None:
         return
     instances = plan.scaling.max_instances if plan.scaling else plan.instance_count
     most, asked = instances * change.per_instance, after.maximum if after else change.count or 0
+    problem, fix = "", "deploy with other instances under another --name"
     if asked > most:
-        message = f"{asked} copies do not fit: the instances of {record.name} hold at most {most}"
-        fix = f"use {most} or less, or deploy more instances under another --name"
-        raise Refused(message, fix, "copies-beyond-instances")
-    if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
+        problem = f"{asked} copies do not fit: the instances of {record.name} hold at most {most}"
+        fix = f"use {most} or less, or {fix}"
+    elif after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
+        problem = f"the instances of {record.name} stay without a copy too"
         fix = "use --min 1, or deploy with --scale-to-zero under another --name"
-        message = f"the instances of {record.name} stay without a copy too"
-        raise Refused(message, fix, "copies-beyond-instances")
+    if problem:
+        raise Refused(problem, fix, "copies-beyond-instances")
 
 
 def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
@@ -320,9 +318,10 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     if minimum is None:
         minimum = before.minimum if before else 1
     copies = served.copies is not None
-    if not (0 if copies else 1) <= minimum <= maximum <= MOST_COUNT:
+    least = 0 if copies else 1
+    if not least <= minimum <= maximum <= MOST_COUNT:
         message = f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is impossible"
-        fix = f"use a --min of at least {0 if copies else 1}, and a --max that is not smaller"
+        fix = f"use a --min of at least {least}, and a --max that is not smaller"
         raise UserError(message, fix, "invalid-scaling")
     target = request.target or (before.target if before else None)
     target = target or (planned.target_concurrency if planned else None)
@@ -330,8 +329,6 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
         fix = "add --target-concurrency N, or deploy with --max-instances, which computes it"
         raise OptionMissing(f"the load at which {record.name} should scale is unknown", fix)
     scale_in = before.scale_in_cooldown if before else None
-    if scale_in is None and planned:
-        scale_in = planned.scale_in_cooldown_seconds
     if scale_in is None:
         scale_in = max(SHORTEST_SCALE_IN_SECONDS, start_seconds(served))
     scale_out = before.scale_out_cooldown if before else None

@@ -31,13 +31,11 @@ MAX_TIMEOUT_SECONDS = 3600
 class Served(Frozen):
     """The settings of one endpoint.
 
-    ``pair`` is empty when unknown. ``k`` is 0 without speculation. ``instance_count`` is the number
-    of instances of all variants that run, or that a plan starts; ``configured_count`` is set where
-    the configuration in the account starts another number. ``copies`` are the engines on all
-    instances together, ``None`` without an inference component. ``settings`` are vLLM's arguments
-    without the dashes, ``variables`` the container's other variables, ``weights`` the S3 prefixes
-    by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances, ``None`` when
-    unknown.
+    ``pair`` is empty when unknown, ``k`` 0 without speculation. ``instance_count`` are the
+    instances that run, or that a plan starts; ``configured_count`` is set where the configuration
+    starts another number. ``copies`` are the engines on all instances, ``None`` without an
+    inference component. ``settings`` are vLLM's arguments without the dashes, ``weights`` the S3
+    prefixes by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances.
     """
 
     name: str
@@ -194,12 +192,9 @@ def utc_moment(text: str) -> float | None:
 
 
 class Resource(Frozen):
-    """A resource in the account. ``made`` is false until AWS confirms its creation.
-
-    ``revision`` is a revision's fingerprint. ``keys`` are the objects of an ``S3Objects``, whose
-    name is their ``s3://`` prefix, and ``contents`` is a hash of the files. A ``LifecycleRule`` has
-    the prefix of what it deletes.
-    """
+    """A resource in the account. ``made`` is false until AWS confirms its creation. ``revision`` is
+    a fingerprint. ``keys`` are the objects of an ``S3Objects``, and ``contents`` is a hash of the
+    files; the name of that, and of a ``LifecycleRule``, is an ``s3://`` prefix."""
 
     type: ResourceType
     name: str

@@ -399,10 +399,7 @@ def _failure(response: WarmReply, log: str, length: int | None) -> PeagleError:
         return EngineError(message, f"see {log}", "collection-failed")
     if response.status == 409:
         return Refused(f"there is nothing to collect ({reason})", f"see {log}", "nothing-compiled")
-    if response.status == 403:
-        message = f"the container does not offer compile caches ({reason})"
-        return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
-    message = f"the container does not support warm starts ({reason})"
+    message = f"the container does not offer compile caches ({reason})"
     return Refused(message, _REBUILD, "image-too-old")
 
 
