@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from peagle.errors import CheckpointError, Fix
-from peagle.s3uri import S3Uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle_serve.checkpoint import Tensor as Tensor
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
