@@ -9,7 +9,6 @@ not the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,9 +102,7 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = None
-    with suppress(records.DamagedRecord):  # then by the tags alone
-        stored = records.load_record(aws.scope, aws.region, plan.name)
+    stored = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
     serving = pins_of(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
