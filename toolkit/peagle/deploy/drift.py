@@ -95,9 +95,8 @@ class Drift:
 
 
 def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. ``role`` is by default that of
-    the deployment. What may not be read is unknown, and named; raises CloudError when the endpoint
-    itself cannot be looked up."""
+    """Compare the plan, as deploy would apply it, with the account. What may not be read is
+    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
@@ -163,9 +162,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
 
 
 def _served(compared: Compared) -> Iterator[Change]:
-    """Image, engine arguments, environment, data, network, instance type, timeouts, counts: but a
-    number of instances, or of copies, that automatic scaling may have chosen; no copies while an
-    endpoint that scales to zero sleeps."""
+    """What ``Served`` has, but not numbers of instances or copies that scaling may have chosen."""
     scaling = compared.plan.scaling
     chosen = {}
     if scaling is not None:
@@ -256,8 +253,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
 
 
 def _schedule(compared: Compared) -> Iterator[Change]:
-    """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
-    which ``limit`` compares; that of copies is before the end, at least in a minute."""
+    """The schedules that delete endpoint and copies, by the endpoint's tag."""
     planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:
