@@ -10,14 +10,14 @@ import click
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
 from peagle.errors import PeagleError
-from peagle.project.pipelines import pipeline_files
-from peagle.project.reading import (
+from peagle.project import (
     Project,
     ProjectFileError,
     choose_endpoint,
     endpoints_of,
     environments_of,
     parse_project,
+    pipeline_files,
 )
 from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE

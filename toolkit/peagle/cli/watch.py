@@ -24,7 +24,6 @@ from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    STARTED_AT,
     Fact,
     document_facts,
     json_option,
@@ -215,7 +214,7 @@ def drift(
 
 
 def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
-    """The plan to compare with: of a file, of the project file, or of the record of NAME."""
+    """The plan to compare with: of a file, the project file, or the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
     if CHOICE in ctx.meta:
@@ -257,9 +256,7 @@ def logs(name: str, session: Session, follow: bool, since: int | None, as_json: 
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     ctx = click.get_current_context()
     record, aws = session.find(name)
-    lines = endpoint_log(
-        aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
-    )
+    lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
     if as_json:
         events = []
         for event in lines:

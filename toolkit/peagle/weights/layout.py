@@ -135,12 +135,10 @@ def unknown_objects(
 AwsOf = Callable[[], "Aws"]
 
 
-def checkpoint_at(
-    location: str, aws_of: AwsOf | None = None, *, config_only: bool = False
-) -> Checkpoint:
-    """The checkpoint at ``location``; with ``config_only`` only its config.json. ``aws_of``
-    connects to AWS for ``s3://`` URIs, which are rejected without it."""
-    return read_checkpoint(source_of(location, aws_of), config_only=config_only)
+def checkpoint_at(location: str, aws_of: AwsOf | None = None) -> Checkpoint:
+    """The checkpoint at ``location``; ``aws_of`` connects to AWS for ``s3://`` URIs, which are
+    rejected without it."""
+    return read_checkpoint(source_of(location, aws_of))
 
 
 def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
