@@ -10,7 +10,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_030, 3_200),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_400, 3_650),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_470, 3_600),
     "vllm": (670, 500),
     "catalog": (2_330, 1_800),
@@ -28,7 +28,6 @@ BUDGET = {
     "deploy": (6_880, 4_600),
     "bench": (4_350, 3_100),
     "sandbox": (5_060, 5_000),
-    "project": (480, 450),
     "cli": (9_110, 6_000),
 }
 MOST_LINES, MOST_FILES = 64_800, 245

@@ -145,7 +145,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
     ("answer", "code", "reason"),
     [
         (WarmReply(409, b'{"error": "eager mode"}'), "nothing-compiled", "eager mode"),
-        (WarmReply(403, b'{"error": {"message": "warm is off"}}'), "not-collecting", "warm is off"),
+        (WarmReply(403, b'{"error": {"message": "warm is off"}}'), "image-too-old", "warm is off"),
         (WarmReply(400, b"Expecting value"), "image-too-old", "400: Expecting value"),
         (WarmReply(404, b""), "image-too-old", "404: empty response"),
     ],

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from peagle_serve.json_reader import InvalidJson
@@ -142,19 +141,6 @@ class CheckpointError(UserError, code="checkpoint"):
 class DamagedCheckpoint(CheckpointError, exit_code=3):
     """config.json or weights were read, and are damaged or incomplete: a finding, as those of the
     checks are."""
-
-
-class NotAFolder(CheckpointError, code="not-a-folder"):
-    """A file where a folder is expected; ``is_in_checkpoint``: its folder is a checkpoint.
-
-    Fix: specify the folder that holds config.json
-    """
-
-    def __init__(self, file: Path, is_in_checkpoint: bool) -> None:
-        fix = "use a folder with a config.json"
-        if is_in_checkpoint:
-            fix = f"specify its folder, {file.parent}"
-        super().__init__(f"{file} is a file, not a folder", fix)
 
 
 class HubFailed(CheckpointError, code="hub-failed", exit_code=4):

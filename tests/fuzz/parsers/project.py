@@ -10,16 +10,15 @@ import click
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
 from peagle.errors import PeagleError
-from peagle.project.pipelines import pipeline_files
-from peagle.project.reading import (
+from peagle.project import (
     Project,
     ProjectFileError,
     choose_endpoint,
     endpoints_of,
     environments_of,
     parse_project,
+    pipeline_files,
 )
-from peagle.render.kubernetes import object_kinds
 from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE
 from tests.fuzz.parsers.files import written
@@ -81,6 +80,5 @@ def _pipeline(case: tuple[str, str]) -> None:
 
 PARSERS = (
     Parser("pipeline-values", _pipeline, [("acme/models", "111122223333")], PeagleError),
-    Parser("manifest-kinds", object_kinds, ["kind: LLMInferenceService\n", ""]),
     Parser("project-file", quietly(_options), [GOOD, *MORE], (PeagleError, click.ClickException)),
 )

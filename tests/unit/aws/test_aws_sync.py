@@ -295,19 +295,15 @@ def test_changes_of_others_are_listed(aws: Aws, target: Path) -> None:
     assert not damaged.complete
 
 
-def test_a_prefix_one_level_off_is_refused_with_the_right_one(aws: Aws, target: Path) -> None:
+def test_a_folder_of_a_pair_is_refused_with_the_right_prefix(aws: Aws, target: Path) -> None:
     weights = folder_weights(target)
     sync(aws, target=weights)
-    for uri in ("s3://models", "s3://models/pair/target"):
-        with pytest.raises(NotFound) as missing:
-            inspect_weights(aws, weights_prefix(uri))
-        (finding,) = plan_for(aws, weights_prefix(uri), target=weights).findings
-        assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
-        assert (finding.level, finding.command) == ("error", missing.value.command)
-
-    sync(aws, weights_prefix("s3://models/pair/other"), target=weights)
-    (below,) = inspect_weights(aws, PLACE).findings
-    assert below.command == ("peagle", "weights", "list", "s3://models/pair/other/")
+    inside = weights_prefix("s3://models/pair/target")
+    with pytest.raises(NotFound) as missing:
+        inspect_weights(aws, inside)
+    (finding,) = plan_for(aws, inside, target=weights).findings
+    assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
+    assert (finding.level, finding.command) == ("error", missing.value.command)
 
 
 # From another prefix: S3 copies, and no weight file passes through this machine.

@@ -11,8 +11,8 @@ from peagle.findings import Finding
 from peagle.planning.company import Company
 from peagle.planning.plan import Plan
 from tests.unit.aws.network import SUBNETS, VPC_OPTIONS, table
-from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import World
 
 KEY = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
@@ -48,19 +48,13 @@ def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> N
     assert world.cloud.calls.count("upload_file") == encrypted
 
 
-def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) -> None:
+def test_another_network_is_shown(world: World) -> None:
     world.deploy(vpc_plan(kms_key=KEY))
     found = world.preflight(a_plan())
     assert found.change == "update"
     texts = [change.text for change in found.changes]
     assert f"subnets {SUBNETS[0]}, {SUBNETS[1]} -> none" in texts
-    (warned,) = [f for f in found.findings if f.code == "company-settings-removed"]
-    assert "subnets" in warned.fix
-    assert "kms_key" in warned.fix
-    assert not [
-        f for f in world.preflight(another(vpc_plan(kms_key=KEY))).findings
-        if f.code == "company-settings-removed"
-    ]  # fmt: skip
+    assert f"KMS key {KEY} -> none" in texts
 
 
 def test_other_tags_are_added_without_an_update(world: World) -> None:
@@ -75,16 +69,3 @@ def test_other_tags_are_added_without_an_update(world: World) -> None:
     calls = len(world.cloud.calls)
     world.deploy(company_plan(tags={"team": "web", "a": "b"}))
     assert "add_tags" not in world.cloud.calls[calls:]
-
-
-def test_a_rollback_returns_to_the_network_and_the_tags_of_before(world: World) -> None:
-    before = vpc_plan(tags={"team": "ml"})
-    world.deploy(before)
-    config = world.serves()
-    world.deploy(another(vpc_plan(tags={"team": "web"})))
-    world.rollback()
-    assert world.serves() == config
-    endpoint = world.cloud.endpoints[NAME]
-    assert world.cloud.tags[endpoint.arn]["team"] == "ml"
-    model = world.cloud.models[world.cloud.configs[config]["ProductionVariants"][0]["ModelName"]]
-    assert model["VpcConfig"]["Subnets"] == list(SUBNETS)

@@ -8,8 +8,6 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import BadFile, parse_document, read_document
@@ -29,7 +27,6 @@ DAMAGE = [
         "MT-Bench",
     ),
     ('min_vllm: "0.22.0"', "min_vllm: 0.20", "drafters[0].min_vllm", "min_vllm: 0.20"),
-    ('min_vllm: "0.22.0"', "min_vllm: latest", "drafters[0].min_vllm", "latest"),
     (
         "parallel_drafting: true",
         "parallel_drafting: yes",
@@ -38,7 +35,6 @@ DAMAGE = [
     ),
     ("method: eagle3", "method: eagle4", "drafters[0].method", "eagle4"),
     ("k_trained: 8", "k_trianed: 8", "drafters[0].k_trianed", "k_trianed"),
-    ("licence: apache-2.0", "licence: apache-2.0\nxyzzy: 1", "xyzzy", "xyzzy"),
     ("licence: apache-2.0\n", "", "licence", "id: "),
     (
         "    source: the card\n  - name: ngram",
@@ -46,15 +42,11 @@ DAMAGE = [
         "drafters[0].source",
         "- name: p-eagle",
     ),
-    ("title: Acme Chat 7B", "title:", "title", "title:"),
     ("prompts: [Hello]", "prompts: Hello", "proof.prompts", "prompts"),
-    ("prompts: [Hello]", "prompts:\n    - Say it: hello", "proof.prompts[0]", "Say it"),
     ("proof:\n  prompts: [Hello]", "proof: [Hello]", "proof", "proof"),
     ("value: 4", "value: [4]", "drafters[0].engine_arguments[0].value", "stream-interval"),
     ("k_trained: 8", "k_trained: 8\n    k_trained: 10", "k_trained", "k_trained: 10"),
     ("id: acme/chat-7b", "id: acme/chat-8b", "id", "id: "),
-    ("id: acme/chat-7b", "id: Acme/chat-7b", "id", "id: "),
-    ("id: acme/chat-7b", "id: chat-7b", "id", "id: "),
     ("default_drafter: p-eagle", "default_drafter: p-eagel", "default_drafter", "default_drafter"),
     ("name: ngram", "name: p-eagle", "drafters[1].name", "name: p-eagle"),
     ("k_trained: 8", "k_trained: 8\n    fallback: eagle3", "drafters[0].fallback", "fallback"),
@@ -65,9 +57,7 @@ DAMAGE = [
         "drafters[0].weights",
         "weights: acme/chat-7b-p-eagle",
     ),
-    ("method: ngram", "method: ngram\n    weights: acme/n", "drafters[1].weights", "acme/n"),
     ("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n", "weights", "./chat-7b/target"),
-    ("weights: acme/chat-7b\n", "weights: ./../..\n", "weights", "./../.."),
     ("weights: acme/chat-7b\n", "weights: chat\n", "weights", "weights: chat"),
     ("layers: 32\n  q", "layers: 33\n  q", "architecture.attention", "- {kind"),
     ("licence: apache-2.0", "  licence: apache-2.0", "", "licence"),
@@ -129,23 +119,6 @@ def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(tmp_path:
 def test_a_wrong_target_does_not_affect_others(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.id == "openai/gpt-oss-20b"
-
-
-@pytest.mark.thorough
-@given(
-    start=st.integers(0, len(GOOD)),
-    length=st.integers(0, 40),
-    instead=st.text(max_size=12)
-    | st.sampled_from(["{", "[", "*a", "&a ", ": ", "- ", "1e9", "\t"]),
-)
-def test_random_damage_never_crashes_the_reader(
-    start: int, length: int, instead: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    text = GOOD[:start] + instead + GOOD[start + length :]
-    path = write_target(tmp_path_factory.getbasetemp(), text)
-    for problem in check_catalog_file(path):
-        assert problem.message
-        assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
 
 
 @pytest.mark.parametrize(
@@ -220,13 +193,6 @@ def test_aliases_within_the_limits_are_read() -> None:
     document = parse_document("a: &a [1, 2]\nb: *a\nc: {d: *a}\n", "x.yaml")
     assert document.data == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
     assert document.line(("c", "d", 1)) == 1
-
-
-def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Path) -> None:
-    path = write_target(tmp_path, GOOD.replace("layers: 32", "layers: 2147483647"))
-    assert {problem.key for problem in check_catalog_file(path)} == {
-        "architecture.layers", "architecture.attention[0].layers",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])

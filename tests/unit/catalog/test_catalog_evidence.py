@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.evidence import evidence_for, load_evidence
-from peagle.catalog.loading import check_catalog, check_catalog_file
+from peagle.catalog.loading import check_catalog_file
 from peagle.errors import CatalogError
 from tests.support import raises_code
 
@@ -173,25 +173,6 @@ def test_speeds_of_the_users_catalogue_answer_before_bundled_ones(tmp_path: Path
     assert [run.own for run in speeds] == [True] + [False] * (len(speeds) - 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pair": "peagle/tinny"}, "pair: 'peagle/tinny' is not in the catalogue"),
-        ({"results": [{"drafter": "x", "k": 5, "acceptance_length": 2.4}]}, "drafter: 'x' is not"),
-        ({"engine": {"name": "tgi", "version": "0.28.0"}}, 'engine.name: is "tgi"'),
-    ],
-)
-def test_acceptance_that_no_plan_can_use_is_a_problem(
-    change: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    results = [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.4}]
-    engine = {"version": "0.28.0"}
-    facts = {"pair": "peagle/tiny", "date": "2026-11-20", "device": "CPU", "engine": engine}
-    write(tmp_path, facts | {"results": results} | change)
-    (problem,) = check_catalog(tmp_path)[1]
-    assert message in problem.text
-
-
 def test_files_without_speeds_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"rows": ["speeds", "openai/gpt-oss-120b"]})
     write(tmp_path, ["openai/gpt-oss-120b", "speeds"], "list.json")
@@ -217,23 +198,16 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
         (RUN | {"pair": None}, "pair: missing key"),
         (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
-        (RUN | {"gpu": 200}, "gpu: is 200"),
-        (RUN | {"tensor_parallel_size": 0}, "tensor_parallel_size: is 0"),
         (RUN | {"synthetic": "no"}, 'synthetic: is "no"'),
         (RUN | {"speeds": 5}, "speeds: is 5"),
         (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),
-        (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
-        (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
-        (RUN | {"speeds": [ROW | {"repetitions": 0}]}, "speeds[0].repetitions: is 0"),
         (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
         (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
-        (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: missing key"),
         (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
-        (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
         (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
     ],
 )
@@ -246,21 +220,3 @@ def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: P
         with raises_code("catalog", CatalogError) as caught:
             load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
         assert caught.value.message == problem.text
-
-
-@pytest.mark.parametrize(
-    ("document", "message", "fix"),
-    [
-        (RUN | {"gpu": "H20O", "device": "NVIDIA H20O"}, "gpu: 'H20O'", "H200"),
-        (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: 'openai/gpt-oss-12b'", "120b"),
-        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "drafter: 'p-eagel'", "p-e"),
-    ],
-)
-def test_speeds_of_unknown_names_are_problems(
-    document: Any, message: str, fix: str, tmp_path: Path
-) -> None:
-    write(tmp_path, RUN, "good.json")
-    write(tmp_path, document)
-    (problem,) = check_catalog(tmp_path)[1]
-    assert message in problem.text
-    assert fix in problem.fix

@@ -22,22 +22,6 @@ NEWEST_EVERYWHERE = RUNTIMES["0.28.0"]
 TAG = "vllm:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
 
 
-@pytest.mark.parametrize(
-    ("region", "registry"),
-    [
-        ("us-east-1", "763104351884.dkr.ecr.us-east-1.amazonaws.com"),
-        ("us-isob-east-1", "094389454867.dkr.ecr.us-isob-east-1.sc2s.sgov.gov"),
-        ("us-iso-east-1", "886529160074.dkr.ecr.us-iso-east-1.c2s.ic.gov"),
-        ("us-gov-west-1", "442386744353.dkr.ecr.us-gov-west-1.amazonaws.com"),
-        ("ap-east-1", "871362719292.dkr.ecr.ap-east-1.amazonaws.com"),
-        ("cn-north-1", "727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn"),
-        ("eusc-de-east-1", "204133271717.dkr.ecr.eusc-de-east-1.amazonaws.eu"),
-    ],
-)
-def test_the_image_is_in_the_registry_of_the_region(region: str, registry: str) -> None:
-    assert image_uri(TABLE, NEWEST_EVERYWHERE, region) == f"{registry}/{TAG}"
-
-
 def test_every_region_has_a_registry_of_its_partition() -> None:
     partitions = get_session().get_data("partitions")["partitions"]
     for region in TABLE.accounts:

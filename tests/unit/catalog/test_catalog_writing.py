@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.catalog.documents import Location, parse_document
@@ -143,17 +141,6 @@ def file_of(target: Target) -> Path:
 def test_every_target_is_loaded_again_from_its_file(target: Target) -> None:
     text = entry_text(target, {}, file_of(target))
     assert validate_file(file_of(target), Target, text) == (target, [])
-
-
-@pytest.mark.thorough
-@given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=30))
-def test_any_title_is_loaded_again_or_refused(title: str) -> None:
-    target = SHORT.model_copy(update={"title": title})
-    try:
-        text = entry_text(target, {}, file_of(SHORT))
-    except UserError:
-        return
-    assert data_of(text)["title"] == title
 
 
 @pytest.mark.parametrize("value", ["no", "true", "null", "1.5", "0.28", "~", "a: b", "a #b", "- x"])

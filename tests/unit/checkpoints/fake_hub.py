@@ -61,8 +61,6 @@ class FakeHub:
         given = request.headers.get("Authorization")
         if self.token is not None and given != f"Bearer {self.token}":
             return refused(401, "RepoNotFound")
-        if path.startswith("/api/models/acme/old/"):
-            return Reply(307, b"", {"Location": request.path.replace("/old/", "/model/", 1)})
         if path.startswith(f"/api/models/{REPO}/tree/"):
             return self._tree(request, path.rpartition("/tree/")[2])
         if not path.startswith(f"/{REPO}/resolve/"):

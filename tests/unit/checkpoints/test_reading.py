@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from peagle.checkpoints.files import check_links, follow_link
 from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError, UserError
-from peagle.parallel import WORKERS, run_parallel
 from peagle_serve.checkpoint import link_homes
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, index_of, weights
@@ -98,14 +95,6 @@ def test_a_config_alone_is_a_checkpoint_without_tensors() -> None:
     read = read_checkpoint(source)
     assert read.tensors is None
     assert read.bytes_read == len(CONFIG)
-
-
-def test_config_only_reads_nothing_else() -> None:
-    source = Memory({**SHARDED, INDEX: b"broken"})
-    read = read_checkpoint(source, config_only=True)
-    assert read.config == {"hidden_size": 4, "vocab_size": 8}
-    assert read.tensors is None
-    assert source.reads == [("config.json", 0, len(CONFIG))]
 
 
 @pytest.mark.parametrize(
@@ -208,35 +197,6 @@ def test_a_location_that_is_not_a_folder_is_refused(name: str, code: str, tmp_pa
     with raises_code(code, CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path / name))
     assert str(tmp_path / name) in refused.value.message
-
-
-# Parallel calls with a time limit.
-@pytest.mark.thorough
-def test_the_first_error_ends_all() -> None:
-    begun: list[int] = []
-    never = threading.Event()
-
-    def fail(number: int) -> None:
-        begun.append(number)
-        if number == 3:
-            raise KeyError("broken")
-        if number > 3:
-            never.wait(30)
-
-    with pytest.raises(KeyError):
-        run_parallel([partial(fail, number) for number in range(1000)], time.monotonic() + 30)
-    never.set()
-    assert len(begun) <= 3 + WORKERS + 1
-
-
-@pytest.mark.thorough
-def test_the_time_limit_ends_the_wait() -> None:
-    never = threading.Event()
-    begin = time.monotonic()
-    with pytest.raises(TimeoutError):
-        run_parallel([lambda: 1, lambda: never.wait(60)], begin + 0.2)
-    assert time.monotonic() - begin < 20
-    never.set()
 
 
 # Links in a folder to copy: within it, or into the blobs of the Hub's cache.

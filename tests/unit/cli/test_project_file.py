@@ -10,7 +10,7 @@ import pytest
 
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
-from peagle.project.reading import Project, choose_endpoint, parse_project, project_schema
+from peagle.project import Project, choose_endpoint, parse_project, project_schema
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal
 

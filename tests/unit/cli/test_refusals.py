@@ -12,7 +12,7 @@ from tests.support import in_process
 REFUSED = [
     ("catalog refrsh", "usage"),
     ("catalog init README.md", "invalid-location"),
-    ("check", "missing-option"),
+    ("check", "usage"),
     ("check tinny", "unknown-target"),
     ("check tiny --drafter ./nothing-here", "no-such-folder"),
     ("check tiny --drafter eagel3", "unknown-drafter"),

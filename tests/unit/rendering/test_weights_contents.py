@@ -78,7 +78,6 @@ def test_a_hash_is_kept_until_the_file_changes(
     tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEAGLE_HOME", str(own_home))
-    monkeypatch.setattr(contents, "_MIN_AGE_SECONDS", -10.0)
     folder = tmp_path / "weights"
     folder.mkdir()
     file = folder / "model.safetensors"

@@ -383,10 +383,7 @@ class Aws:
         return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
-
-        Raises CloudError, or UserError for credentials that are missing or wrong.
-        """
+        """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``."""
         method = getattr(self.client(service), operation)
         with self._receiving(service, operation):
             response: dict[str, Any] = method(**parameters)
@@ -439,8 +436,7 @@ class Aws:
         progress: Callable[[int], object],
         kms_key: str | None = None,
     ) -> None:
-        """Upload a file, in parts when it is large; ``progress`` gets bytes as they leave.
-        ``kms_key`` encrypts it in place of the bucket's own."""
+        """Upload a file, in parts when it is large; ``progress`` gets bytes as they leave."""
         more = {"Metadata": metadata, **encrypted_by(kms_key)}
         with translated("s3", self.region):
             self.client("s3").upload_file(str(path), bucket, key, ExtraArgs=more, Callback=progress)
@@ -494,11 +490,8 @@ class Aws:
         return f"{runtime}/endpoints/{endpoint}{below}/openai/v1"
 
     def bearer_token(self, seconds: int = MAX_TOKEN_SECONDS) -> str:
-        """An API key for the OpenAI-compatible URL, valid for ``seconds`` (at most 12 hours).
-
-        It is a presigned POST of the action CallWithBearerToken, created without a call to AWS.
-        Raises UserError when there are no credentials.
-        """
+        """An API key for the OpenAI-compatible URL, valid for ``seconds`` (at most 12 hours): a
+        presigned POST of the action CallWithBearerToken, created without a call to AWS."""
         with translated("sagemaker", self.region):
             credentials = self._session.get_credentials()
             if credentials is None:
@@ -526,11 +519,8 @@ def connect(
     keys: Keys | None = None,
     scope: str | None = None,
 ) -> Aws:
-    """A connection; sends nothing yet.
-
-    With ``keys`` the machine's AWS configuration is not read, so that a command for the sandbox
-    cannot reach an account. Raises UserError for an unknown profile or region.
-    """
+    """A connection; sends nothing yet. With ``keys`` the machine's AWS configuration is not read,
+    so that a command for the sandbox cannot reach an account. Raises UserError."""
     with translated("aws", region):
         if keys:  # reads no configuration file and no AWS_PROFILE
             nothing = (None, None, os.devnull, None)

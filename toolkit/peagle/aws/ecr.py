@@ -95,11 +95,8 @@ class ImageResource:
 
 
 def image_resources(aws: Aws) -> tuple[ImageResource, ...]:
-    """The recorded resources in the connection's region, in the order of removal.
-
-    Raises UserError for a file that cannot be read: the contents of the account must not be
-    guessed.
-    """
+    """The recorded resources in the connection's region, in the order of removal. Raises UserError
+    for a file that cannot be read."""
     fix = "repair the file, or remove the repositories and builds in the account, then the file"
     resources = read_record(_file(aws), list[ImageResource], fix) or []
     order = list(_REMOVERS)
@@ -161,11 +158,8 @@ _LIFECYCLE = document("ecr-lifecycle")
 
 
 def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) -> str:
-    """The address of the repository, which is created if it does not exist.
-
-    A new repository has ``more_tags``, scans images when they are pushed, and its images keep their
-    tags. The settings of a repository that something else created stay unchanged.
-    """
+    """The address of the repository. A new one has ``more_tags``, scans images when they are
+    pushed, and its images keep their tags; that of something else stays unchanged."""
 
     named = {"repositoryNames": [name]}
     try:
@@ -205,8 +199,8 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
 
 
 def find_image(aws: Aws, image: EcrImage) -> str | None:
-    """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there
-    is none. Needs only the permissions for pulling."""
+    """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there is
+    none."""
     by_tag = {"imageTag": image.tag or "latest"}
     response = aws.in_region(image.region).find(
         "ecr", "batch_get_image",

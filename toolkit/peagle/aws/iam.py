@@ -50,12 +50,9 @@ class Role:
 
 
 def find_role(aws: Aws, name_or_arn: str | None) -> Role:
-    """The endpoint's role.
-
-    That of ``name_or_arn`` is used as it is. Else: the role of the credentials, if SageMaker may
-    assume it (as in SageMaker Studio), or a role of the account that SageMaker may assume,
-    preferably one with peagle or SageMaker in its name. Raises UserError when there is none.
-    """
+    """The role ``name_or_arn``, else that of the credentials if SageMaker may assume it (as in
+    SageMaker Studio), else the account's with the best name. Raises UserError when there is
+    none."""
     if name_or_arn and _ROLE_ARN.fullmatch(name_or_arn):
         return Role(name_or_arn)
     if name_or_arn:
@@ -168,10 +165,7 @@ def _command(operation: str, role: Role) -> tuple[str, ...]:
 
 
 def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
-    """Whether the image's tag or digest exists in ECR, in this account or in AWS's own.
-
-    An image outside ECR is another finding's matter (``image-not-in-ecr``).
-    """
+    """Whether the image's tag or digest exists in ECR, in this account or in AWS's own."""
     named = parse_ecr_image(image)
     if named is None:
         return

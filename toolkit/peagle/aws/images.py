@@ -63,11 +63,8 @@ def ensure_build_role(
     project: str,
     company: Company = NO_COMPANY,
 ) -> str:
-    """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
-
-    The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
-    log of ``project``. It has the boundary and the tags of ``company``.
-    """
+    """The ARN of CodeBuild's role, which is created if needed. It may push to ``repository``, read
+    below ``context`` (``bucket/prefix``) and write the log of ``project``."""
     boundary = company.permissions_boundary
     try:
         role = aws.call("iam", "get_role", RoleName=name)["Role"]
@@ -138,11 +135,8 @@ def build_remotely(
     aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = None
 ) -> tuple[str, str | None]:
     """Build and push the image; its address, and its digest once ECR reports it. ``say`` receives
-    the log line by line.
-
-    Every step may be repeated. An existing image of that tag is not built again, because tags are
-    immutable. An interrupt stops the build. Raises CloudError with the last line of the log.
-    """
+    the log line by line. An existing image of that tag is not built again; every step may be
+    repeated, and an interrupt stops the build."""
     clock = clock or Clock()
     uri = ecr.ensure_repository(aws, order.repository, order.company.tags)
     address, registry = f"{uri}:{order.tag}", uri.partition("/")[0]
@@ -327,10 +321,7 @@ class ImageRequest:
 
 
 def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:
-    """Build the image with Docker; unchanged layers come from its cache.
-
-    ``connect`` is called only to pull a base from ECR. Raises as ``Docker.run``.
-    """
+    """Build the image with Docker. ``connect`` is called only to pull a base from ECR."""
     docker = connect_docker()
     base = request.base_image
     registry = parse_ecr_image(base)
@@ -390,14 +381,9 @@ def push_image(
     progress: Progress = lambda line: None,
     tags: Mapping[str, str] = {},
 ) -> str:
-    """Push the image to ECR, or to ``registry``; returns its address with digest. A new repository
-    has ``tags``.
-
-    With ``aws``, the repository is created if needed, and the push is recorded for `peagle deploy`.
-    An image that is named by its content and exists is not pushed again, as ECR would reject it.
-    Raises Unsupported for the sandbox's ECR, which stores no images: there a ``registry`` is
-    needed. Raises CloudError when the registry rejects the image.
-    """
+    """Push the image to ECR, whose new repository has ``tags``, or to ``registry``; returns its
+    address with digest. With ``aws``, the push is recorded for `peagle deploy`. Raises Unsupported
+    for the sandbox's ECR, which stores no images."""
     docker = Docker()
     repository, tag = parse_tag(image.name)
     if aws is None:

@@ -88,10 +88,7 @@ _LIST = TypeAdapter(PriceList)
 
 
 def hosting_prices(aws: Aws) -> PriceList:
-    """Prices of all instance types in the connection's region, read at most once a day.
-
-    Raises CloudError and UserError.
-    """
+    """Prices of all instance types in the connection's region, read at most once a day."""
     if path := _file(aws):
         with suppress(OSError, ValueError):
             kept = _LIST.validate_python(read_json(path))
@@ -136,10 +133,7 @@ def hourly_price(aws: Aws, instance_type: str) -> Price | None:
 
 
 def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
-    """The table with today's prices of the connection's region.
-
-    When AWS does not answer, the table as it is, and a warning with the reason.
-    """
+    """The table with today's prices; when AWS does not answer, as it is, with a warning."""
     try:
         listed = hosting_prices(aws)
     except PeagleError as error:
@@ -168,10 +162,8 @@ def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Fin
 
 
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
-    """USD per hour by instance type, from rows of the Pricing API (each a JSON text).
-
-    Of several rows for a type the one whose usage is ``Host:`` counts, else the most expensive.
-    """
+    """USD per hour by instance type, from rows of the Pricing API (each a JSON text). Of several
+    rows for a type the one whose usage is ``Host:`` counts, else the most expensive."""
     rows: dict[str, list[tuple[bool, float]]] = {}
     for product in products:
         with suppress(LookupError, ValueError, TypeError, AttributeError, RecursionError):
@@ -229,10 +221,7 @@ class QuotaNeed:
 
 def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quota | None:
     """The quota for endpoints on that type: the account's, else AWS's default; ``None`` when
-    Service Quotas lists no such name. ``code`` is tried first.
-
-    Raises CloudError and UserError when Service Quotas cannot be read.
-    """
+    Service Quotas lists no such name. ``code`` is tried first."""
     name = instance_type + QUOTA_SUFFIX
 
     def listed() -> Iterator[dict[str, Any]]:

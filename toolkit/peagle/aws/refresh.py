@@ -67,11 +67,7 @@ class Refreshed:
 def refresh_tables(
     before: Tables, parts: Collection[Part], regions: Sequence[str], connect: Connect
 ) -> Refreshed:
-    """Both tables as AWS reports them today.
-
-    A part that fails leaves its values unchanged and is in ``failed``; a warning names all parts
-    that failed for the same reason.
-    """
+    """Both tables as AWS reports them today. A part that fails leaves its values unchanged."""
     tables = before
     findings: list[Finding] = []
     failed: dict[Part, PeagleError] = {}
@@ -149,10 +145,8 @@ class Images:
 
 
 def sdk_images(table: RuntimeTable) -> Images:
-    """The images of the installed SDK; ``table`` maps its CUDA versions to AMIs.
-
-    Raises UserError if the SDK is not installed or has no readable table.
-    """
+    """The images of the installed SDK; ``table`` maps its CUDA versions to AMIs. Raises
+    UserError."""
     try:
         package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:

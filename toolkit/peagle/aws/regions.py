@@ -47,10 +47,7 @@ def tagged(
     aws: Aws, key: str, value: str | None = None, kinds: tuple[str, ...] = ()
 ) -> Iterator[Tagged]:
     """The resources of the region with the tag ``key``, and that ``value`` if one is given.
-
-    ``kinds`` limits them, such as ``sagemaker:endpoint`` or ``s3``. Raises AccessDenied without
-    ``tag:GetResources``.
-    """
+    ``kinds`` limits them, such as ``sagemaker:endpoint`` or ``s3``."""
     tag_filter = {"Key": key} | ({"Values": [value]} if value is not None else {})
     limits = {"ResourceTypeFilters": list(kinds)} if kinds else {}
     for mapping in aws.items(
@@ -79,12 +76,9 @@ def hosting_regions(partition: str) -> tuple[str, ...]:
 def in_each_region(
     aws: Aws, regions: Sequence[str], service: str, ask: Callable[[Aws], T]
 ) -> tuple[dict[str, T], dict[str, CloudError]]:
-    """The answers by region, and the errors of regions that did not answer; ``service`` is the one
-    that ``ask`` calls.
-
-    A region that the account has not enabled rejects the credentials, and is left out. Raises the
-    error when every region rejects them.
-    """
+    """The answers by region, and the errors of regions that did not answer. ``ask`` calls
+    ``service``. A region that the account has not enabled rejects the credentials, and is left
+    out."""
     there = {region: aws.in_region(region) for region in regions}
     for connection in there.values():  # boto3 creates clients in one thread only
         connection.client(service)

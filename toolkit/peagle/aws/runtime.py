@@ -55,10 +55,7 @@ def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
 
 
 def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dict[str, Any]:
-    """The complete answer to ``body``. Answers that take longer than 60 seconds must stream.
-
-    Raises EngineError for an answer without vLLM's format.
-    """
+    """The complete answer to ``body``. Answers that take longer than 60 seconds must stream."""
     with _log_named(endpoint):
         document = parse_response(invoke(aws, endpoint, encoded(body), Accept=_JSON, **parameters))
         parse_piece(document)
@@ -66,10 +63,7 @@ def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dic
 
 
 def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
-    """The answer piece by piece, as it arrives. ``body`` must request a stream.
-
-    Raises EngineError when the stream contains an error or ends before ``[DONE]``.
-    """
+    """The answer piece by piece, as it arrives. ``body`` must request a stream."""
     with _log_named(endpoint):
         operation, data = "invoke_endpoint_with_response_stream", encoded(body)
 
@@ -115,11 +109,8 @@ def _log_named(endpoint: str) -> AbstractContextManager[None]:
 
 
 def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:
-    """The engine's speculation counters; ``None`` when the image does not expose them.
-
-    Only an image with ``peagle_serve`` exposes them; AWS's stock vLLM image rejects the empty
-    request or answers something else.
-    """
+    """The engine's speculation counters; ``None`` from an image without ``peagle_serve``, such as
+    AWS's, which rejects the empty request or answers something else."""
     try:
         parameters = {"CustomAttributes": COUNTERS_ATTRIBUTE, **parameters}
         response = invoke(aws, endpoint, b"{}", **parameters)

@@ -69,19 +69,13 @@ class Upload:
 
 
 def default_bucket(account: str, region: str) -> str:
-    """The bucket for uploads when none is given.
-
-    Its name contains ``sagemaker`` because the policy AmazonSageMakerFullAccess, which many
-    execution roles have, allows no other buckets.
-    """
+    """The bucket for uploads. The policy AmazonSageMakerFullAccess, which many execution roles
+    have, allows only names with ``sagemaker``."""
     return f"peagle-sagemaker-{region}-{account}"
 
 
 def bucket_exists(aws: Aws, bucket: str) -> bool:
-    """Whether the account has that bucket.
-
-    Raises Refused when it belongs to another account or is in another region.
-    """
+    """Whether the account has that bucket. Raises Refused for one of another account or region."""
     fix = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
     try:
         response = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
@@ -147,12 +141,9 @@ def upload_missing(
     earlier: Iterable[str] = (),
     kms_key: str | None = None,
 ) -> None:
-    """Upload the files that S3 does not have yet; ``sent`` receives the bytes of these as they are
-    uploaded, ``present`` those of a file that is there.
-
-    What an earlier deploy uploaded as one of the keys ``earlier`` is copied there instead. With
-    ``kms_key``, a file that KMS does not encrypt counts as missing.
-    """
+    """Upload the files that S3 does not have yet (``sent`` gets their bytes, ``present`` those of
+    others), or copy them from the keys ``earlier``. With ``kms_key``, a file that KMS does not
+    encrypt counts as missing."""
     part = upload.prefix.rstrip("/").rpartition("/")[2]
     for file in upload.files:
         key = upload.prefix + file.name
@@ -283,10 +274,7 @@ class S3Source:
         return str(S3Uri(self._bucket, self._prefix)).rstrip("/")
 
     def names(self) -> dict[str, int]:
-        """The objects directly below the prefix with their sizes in bytes.
-
-        Raises CheckpointError when there are no objects, and CloudError.
-        """
+        """The objects directly below the prefix with their sizes in bytes."""
         listed = self._aws.items(
             "s3", "list_objects_v2", "Contents",
             Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
-from peagle.errors import CloudError, Refused
+from peagle.errors import Refused
 from peagle.render.requests import KEPT_COUNT
 
 
@@ -59,10 +59,9 @@ def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
 
 
 def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> None:
-    """UpdateInferenceComponent to the model and the number of copies in ``parameters``, which are
-    those of CreateInferenceComponent, in the way of the DeploymentConfig there. New copies start
-    before the earlier ones end, without one at most half of them at a time, and at most half of the
-    ``running`` ones; when they fail, SageMaker returns to the earlier ones."""
+    """UpdateInferenceComponent to ``parameters``, which are those of CreateInferenceComponent. New
+    copies start before the earlier ones end, without a DeploymentConfig half at a time, and at most
+    half of the ``running`` ones."""
     keys = ("InferenceComponentName", "Specification", "RuntimeConfig")
     request = {key: parameters[key] for key in keys}
     copies = min(parameters["RuntimeConfig"]["CopyCount"], running)
@@ -228,12 +227,7 @@ def _described_endpoint(response: Mapping[str, Any]) -> Endpoint:
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
     """The answer of the resource's Describe call. Raises Missing when there is none."""
-    response = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
-    if kind == "EndpointConfig" and not response["ProductionVariants"]:
-        raise CloudError(
-            f"the configuration {name} has no variant", "create it again", code="invalid-response"
-        )
-    return response
+    return aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
 
 
 def tags_of(aws: Aws, arn: str) -> dict[str, str]:
@@ -269,11 +263,8 @@ def create(
     clock: Clock | None = None,
 ) -> None:
     """Create a model, configuration or endpoint with the tag of the deployment and ``more_tags``.
-
-    An existing resource of the same deployment is left as it is: names contain a hash of the
-    content. An endpoint waits for its configuration to become visible, by ``clock``. Raises
-    Refused when another owner has the name.
-    """
+    One of the same deployment is left as it is: names contain a hash of the content. Raises Refused
+    when another owner has the name."""
     id_tag = {"Key": ID_TAG, "Value": deployment_id}
     tags = [*parameters.get("Tags", ()), id_tag, *more_tags]
     request = {**parameters, "Tags": tags}
@@ -311,16 +302,10 @@ def update(
     *,
     keep_count: bool = False,
 ) -> None:
-    """Move the endpoint to another configuration, once that is visible (by ``clock``), in the way
-    of the DeploymentConfig in ``parameters``.
-
-    Without one, several instances are replaced in the smallest batches that SageMaker accepts (5 %
-    of them, API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a
-    single instance is replaced by starting its successor first.
-
-    With ``keep_count`` it keeps the number of its instances, which scaling chose, else it gets that
-    of the configuration.
-    """
+    """Move the endpoint to another configuration, in the way of the DeploymentConfig in
+    ``parameters``. Without one, several instances are replaced in the smallest batches that
+    SageMaker accepts (5 %), because a second fleet of scarce GPUs is rarely available. With
+    ``keep_count`` it keeps the number of its instances, which scaling chose."""
     batch = {"Type": "INSTANCE_COUNT", "Value": update_batch_size(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
     request = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}

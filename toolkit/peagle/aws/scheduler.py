@@ -41,8 +41,7 @@ def ensure_role(
     aws: Aws, endpoint: str, deployment_id: str, company: Company, copies: bool = False
 ) -> str:
     """The ARN of the role that may delete the endpoint, with ``copies`` their component too; it is
-    created if needed, with the boundary and the tags of ``company``, and its policy is written
-    again."""
+    created if needed, and its policy is written again."""
     name = limit_name(aws.region, endpoint)
     arn = f"arn:{aws.partition}:iam::{aws.account}:role/{name}"
     with suppress(AlreadyExists):
@@ -65,8 +64,7 @@ def put_schedule(
     aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock, copies: bool = False
 ) -> None:
     """Let the scheduler delete the endpoint at ``ends_at`` (epoch seconds), or the ``copies`` on it
-    before that, and then the schedule; replaces an earlier end time. Waits until a new role can be
-    assumed, by ``clock``."""
+    before that; replaces an earlier end time."""
     if copies:
         ends_at = max(ends_at - COPIES_BEFORE_SECONDS, clock.now() + SOONEST_SECONDS)
     planned = schedule(aws.region, endpoint, at_expression(ends_at), copies)

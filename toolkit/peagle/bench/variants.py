@@ -21,7 +21,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
 from peagle.deploy.state import Deployment
-from peagle.deploy.usage import log_seconds
+from peagle.deploy.status import log_seconds
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused

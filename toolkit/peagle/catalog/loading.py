@@ -40,7 +40,7 @@ from peagle.catalog.documents import (
     validate,
 )
 from peagle.catalog.evidence import Speeds, load_starts, read_run, read_starts
-from peagle.catalog.schema import DRAFTLESS, NO_GPU, Catalog, Target
+from peagle.catalog.schema import DRAFTLESS, Catalog, Target
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
@@ -241,7 +241,6 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
             problems.append(
                 Problem(display_path(path), None, "", "is not read from this path", fix)
             )
-    problems += _misnamed(user_folder, targets)
     return checked, problems
 
 
@@ -279,32 +278,6 @@ def holds_measurements(path: Path) -> bool:
     """Whether the catalogue reads anything from this JSON file. Raises BadFile."""
     run, starts = read_run(path), read_starts(path)
     return run is not None or bool(starts)
-
-
-def _misnamed(user_folder: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
-    """Results of a pair, drafter or GPU that the catalogue does not have, so that no plan would use
-    them. With an own folder only its files are checked: it may replace the targets of bundled
-    results."""
-    table = validate_file(table_file("instances.yaml", user_folder), InstanceTable)[0]
-    gpus = {NO_GPU, *(instance.gpu for instance in table.instances)} if table else set()
-    for path in sorted(folders(user_folder)[-1].glob("evidence/*.json")):
-        try:
-            run = read_run(path)
-        except BadFile:
-            continue  # reported by check_catalog
-        if run is None:
-            continue
-        names = [("pair", run.target, set(targets)), ("gpu", run.gpu, gpus or {run.gpu})]
-        file = targets.get(run.target)
-        if target := validate_file(file, Target)[0] if file else None:
-            drafters = {name for d in target.drafters for name in (d.name, d.weights) if name}
-            used = {row.drafter for row in run.speeds} | {row.drafter for row in run.on_text}
-            names += [("drafter", name, drafters) for name in sorted(filter(None, used))]
-        for key, name, valid in names:
-            if name not in valid:
-                hint = nearest(name, valid) or f"known: {', '.join(sorted(valid))}"
-                message = f"{name!r} is not in the catalogue"
-                yield Problem(display_path(path), None, key, message, hint)
 
 
 def _target_violations(target: Target, path: Path) -> Iterator[Violation]:

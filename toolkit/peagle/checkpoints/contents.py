@@ -7,7 +7,6 @@ file changes.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -22,8 +21,6 @@ from peagle.text import json_digest
 from peagle_serve.checkpoint import link_homes
 
 _DIGITS = 8
-_MIN_AGE_SECONDS = 2.0
-"""A file that changed more recently may change again without another time."""
 _MAX_HASHES = 5_000
 _MIN_CACHED_BYTES = 1_000_000
 """A smaller file is read faster than the record of its hash."""
@@ -108,8 +105,7 @@ def _sha256(path: Path, cached: dict[str, list[Any]], kept: dict[str, list[Any]]
     if isinstance(entry, list) and entry[:-1] == state and isinstance(entry[-1], str):
         return entry[-1]
     digest = _computed(path, before.st_size)
-    changed = max(before.st_mtime_ns, before.st_ctime_ns) / 1e9
-    if before.st_size >= _MIN_CACHED_BYTES and 0 <= changed < time.time() - _MIN_AGE_SECONDS:
+    if before.st_size >= _MIN_CACHED_BYTES:
         kept[key] = [*state, digest]
     return digest
 

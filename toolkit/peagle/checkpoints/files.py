@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
+from peagle.errors import CheckpointError, DamagedCheckpoint, UserError
 from peagle_serve import checkpoint as parser
 from peagle_serve import json_reader
 from peagle_serve.checkpoint import CONFIG_LIMITS, FIX, LARGEST_INDEX, index_name, wrong_value
@@ -130,7 +130,10 @@ class FolderSource:
         """
         if not self._folder.is_dir():
             if self._folder.is_file():
-                raise NotAFolder(self._folder, (self._folder.parent / CONFIG).is_file())
+                is_inside = (self._folder.parent / CONFIG).is_file()
+                fix = f"specify {self._folder.parent if is_inside else f'a folder with {CONFIG}'}"
+                message = f"{self._folder} is a file, not a folder"
+                raise CheckpointError(message, fix, code="not-a-folder")
             raise CheckpointError(
                 f"there is no folder {self._folder.absolute()}",
                 "use a folder with a config.json",

@@ -46,10 +46,8 @@ _LONGEST_TOKENIZER = 1_000_000
 """Bytes. A larger file is not read."""
 
 
-def read_checkpoint(
-    source: Source, *, config_only: bool = False, seconds: float = SECONDS
-) -> Checkpoint:
-    """The checkpoint at ``source``; with ``config_only`` only its config.json.
+def read_checkpoint(source: Source, *, seconds: float = SECONDS) -> Checkpoint:
+    """The checkpoint at ``source``.
 
     ``tensors`` is ``None`` without safetensors files. Raises DamagedCheckpoint for damaged
     files, CheckpointError without config.json and after ``seconds``, and whatever the source
@@ -65,17 +63,14 @@ def read_checkpoint(
         )
     index = index_name(sizes)
     calls = [partial(reader.whole, CONFIG, sizes, LONGEST_CONFIG, parse_config)]
-    if index in sizes and not config_only:
+    if index in sizes:
         parse = partial(parse_index, file=index)
         calls.append(partial(reader.whole, index, sizes, LARGEST_INDEX, parse))
     config, *indexes = reader.parallel(*calls)
-    files: tuple[str, ...] = ()
-    tokenizer, headers = None, []
-    if not config_only:
-        with located(source.location):
-            files = weight_files(sizes, indexes[0] if indexes else None)
-        read_headers = (partial(reader.header, file, sizes[file]) for file in files)
-        tokenizer, *headers = reader.parallel(partial(reader.tokenizer, sizes), *read_headers)
+    with located(source.location):
+        files = weight_files(sizes, indexes[0] if indexes else None)
+    read_headers = (partial(reader.header, file, sizes[file]) for file in files)
+    tokenizer, *headers = reader.parallel(partial(reader.tokenizer, sizes), *read_headers)
     tensors = {name: tensor for header in headers for name, tensor in header.items()}
     named: set[str] = set(*indexes)
     if missing := sorted(named.difference(tensors)):
@@ -91,7 +86,7 @@ def read_checkpoint(
         tensors=tensors if files else None,
         tokenizer=tokenizer,
         bytes_read=reader.bytes_read,
-        other_weights=() if config_only else other_weights(sizes),
+        other_weights=other_weights(sizes),
         takes_media=not _PROCESSORS.isdisjoint(sizes),
         embeds=not _EMBEDDERS.isdisjoint(sizes),
     )

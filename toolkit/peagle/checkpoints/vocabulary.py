@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,33 +33,14 @@ def vocabulary_folder() -> Path:
 
 
 def find_vocabulary() -> Path | None:
-    """The vocabulary on this machine, in a file of its own name; ``None`` without one.
-
-    Looks where openai_harmony does, in ``vocabulary_folder``, and in tiktoken's cache, from which
-    it is copied.
-    """
-    kept = vocabulary_folder() / VOCABULARY_FILE
-    for path in _candidates(kept):
-        content = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(content).hexdigest() != VOCABULARY_SHA256:
-            continue
-        if path.name != VOCABULARY_FILE:
-            store.private_folder(kept.parent)
-            store.write_file(kept, content)
-            return kept
-        return path
+    """The vocabulary on this machine: where openai_harmony looks, or in ``vocabulary_folder``;
+    ``None`` without one."""
+    named = os.environ.get(VOCABULARY_VARIABLE)
+    for folder in (*([Path(named)] if named else []), vocabulary_folder()):
+        path = folder / VOCABULARY_FILE
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == VOCABULARY_SHA256:
+            return path
     return None
-
-
-def _candidates(kept: Path) -> Iterator[Path]:
-    if named := os.environ.get(VOCABULARY_VARIABLE):
-        yield Path(named) / VOCABULARY_FILE
-    yield kept
-    cached = hashlib.sha1(VOCABULARY_URL.encode(), usedforsecurity=False).hexdigest()
-    for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
-        if folder := os.environ.get(name):
-            yield Path(folder) / cached
-    yield Path(tempfile.gettempdir()) / "data-gym-cache" / cached
 
 
 def needs_vocabulary(source: Source) -> bool:

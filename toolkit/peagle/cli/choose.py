@@ -22,7 +22,6 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     command_catalog,
-    complete_gpu,
     complete_pair,
     option,
     output_option,
@@ -43,7 +42,7 @@ from peagle.findings import errors
 from peagle.fit.report import MAX_GPUS, fit_document, mildest
 from peagle.planning.overrides import checked_settings, parse_settings
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
-from peagle.project.reading import EndpointChoice
+from peagle.project import EndpointChoice
 from peagle.render.plan_file import verdict_bytes, verdict_document
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
@@ -264,7 +263,7 @@ Examples:
 """,
 )
 @click.argument("pair", shell_complete=complete_pair)
-@option("--gpu", "GPU such as H200.", shell_complete=complete_gpu)
+@option("--gpu", "GPU such as H200.")
 @field_options("instance_type", "vllm", "region")
 @option(_TP, "GPUs per model.  [default: as planned, or the fewest with --gpu]", COUNT)
 @field_options("workload")

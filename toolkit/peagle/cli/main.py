@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -19,69 +19,54 @@ from click.exceptions import NoSuchCommand
 
 from peagle import __version__
 from peagle.cli.context import gate_key, keys_of_file
-from peagle.cli.view.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
-COMMANDS: dict[str, dict[str, str]] = {
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Choose": {
-        "catalog": "List, show and check pairs.",
-        "check": "Check a pair for errors before you pay for a GPU.",
-        "fit": "Estimate GPU memory and concurrent capacity.",
-        "plan": "Choose instance, drafter and K; show price and reasons.",
-        "verdict": "Compare drafters and K by load, measured and estimated.",
+        "catalog": ("catalog", "List, show and check pairs."),
+        "check": ("choose", "Check a pair for errors before you pay for a GPU."),
+        "fit": ("choose", "Estimate GPU memory and concurrent capacity."),
+        "plan": ("plan", "Choose instance, drafter and K; show price and reasons."),
+        "verdict": ("choose", "Compare drafters and K by load, measured and estimated."),
     },
     "Run": {
-        "deploy": "Deploy a pair and prove that drafts are accepted.",
-        "list": "List deployments.",
-        "status": "Show the state of a deployment.",
-        "top": "Show requests, times, KV cache and cost, live.",
-        "logs": "Show the log of a deployment.",
-        "invoke": "Send a prompt to an endpoint or a local engine.",
-        "prove": "Prove that an endpoint's drafts are accepted.",
-        "bench": "Measure speed, acceptance and cost under load.",
-        "token": "Print an API key for OpenAI clients.",
-        "compare": "Serve a second plan next to the first, and compare them.",
-        "promote": "Let the compared plan serve alone.",
-        "drop": "Remove the compared plan.",
-        "rollback": "Return to the previous revision.",
-        "scale": "Change the number of instances, or its bounds.",
-        "destroy": "Delete everything that deploy created.",
-        "reap": "Delete deployments whose end time has passed.",
+        "deploy": ("deploy", "Deploy a pair and prove that drafts are accepted."),
+        "list": ("watch", "List deployments."),
+        "status": ("watch", "Show the state of a deployment."),
+        "top": ("watch", "Show requests, times, KV cache and cost, live."),
+        "logs": ("watch", "Show the log of a deployment."),
+        "invoke": ("call", "Send a prompt to an endpoint or a local engine."),
+        "prove": ("call", "Prove that an endpoint's drafts are accepted."),
+        "bench": ("bench", "Measure speed, acceptance and cost under load."),
+        "token": ("call", "Print an API key for OpenAI clients."),
+        "compare": ("change", "Serve a second plan next to the first, and compare them."),
+        "promote": ("change", "Let the compared plan serve alone."),
+        "drop": ("change", "Remove the compared plan."),
+        "rollback": ("change", "Return to the previous revision."),
+        "scale": ("change", "Change the number of instances, or its bounds."),
+        "destroy": ("change", "Delete everything that deploy created."),
+        "reap": ("change", "Delete deployments whose end time has passed."),
     },
     "Build": {
-        "render": "Write a plan as CloudFormation, Terraform, ...",
-        "ci": "Write pipelines for the endpoints of peagle.yaml.",
-        "drift": "Compare a plan with the account, field by field.",
-        "image": "Build, show and push container images.",
-        "weights": "Copy weights to S3; list and remove them.",
-        "warm": "Store compiled artifacts for faster starts.",
+        "render": ("render", "Write a plan as CloudFormation, Terraform, ..."),
+        "ci": ("render", "Write pipelines for the endpoints of peagle.yaml."),
+        "drift": ("watch", "Compare a plan with the account, field by field."),
+        "image": ("image", "Build, show and push container images."),
+        "weights": ("weights", "Copy weights to S3; list and remove them."),
+        "warm": ("weights", "Store compiled artifacts for faster starts."),
     },
     "This machine": {
-        "local": "Run a plan on this machine, without AWS.",
-        "sandbox": "Run an AWS sandbox with working endpoints.",
-        "engine": "Install vLLM for this machine's CPU.",
-        "doctor": "Check what this machine has and lacks.",
-        "explain": "Show the cause and the fix of a code.",
-        "demo": "Run a demo: deploy, invoke and clean up in the sandbox.",
+        "local": ("local", "Run a plan on this machine, without AWS."),
+        "sandbox": ("local", "Run an AWS sandbox with working endpoints."),
+        "engine": ("local", "Install vLLM for this machine's CPU."),
+        "doctor": ("machine", "Check what this machine has and lacks."),
+        "explain": ("machine", "Show the cause and the fix of a code."),
+        "demo": ("machine", "Run a demo: deploy, invoke and clean up in the sandbox."),
     },
 }
-"""Group of ``--help`` -> command -> its summary."""
+"""Group of ``--help`` -> command -> its module and summary."""
 
-_MODULES = {
-    "call": ("invoke", "prove", "token"),
-    "change": ("scale", "rollback", "compare", "promote", "drop", "destroy", "reap"),
-    "choose": ("check", "fit", "verdict"),
-    "local": ("local", "engine", "sandbox"),
-    "machine": ("doctor", "demo", "explain"),
-    "render": ("render", "ci"),
-    "watch": ("list", "status", "drift", "logs", "top"),
-    "weights": ("weights", "warm"),
-}
-"""Module -> its commands; any other command is in the module of its name."""
-
-_MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
-
-_NAMES = [name for commands in COMMANDS.values() for name in commands]
+_MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 
 UNWRITABLE = (
     errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOSPC,
@@ -111,13 +96,7 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is called, not to list it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return _NAMES
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Record when the command was typed, before its modules load."""
-        ctx = super().make_context(*args, **kwargs)
-        ctx.meta[STARTED_AT] = time.time()
-        return ctx
+        return list(_MODULES)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; on a closed pipe, discard the buffered output."""
@@ -128,9 +107,9 @@ class LazyGroup(click.Group):
             sys.exit(128 + signal.SIGPIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _NAMES:
+        if cmd_name not in _MODULES:
             return None
-        module = import_module(f"peagle.cli.{_MODULE_OF.get(cmd_name, cmd_name)}")
+        module = import_module(f"peagle.cli.{_MODULES[cmd_name]}")
         command: click.Command = getattr(
             module, "list_deployments" if cmd_name == "list" else cmd_name
         )
@@ -138,17 +117,10 @@ class LazyGroup(click.Group):
         command.get_help_option(click.Context(command, **_SETTINGS))
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _NAMES and not args[0].startswith("-"):
-            raise NoSuchCommand(args[0], ctx=ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, commands in COMMANDS.items():
             with formatter.section(group):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
 
 
 @click.group(
@@ -186,6 +158,8 @@ def main() -> NoReturn:
     error_fields: dict[str, Any] = {}
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
+    # Collecting garbage while modules load, and again at the end, is a tenth of a plan's time.
+    gc.set_threshold(100_000)
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
@@ -209,6 +183,8 @@ def main() -> NoReturn:
             _discard_output()  # else Python fails again at the end, with another exit code
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
+    finally:
+        gc.freeze()
 
 
 def _discard_output() -> None:

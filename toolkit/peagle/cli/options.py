@@ -219,9 +219,6 @@ complete_pair = _completing(_pairs)
 complete_instance_type = _completing(
     lambda catalog, _: (i.type for i in catalog.instances.instances)
 )
-complete_gpu = _completing(lambda catalog, _: (i.gpu for i in catalog.instances.instances))
-complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
-complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

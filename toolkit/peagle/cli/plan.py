@@ -42,7 +42,7 @@ from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, co
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
-from peagle.project.reading import EndpointChoice, endpoints_of, environments_of
+from peagle.project import EndpointChoice, endpoints_of, environments_of
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.store import write_output
 from peagle.text import format_usd, sanitize

@@ -33,8 +33,6 @@ from peagle.cli.options import (
     command_catalog,
     complete_instance_type,
     complete_pair,
-    complete_region,
-    complete_version,
     duration,
     set_command_catalog,
 )
@@ -129,12 +127,6 @@ _KINDS: dict[Kind, dict[str, Any]] = {
 }
 """Kind of value -> its settings of click."""
 
-_COMPLETIONS = {
-    "instance_type": complete_instance_type,
-    "vllm": complete_version,
-    "region": complete_region,
-}
-
 
 class PlanOption(click.Option):
     """An option with a heading in ``--help``."""
@@ -158,7 +150,7 @@ def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
-        shell_complete=_COMPLETIONS.get(field),
+        shell_complete=complete_instance_type if field == "instance_type" else None,
         **settings,
     )
     if isinstance(option, PlanOption):

@@ -20,7 +20,7 @@ from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options
 from peagle.cli.view.console import print_status
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.options import ONLY_DEPLOY
-from peagle.project.reading import (
+from peagle.project import (
     FILE_NAME,
     EndpointChoice,
     FileOptions,

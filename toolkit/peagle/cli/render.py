@@ -11,21 +11,23 @@ from peagle.cli.options import OUTPUT, command_catalog, option, output_option, r
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
+from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.images.build import findings_of_format
 from peagle.planning import Plan
-from peagle.project.pipelines import (
+from peagle.project import (
+    FILE_NAME,
     KINDS,
     SCHEMA,
-    STARTER,
     PipelineKind,
+    endpoints_of,
+    environments_of,
     next_steps,
     pipeline_files,
+    project_schema,
     schema_bytes,
-    starter_project,
     toolkit_source,
 )
-from peagle.project.reading import endpoints_of, environments_of, project_schema
 from peagle.render import format_files, format_names
 from peagle.render import render as render_plan
 from peagle.render.files import write_folder
@@ -120,10 +122,10 @@ def init(
     """
     files: dict[str, bytes] = {}
     endpoints = ["chat"]
-    if (folder / STARTER).exists():
-        endpoints = _endpoints(ctx, folder / STARTER)
+    if (folder / FILE_NAME).exists():
+        endpoints = _endpoints(ctx, folder / FILE_NAME)
     else:
-        files[STARTER] = starter_project()
+        files[FILE_NAME] = (data_folder("infra/pipelines") / FILE_NAME).read_bytes()
     files[SCHEMA] = schema_bytes(project_schema(file_options(root_group(ctx))))
     placeholders = {
         "account": account,

@@ -24,7 +24,6 @@ from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    STARTED_AT,
     Fact,
     document_facts,
     json_option,
@@ -40,8 +39,14 @@ from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_docu
 from peagle.cli.view.progress import show_hashing
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.usage import endpoint_log, usage_of_endpoint
+from peagle.deploy.status import (
+    ENDED,
+    GONE,
+    Listing,
+    deployment_status,
+    endpoint_log,
+    usage_of_endpoint,
+)
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
@@ -209,7 +214,7 @@ def drift(
 
 
 def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
-    """The plan to compare with: of a file, of the project file, or of the record of NAME."""
+    """The plan to compare with: of a file, the project file, or the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
     if CHOICE in ctx.meta:
@@ -251,9 +256,7 @@ def logs(name: str, session: Session, follow: bool, since: int | None, as_json: 
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     ctx = click.get_current_context()
     record, aws = session.find(name)
-    lines = endpoint_log(
-        aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
-    )
+    lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
     if as_json:
         events = []
         for event in lines:

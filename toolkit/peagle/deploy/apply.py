@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
@@ -22,6 +21,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.catalog.schema import Catalog
+from peagle.deploy import proving, resources, revisions, scaling
 from peagle.deploy.context import (
     TICK_SECONDS,
     DeploymentContext,
@@ -35,47 +35,6 @@ from peagle.deploy.context import (
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import Live, changes_of_live
 from peagle.deploy.preflight import DesiredState, Preflight
-from peagle.deploy.proving import (
-    ProofRequest,
-    prove_request,
-    request_of_plan,
-    request_of_revision,
-    tag_proofs,
-)
-from peagle.deploy.resources import (
-    ALARMS,
-    BUCKET,
-    CONFIG,
-    FILTERS,
-    MODEL,
-    SCALING_TAG,
-    delete,
-    delete_endpoint,
-    put_settings,
-    scaling_tag,
-)
-from peagle.deploy.revisions import (
-    fields_when_proved,
-    is_alone,
-    is_comparison,
-    require_no_comparison,
-    require_own,
-    rollback_target,
-    stale_resources,
-)
-from peagle.deploy.scaling import (
-    End,
-    apply_scaling,
-    copies_at_update,
-    count_at_update,
-    end_scaling_for_new_type,
-    keep_end,
-    keeps_count,
-    planned_end,
-    retag_config,
-    return_to_scaling,
-    set_end,
-)
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import (
     CloudError,
@@ -123,44 +82,43 @@ def deploy(
     record. Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
     With ``keep_unproved``, an update whose proof fails stays in service."""
     desired, change = preflight.desired, preflight.change
-    name, revision = desired.plan.name, desired.revision
+    plan, revision = desired.plan, desired.revision
     record = preflight.record or Deployment(
-        name=name, scope=aws.scope, account=aws.account, region=aws.region
+        name=plan.name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
     serves_on = change in ("nothing", "scale")  # of the same fingerprint
-    if not serves_on:
-        started = apply(context, desired, wait)
-        if wait:
-            request = request_of_plan(desired.plan, name)
-            prove_in_service(context, revision, request, started, keep_unproved)
-    else:
+    if serves_on:
         _tag_again(context, desired)
         context.change(failure=None)
-        put(context, revision, planned_end(context, revision))
-    if wait or change == "scale":
-        scaling = desired.plan.scaling
-        # An update to another instance type has ended the scaling.
-        if preflight.scaling is not None or (scaling is not None and change == "update"):
-            apply_scaling(context, scaling)
-            retag_config(context, revision, [scaling_tag(scaling)])
+        put(context, revision, scaling.planned_end(context, revision))
+    else:
+        started = apply(context, desired, wait)
+        if wait:
+            request = proving.request_of_plan(plan, plan.name)
+            prove_in_service(context, revision, request, started, keep_unproved)
+    # An update to another instance type has ended the scaling.
+    scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
+    if scales and (wait or change == "scale"):
+        scaling.apply_scaling(context, plan.scaling)
+        scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
-        context.change(serving=serving.model_copy(update={"plan": desired.plan}))
+        context.change(serving=serving.model_copy(update={"plan": plan}))
     if wait:
         remove_stale(context)
     return context.record
 
 
 def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
-    """Bring ``desired`` into service; records a failure. The same call continues an interrupted
-    deployment. Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
+    """Bring ``desired`` into service; records a failure, and continues an interrupted deployment.
+    Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
     revision = desired.revision
-    end = planned_end(context, revision)
+    end = scaling.planned_end(context, revision)
     context.change(pending=revision, failure=None)
     try:
         upload_weights(context, desired)
-        MODEL.put(context, revision, revision.model, desired.model)
-        CONFIG.put(context, revision, revision.endpoint_config, desired.config)
+        resources.MODEL.put(context, revision, revision.model, desired.model)
+        resources.CONFIG.put(context, revision, revision.endpoint_config, desired.config)
         ends = put(context, revision, end)
         request = desired.endpoint | {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
         put_endpoint(context, revision, request, rolled_out=True)
@@ -172,19 +130,18 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         serving = context.record.serving
         if serving is not None and context.record.pending is None:  # AWS rolled the update back
             with suppress(PeagleError):
-                return_to_scaling(context, serving)
+                scaling.return_to_scaling(context, serving)
             restore_observability(context, serving)
         raise
 
 
-def put(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
+def put(context: DeploymentContext, revision: Revision, end: scaling.End) -> tuple[Tag, ...]:
     """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
-    put_settings(context, revision)
-    return set_end(context, revision, end)
+    resources.put_settings(context, revision)
+    return scaling.set_end(context, revision, end)
 
 
 def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
-    """Give what exists the user's tags, where a plan differs in nothing else."""
     tags = desired.plan.company.tags
     endpoint = sagemaker.describe(context.aws, context.record.name) if tags else None
     if endpoint is None:
@@ -201,22 +158,18 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     """Upload folders of weights to S3; create the bucket if it does not exist."""
-    total = sum(upload.size for upload in desired.uploads)
-    done, uploads = 0, False
-    lock = threading.Lock()
+    total, done, lock = sum(upload.size for upload in desired.uploads), 0, threading.Lock()
 
-    def advance(count: int, is_sent: bool) -> None:
+    def advance(count: int) -> None:
         """Called by several threads when a file is uploaded in parts."""
-        nonlocal done, uploads
+        nonlocal done
         with lock:
-            done, uploads = done + count, uploads or is_sent
+            done += count
             bytes_done = done
-        if is_sent:
-            context.say_bytes("Uploading", bytes_done, total)
+        context.say_bytes("Uploading", bytes_done, total)
 
-    sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
     for upload in desired.uploads:
-        BUCKET.put(context, desired.revision, upload.bucket, {})
+        resources.BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         earlier = tuple(
@@ -227,9 +180,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         )
         with context.creating(objects):
             key = desired.plan.company.kms_key
-            s3.upload_missing(context.aws, upload, sent, present, earlier, key)
-    if total and not uploads:
-        context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
+            s3.upload_missing(context.aws, upload, advance, advance, earlier, key)
 
 
 def put_endpoint(
@@ -240,7 +191,7 @@ def put_endpoint(
 ) -> None:
     """Create or update the endpoint by ``request``, that of CreateEndpoint, unless that is
     happening. Another change ends first, and a broken endpoint is deleted. With ``rolled_out``, an
-    update has the rollout of the revision's plan, for the number of instances that it gets."""
+    update has the rollout of the revision's plan."""
     aws, name, clock = context.aws, context.record.name, context.clock
     live = sagemaker.describe(aws, name)
     arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
@@ -249,7 +200,7 @@ def put_endpoint(
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
         context.say("Removing", f"the endpoint is {live.status}: {reason}")
-        delete_endpoint(context, live)
+        resources.delete_endpoint(context, live)
         live = None
     if live is None:
         with context.creating(revision.resource("Endpoint", name)):
@@ -260,10 +211,10 @@ def put_endpoint(
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
         with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
-            kept = keeps_count(aws, context.record, revision, live)
-            end_scaling_for_new_type(context, revision, live)
+            kept = scaling.keeps_count(aws, context.record, revision, live)
+            scaling.end_scaling_for_new_type(context, revision, live)
             count = live.instance_count if kept else revision.served.instance_count
-            if len(live.running) > 1 or is_comparison(revision.fingerprint):
+            if len(live.running) > 1 or revisions.is_comparison(revision.fingerprint):
                 count = 1  # SageMaker replaces several variants at once only
             steps = _rollout_parameter(context, revision, count) if rolled_out else {}
             sagemaker.update(aws, request | steps, count, clock, keep_count=kept)
@@ -275,9 +226,8 @@ def _put_copies(
     request: dict[str, Any],
     rolled_out: bool = False,
 ) -> None:
-    """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
-    unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
-    update has the rollout of the revision's plan."""
+    """Create the component of ``request``, or update it to that model, unless that is happening.
+    Waits for the instances first."""
     aws = context.aws
     live = sagemaker.describe(aws, context.record.name)
     if live and live.status in BUSY and live.revision != revision.name:
@@ -296,7 +246,7 @@ def _put_copies(
         return
     context.say("Updating copies", f"to {revision.name}")
     running = live.component.desired_copies
-    count = copies_at_update(aws, live, revision, count)
+    count = scaling.copies_at_update(aws, live, revision, count)
     steps = {}
     if rolled_out and running:  # none serves after a scale to zero
         steps = _rollout_parameter(context, revision, min(count, running))
@@ -307,9 +257,8 @@ def _put_copies(
 def wait_in_service(
     context: DeploymentContext, revision: Revision, request: dict[str, Any]
 ) -> float:
-    """Wait until the endpoint serves the revision. When AWS rolled an update back, what served
-    before serves, and nothing is pending. Returns what ``apply`` does. Raises CloudError with the
-    cause, and WillNotServe once it is known that a new endpoint never will."""
+    """Wait until the endpoint serves the revision; returns what ``apply`` does. When AWS rolled an
+    update back, nothing is pending. Raises CloudError with the cause."""
     updating, started = False, 0.0
     if live := sagemaker.describe(context.aws, context.record.name):
         if context.record.billing_since is None:
@@ -335,55 +284,50 @@ def wait_in_service(
 def prove_in_service(
     context: DeploymentContext,
     revision: Revision,
-    request: ProofRequest,
+    request: proving.ProofRequest,
     started: float = 0.0,
     keep_unproved: bool = False,
 ) -> None:
     """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
     ``started`` is when the update to it began, in epoch seconds. A failed proof returns the
     endpoint to the proved revision that served before, unless ``keep_unproved``: raises RolledBack,
-    or CloudError when that fails. Without such a revision the endpoint stays, unproved: raises
-    NotProved."""
+    or CloudError when that fails. Without such a revision it stays, unproved: raises NotProved."""
     aws, name, clock = context.aws, context.record.name, context.clock
-    role = "serving" if is_alone(context.record, revision) else "pending"
+    role = "serving" if revisions.is_alone(context.record, revision) else "pending"
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
     try:
         with context.recording_failure():
-            proved = prove_request(context, request, started)
+            proved = proving.prove_request(context, request, started)
             revision = revision.model_copy(update={"proof": proved})
             context.change(**{role: revision})  # also a proof that fails
             if role == "serving" and not proved.passed:
-                tag_proofs(aws, name, revision, context.record.previous, clock)
+                proving.tag_proofs(aws, name, revision, context.record.previous, clock)
             proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         before = context.record.serving
-        if is_alone(context.record, revision) or not (before and before.is_proved):
+        if role == "serving" or not (before and before.is_proved):
             before = None
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
-        message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
-        if before:
-            fix = Fix("return to what served before", ("peagle", "rollback", name))
-        elif context.record.previous is None:
-            message += ": nothing proved served before, so there is nothing to return to"
-        raise type(error)(message, fix, error.code) from error
-    fields = fields_when_proved(context.record, revision)
-    tag_proofs(aws, name, revision, fields["previous"], clock)
+        fix = Fix("return to what served before", ("peagle", "rollback", name))
+        message = f"{error.message}; {name} stays in service unproved"
+        raise type(error)(message, fix if before else error.remedy, error.code) from error
+    fields = revisions.fields_when_proved(context.record, revision)
+    proving.tag_proofs(aws, name, revision, fields["previous"], clock)
     context.change(**fields)
     remove_stale(context)
 
 
 def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError) -> NoReturn:
-    """Return to ``before``. The pending revision stays on record until that serves again."""
     name = context.record.name
     context.say("Rolling back", f"to {before.name}: {error.message}")
     try:
         with context.recording_failure():
             require_weights_of(context, before)
             return_to(context, before)
-            return_to_scaling(context, before)
+            scaling.return_to_scaling(context, before)
     except PeagleError as failed:
         raise CloudError(
             f"{error.message}; the return to {before.name} failed: {failed.message}",
@@ -407,19 +351,19 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``apply`` does. The end time stays. ``rolled_out``: in the steps of its plan's
-    rollout; else at once, as what serves is not proved, or is half of a comparison."""
+    returns what ``apply`` does. ``rolled_out``: in the steps of its plan's rollout; else at once,
+    as what serves is not proved, or is half of a comparison."""
     aws, name, plan = context.aws, context.record.name, revision.plan
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     description = sagemaker.description(aws, kind, revision.name)
     existing: dict[str, str] = {}
     with suppress(AccessDenied):
         existing = sagemaker.tags_of(aws, description[f"{kind}Arn"])
-    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
+    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, resources.SCALING_TAG}
     tags = [
         {"Key": key, "Value": existing[key]} for key in sorted(kept) if not key.startswith("aws:")
     ]
-    tags += keep_end(context, revision, existing)
+    tags += scaling.keep_end(context, revision, existing)
     request = {
         "EndpointName": name,
         "EndpointConfigName": revision.endpoint_config,
@@ -428,7 +372,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     rolled_out = rolled_out and plan is not None and plan.rollout is not None
     if rolled_out:
         try:
-            put_settings(context, revision, (FILTERS, ALARMS))
+            resources.put_settings(context, revision, (resources.FILTERS, resources.ALARMS))
         except CloudError as error:
             reason = f"its alarms cannot be created: {error.message}"
             context.notice(f"the return has no rollout: {reason}")
@@ -455,7 +399,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     or where they cannot be written, they stay, with a notice: the endpoint serves."""
     try:
         if revision.plan is not None:
-            put_settings(context, revision)
+            resources.put_settings(context, revision)
         elif any(resource.type in ("Alarm", "Dashboard") for resource in context.record.resources):
             context.notice(
                 "alarms and dashboard are of the plan before; another machine has the plan that "
@@ -521,28 +465,26 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
     record = context.record
     if without_comparison:
         record = record.model_copy(update={"comparison": None})
-    stale = stale_resources(record)
-    live = sagemaker.describe(context.aws, context.record.name) if stale else None
-    if live is None or live.status != "InService":
-        return
-    if live.revision not in [revision.name for revision in context.record.revisions]:
+    stale = revisions.stale_resources(record)
+    live = sagemaker.describe(context.aws, record.name) if stale else None
+    kept = [revision.name for revision in context.record.revisions]
+    if live is None or live.status != "InService" or live.revision not in kept:
         return
     for resource in stale:
         try:
-            delete(context, resource)
+            resources.delete(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")
 
 
 def revision_for_rollback(record: Deployment) -> Revision:
-    """The revision that ``rollback`` returns to. Raises Refused when there is none, during a
-    comparison, and for the deployment of another owner."""
-    require_own(record)
-    require_no_comparison(record)
-    target = rollback_target(record)
+    """The revision that ``rollback`` returns to. Raises Refused when there is none."""
+    revisions.require_own(record)
+    revisions.require_no_comparison(record)
+    target = revisions.rollback_target(record)
     if target is None:
-        fix = Fix("look at its state", ("peagle", "status", record.name))
         message = f"there is no revision of {record.name} to return to"
+        fix = Fix("look at its state", ("peagle", "status", record.name))
         raise Refused(message, fix, "no-previous-revision")
     return target
 
@@ -555,7 +497,7 @@ def preview_rollback(
     live = sagemaker.describe(aws, record.name)
     if live is None:
         return (), ""
-    plan, count = target.plan, count_at_update(aws, record, target, live)
+    plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
     rollout = "none"
     if plan and plan.rollout:
         rollout = cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
@@ -585,9 +527,9 @@ def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
         raise
-    request = request_of_revision(target, catalog)
+    request = proving.request_of_revision(target, catalog)
     prove_in_service(context, target, request, started, keep_unproved=True)
-    return_to_scaling(context, target)
+    scaling.return_to_scaling(context, target)
     return context.record
 
 
@@ -595,7 +537,7 @@ def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
     """Remove what only the previous revision needs; what was removed. Raises Refused while a
     rollback to it is not finished, and for another owner's deployment."""
     record = context.record
-    require_own(record)
+    revisions.require_own(record)
     if record.previous and record.pending and record.pending.name == record.previous.name:
         fix = Fix("finish that first", ("peagle", "rollback", record.name))
         message = f"{record.name} is being rolled back to its previous revision"
@@ -607,8 +549,8 @@ def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One instance type that was tried, for how long, and its price. ``refused``: its plan or the
-    account did not allow it, so that nothing was created."""
+    """One instance type that was tried, for how long, and its price. ``refused``: nothing was
+    created, as its plan or the account did not allow it."""
 
     instance_type: str
     instance_count: int
@@ -624,9 +566,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What to do when AWS has no instance of the planned type. ``choose`` gets the first such error
-    and returns the other types to try; it may ask. ``prepare`` returns the checked plan on a type;
-    raises Refused or UserError. All are tried again until ``retry_seconds`` are over."""
+    """What to do when AWS has no instance of the planned type. ``choose`` returns the other types
+    to try; it may ask. ``prepare`` returns the checked plan on a type. All are tried again until
+    ``retry_seconds`` are over."""
 
     choose: Callable[[InsufficientCapacity], Sequence[str]]
     prepare: Callable[[str], Preflight]
@@ -642,48 +584,52 @@ def deploy_where_possible(
     clock: Clock | None = None,
 ) -> Preflight:
     """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
-    raise InsufficientCapacity; returns the plan that is deployed. What is tried is added to
-    ``attempts``. Raises the last InsufficientCapacity, and at once whatever else ``deploy``
-    raises."""
+    raise InsufficientCapacity; returns the plan that is deployed. Raises the last such error, and
+    at once whatever else ``deploy`` raises."""
     clock = clock or Clock()
+
+    def attempt(preflight: Preflight) -> InsufficientCapacity | None:
+        plan, started = preflight.desired.plan, clock.now()
+        outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
+        error: PeagleError | None = None
+        try:
+            deploy(preflight)
+            outcome = "deployed"
+            return None
+        except InsufficientCapacity as full:
+            outcome, error = "no-capacity", full
+            after = format_duration(clock.now() - started)
+            line = f"{plan.instance_type}, after {after}: {full.message}"
+            observe(Progress("No capacity", line=line, is_notice=True))
+            return full
+        except PeagleError as failed:
+            error = failed
+            raise
+        finally:
+            of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
+            reason = error.message if error else ""
+            attempts.append(Attempt(*of_plan, clock.now() - started, outcome, reason))
+
     began, types = clock.now(), [planned.desired.plan.instance_type]
-    left, first = list(types), True
-    error: InsufficientCapacity | None = None
+    error = attempt(planned)
+    if error is None:
+        return planned
+    left = list(fallback.choose(error))
+    types += left
     while True:
         for instance_type in left:
             try:
-                preflight = planned if first else fallback.prepare(instance_type)
+                preflight = fallback.prepare(instance_type)
             except (Refused, UserError) as refused:
                 attempts.append(Attempt(instance_type, 0, None, 0.0, "refused", refused.message))
                 line = f"{instance_type}: {refused}"
                 observe(Progress("Refused", line=line, is_notice=True))
                 types.remove(instance_type)
                 continue
-            outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
-            reason = ""
-            started = clock.now()
-            try:
-                deploy(preflight)
-                outcome = "deployed"
+            full = attempt(preflight)
+            if full is None:
                 return preflight
-            except InsufficientCapacity as full:
-                outcome, reason, error = "no-capacity", full.message, full
-                line = f"{instance_type}, after {format_duration(clock.now() - started)}: {reason}"
-                observe(Progress("No capacity", line=line, is_notice=True))
-            except PeagleError as failed:
-                reason = failed.message
-                raise
-            finally:
-                plan, seconds = preflight.desired.plan, clock.now() - started
-                price = plan.price_per_hour_usd
-                attempts.append(
-                    Attempt(instance_type, plan.instance_count, price, seconds, outcome, reason)
-                )
-        assert error is not None
-        if first:
-            first, left = False, list(fallback.choose(error))
-            types += left
-            continue
+            error = full
         remaining = began + fallback.retry_seconds - clock.now()
         if remaining <= 0 or not types:
             error.tried = [tried.document() for tried in attempts]

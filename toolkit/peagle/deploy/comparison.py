@@ -20,32 +20,11 @@ from peagle import proof
 from peagle.aws import sagemaker
 from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog
-from peagle.deploy.apply import (
-    prove_in_service,
-    put,
-    put_endpoint,
-    remove_stale,
-    require_weights_of,
-    restore_observability,
-    return_to,
-    upload_weights,
-    wait_in_service,
-)
+from peagle.deploy import apply, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
 from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, delete
-from peagle.deploy.revisions import (
-    CANDIDATE,
-    as_compared,
-    candidate_share,
-    candidate_weight,
-    compares_now,
-    require_no_comparison,
-    require_own,
-    required_comparison,
-    weights_of,
-)
 from peagle.deploy.scaling import End, apply_scaling, planned_end, set_end
 from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
@@ -114,19 +93,15 @@ def options_beside(
     options = {name: getattr(deployed, name) for name in Options.model_fields if name != "pair"}
     options["no_speculation"] = not options.pop("speculation")
     dropped = _LIMIT.union(*(_REPLACES.get(option, set()) for option in stated))
-    # What the catalogue does not have stays as typed.
     target, _, typed = pair.partition("+")
-    drafter = stated.get("drafter") or typed or None
-    with suppress(NotFound, UserError):
+    drafter = stated.get("drafter") or typed
+    with suppress(NotFound, UserError):  # what the catalogue does not have stays as typed
         target = find_pair(catalog, target).target.id
-        if drafter is not None:
-            catalogued = find_pair(catalog, f"{target}+{drafter}").drafter
-            drafter = catalogued.name if catalogued else drafter
     if target not in {plan.target.id, plan.target.weights.location}:
         dropped |= _TARGET_OPTIONS | _SPECULATION_OPTIONS
     elif {"no_speculation", "verdict"} & stated.keys():
         dropped |= _SPECULATION_OPTIONS
-    elif drafter is not None:
+    elif drafter:
         same = plan.drafter is not None and drafter in {plan.drafter.name, plan.drafter.id}
         dropped |= {"drafter", "no_speculation"} if same else _SPECULATION_OPTIONS
     elif plan.speculation is not None:
@@ -151,21 +126,23 @@ def require_comparable(preflight: Preflight) -> Deployment:
     if record is None or record.serving is None or record.pending or not is_stable:
         look = Fix("look at it", ("peagle", "status", name))
         raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
-    require_own(record)
+    revisions.require_own(record)
     candidate = preflight.desired.revision
     if record.serving.instances_config or candidate.instances_config:
-        beside = preflight.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
+        beside = preflight.desired.plan.model_copy(
+            update={"name": f"{name}-{revisions.CANDIDATE.lower()}"}
+        )
         raise Refused(
             "one of the plans has copies of its model, and SageMaker shares requests by weight "
-            "between variants with a model, not between inference components",
+            "between variants with a model only",
             Fix("serve the other plan as an endpoint of its own", deploy_command(beside)),
             code="not-comparable",
         )
     if record.serving.fingerprint == candidate.fingerprint:
-        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
+        fix = "state what differs within --with: TARGET+DRAFTER, --k or another option"
         raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
     if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
-        require_no_comparison(record)
+        revisions.require_no_comparison(record)
     return record
 
 
@@ -175,14 +152,14 @@ def start_comparison(
     """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
     prove it. Repeated, it continues, or changes the share. Raises CandidateNotProved: then what
     served before serves alone again; ``catalog`` says what to prove of that without its plan."""
-    aws, desired = context.aws, preflight.desired
-    record = context.record = require_comparable(preflight)
+    desired, record = preflight.desired, require_comparable(preflight)
+    context.record = record
     name, candidate = record.name, desired.revision
-    live = sagemaker.describe(aws, name)
-    if live and record.comparison and compares_now(record, live) and record.comparison.since:
+    live = sagemaker.describe(context.aws, name)
+    if record.comparison and record.comparison.since and revisions.compares_now(record, live):
         _set_share(context, share)
         return context.record
-    both = as_compared(candidate)
+    both = revisions.as_compared(candidate)
     comparison = RunningComparison(candidate=candidate, config=both.name, share=share)
     context.change(comparison=comparison, failure=None)
     try:
@@ -190,13 +167,13 @@ def start_comparison(
             started = _put_beside(context, preflight, both, share)
     except PeagleError:
         with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
-            live = sagemaker.describe(aws, name)
+            live = sagemaker.describe(context.aws, name)
             if live and record.serving and live.serves_steadily(record.serving.name):
                 context.change(comparison=None)
-                remove_stale(context)
-                restore_observability(context, record.serving)
+                apply.remove_stale(context)
+                apply.restore_observability(context, record.serving)
         raise
-    request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
+    request = replace(request_of_plan(desired.plan, name), variant=revisions.CANDIDATE)
     try:
         with context.recording_failure():
             proved = prove_request(context, request, started)
@@ -216,7 +193,7 @@ def start_comparison(
     serving = context.record.serving
     try:  # the dashboard of the plan in service shows the candidate too
         if serving and serving.plan and has_dashboard(serving.plan):
-            body = dashboard_body(serving.plan, {CANDIDATE: desired.plan})
+            body = dashboard_body(serving.plan, {revisions.CANDIDATE: desired.plan})
             DASHBOARD.put(context, serving, dashboard_name(name, serving.plan.region), body)
     except CloudError as error:
         context.notice(f"the dashboard does not show the candidate: {error.message}")
@@ -227,7 +204,7 @@ def _put_beside(
     context: DeploymentContext, preflight: Preflight, both: Revision, share: float
 ) -> float:
     """Bring the configuration with both variants into service; returns what ``wait_in_service``
-    does. Raises Refused for a configuration in service that the comparison cannot keep."""
+    does. Raises Refused for a configuration that the comparison cannot keep."""
     desired, serving, name = preflight.desired, context.record.serving, context.record.name
     assert serving is not None
     live = sagemaker.describe(context.aws, name)
@@ -241,8 +218,10 @@ def _put_beside(
     first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
     second = {
         **desired.config["ProductionVariants"][0],
-        "VariantName": CANDIDATE,
-        "InitialVariantWeight": candidate_weight(share, first.get("InitialVariantWeight") or 1.0),
+        "VariantName": revisions.CANDIDATE,
+        "InitialVariantWeight": revisions.candidate_weight(
+            share, first.get("InitialVariantWeight") or 1.0
+        ),
     }
     config = {
         "EndpointConfigName": both.name,
@@ -250,7 +229,7 @@ def _put_beside(
         **{key: described[key] for key in _OF_ENDPOINT if described.get(key)},
         "Tags": desired.config["Tags"],
     }
-    upload_weights(context, desired)
+    apply.upload_weights(context, desired)
     MODEL.put(context, desired.revision, desired.revision.model, desired.model)
     CONFIG.put(context, desired.revision, desired.revision.name, desired.config)
     CONFIG.put(context, both, both.name, config)
@@ -259,21 +238,20 @@ def _put_beside(
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
     both = both.model_copy(update={"served": kept})
     _rest_acceptance_alarm(context, desired.revision.served)
-    put_endpoint(context, both, request)
-    return wait_in_service(context, both, request)
+    apply.put_endpoint(context, both, request)
+    return apply.wait_in_service(context, both, request)
 
 
 def mixes_drafts(record: Deployment, candidate: Served) -> bool:
-    """Whether a comparison with ``candidate`` mixes the tokens that the acceptance alarm counts:
-    the engines of both variants write to one log."""
+    """Whether the acceptance alarm would count the tokens of both variants."""
     name = alarm_name(record.name, "acceptance")
     both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
     return both and any(alarm.name == name for alarm in record.of_type("Alarm"))
 
 
 def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> None:
-    """Remove the acceptance alarm during a comparison that mixes its tokens; the plan that serves
-    alone afterwards creates it again. Without permission, or without that plan, it stays."""
+    """Remove the acceptance alarm where it would count both; the plan that serves alone afterwards
+    creates it again. Without permission, or without that plan, it stays."""
     record, name = context.record, alarm_name(context.record.name, "acceptance")
     if not mixes_drafts(record, candidate):
         return
@@ -288,13 +266,13 @@ def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> Non
 
 
 def change_share(context: DeploymentContext, share: float) -> Deployment:
-    """Give the candidate another share of the requests; returns the record. Raises Refused unless
-    both variants serve."""
+    """Give the candidate another share of the requests. Raises Refused unless both variants
+    serve."""
     record = context.record
-    require_own(record)
-    comparison = required_comparison(record)
+    revisions.require_own(record)
+    comparison = revisions.required_comparison(record)
     live = sagemaker.describe(context.aws, record.name)
-    if comparison.since is None or not compares_now(record, live):
+    if comparison.since is None or not revisions.compares_now(record, live):
         message = f"the candidate of {record.name} does not serve yet, or no longer"
         fix = "repeat the compare command with --with"
         raise Refused(message, fix, "comparison-not-running")
@@ -304,16 +282,16 @@ def change_share(context: DeploymentContext, share: float) -> Deployment:
 
 def _set_share(context: DeploymentContext, share: float) -> None:
     """Give the candidate this share of the requests, and count from now on if that is a change."""
-    comparison = required_comparison(context.record)
+    comparison = revisions.required_comparison(context.record)
     name = context.record.name
     description = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    weights = weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
-    if abs(candidate_share(weights) - share) > _SAME_SHARE:
+    weights = revisions.weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
+    if abs(revisions.candidate_share(weights) - share) > _SAME_SHARE:
         context.say("Changing the share", f"{share:.1%} of the requests")
-        weight = candidate_weight(share, weights.get(VARIANT) or 1.0)
-        sagemaker.set_variant(context.aws, name, CANDIDATE, weight=weight)
+        weight = revisions.candidate_weight(share, weights.get(VARIANT) or 1.0)
+        sagemaker.set_variant(context.aws, name, revisions.CANDIDATE, weight=weight)
         request = {"EndpointName": name, "EndpointConfigName": comparison.config}
-        wait_in_service(context, as_compared(comparison.candidate), request)
+        apply.wait_in_service(context, revisions.as_compared(comparison.candidate), request)
         comparison = comparison.model_copy(update={"since": context.clock.now()})
     context.change(comparison=comparison.model_copy(update={"share": share}))
 
@@ -322,18 +300,18 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
     previous revision then. Without a proof, that serves alone again."""
     record = context.record
-    require_own(record)
-    candidate = required_comparison(record).candidate
+    revisions.require_own(record)
+    candidate = revisions.required_comparison(record).candidate
     end = planned_end(context, candidate, keeps_bounds=True)
     plan, before = candidate.plan, record.serving
     if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
         before = record.previous
     else:
-        require_weights_of(context, candidate)
+        apply.require_weights_of(context, candidate)
         context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
         with context.recording_failure():
             set_end(context, candidate, end)
-            started = return_to(context, candidate)
+            started = apply.return_to(context, candidate)
         _prove_or_end(context, candidate, catalog, started)
         end = End(context.record.ends_at, context.record.budget_usd)
     # A change of the instance type has ended the scaling of the plan before.
@@ -343,12 +321,9 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     if scaling:
         apply_scaling(context, scaling)
     if plan:
-        put(context, candidate, end)
+        apply.put(context, candidate, end)
     else:
-        reason = (
-            "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
-        )
-        context.say("Not applied", reason)
+        context.say("Not applied", "alarms, dashboard and limit of a plan of another machine")
     _end(context)
     return context.record
 
@@ -357,19 +332,18 @@ def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the revision that served before the comparison serve alone, and prove that; then remove
     what only the candidate needs. Raises Refused once the candidate serves alone."""
     record = context.record
-    require_own(record)
-    candidate = required_comparison(record).candidate
+    revisions.require_own(record)
+    candidate = revisions.required_comparison(record).candidate
     if record.serving and record.serving.fingerprint == candidate.fingerprint:
-        fix = Fix("end its promotion", ("peagle", "promote", record.name))
         message = f"{candidate.name} serves alone on {record.name} already"
+        fix = Fix("end its promotion", ("peagle", "promote", record.name))
         raise Refused(message, fix, "promotion-unfinished")
     _serve_alone(context, catalog)
     return context.record
 
 
 def _serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
-    """Return to the configuration without the candidate, prove it, and forget the comparison. An
-    endpoint that was deleted elsewhere is not created again."""
+    """Return to the configuration without the candidate, prove it, and forget the comparison."""
     serving = context.record.serving
     live = sagemaker.describe(context.aws, context.record.name)
     if serving and live:
@@ -377,7 +351,7 @@ def _serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
         is_alone, started = live.serves_steadily(serving.name), 0.0
         if not is_alone:
             with context.recording_failure():
-                started = return_to(context, serving)
+                started = apply.return_to(context, serving)
         if not is_alone or not serving.is_proved:
             _prove_or_end(context, serving, catalog, started, keep_unproved=True)
     _end(context)
@@ -393,7 +367,7 @@ def _prove_or_end(
     """Prove the revision in service; without a proof, the comparison ends."""
     try:
         request = request_of_revision(revision, catalog)
-        prove_in_service(context, revision, request, started, keep_unproved)
+        apply.prove_in_service(context, revision, request, started, keep_unproved)
     except (NotProved, EngineError):
         _end(context)
         raise
@@ -401,5 +375,5 @@ def _prove_or_end(
 
 def _end(context: DeploymentContext) -> None:
     """Remove what no kept revision needs, and forget the comparison."""
-    remove_stale(context, without_comparison=True)
+    apply.remove_stale(context, without_comparison=True)
     context.change(comparison=None)

@@ -24,7 +24,6 @@ from peagle.deploy.state import (
     Failure,
     Resource,
     Revision,
-    Served,
     start_seconds,
 )
 from peagle.engine.logs import StartLog
@@ -52,11 +51,8 @@ _BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
 
 @dataclass(frozen=True)
 class Progress:
-    """One state of a deployment to display. ``cost_usd`` is ``None`` when the price is unknown.
-
-    ``lasting`` marks frequent updates, of which a display may skip most; ``is_logging``: the
-    engine has begun to log; ``is_notice``: the line stays on the screen.
-    """
+    """One state of a deployment to display. ``lasting`` marks frequent updates, of which a display
+    may skip most; ``is_notice``: the line stays on the screen."""
 
     state: str
     seconds: float = 0.0
@@ -95,8 +91,7 @@ class DeploymentContext:
     @contextmanager
     def creating(self, resource: Resource) -> Iterator[None]:
         """Record the resource as intended before the block, and as created after it. The entry of a
-        new one that AWS rejects goes; that of weights stays, as one of many requests may be
-        rejected."""
+        new one that AWS rejects goes; that of weights stays."""
         entries = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in entries for key in earlier.keys)}
         made = any(earlier.made for earlier in entries)
@@ -151,7 +146,8 @@ class EndpointLog:
         self._aws = aws
         self._live = live
         self._tail = Tail(aws, live.name, began, live.hosts_components)
-        self._streams: dict[str, StartLog | None] = {}
+        self._earlier: set[str] = set()
+        self._started: dict[str, StartLog] = {}
 
     @property
     def is_silent(self) -> bool:
@@ -170,40 +166,41 @@ class EndpointLog:
     @property
     def fatal(self) -> Crash | None:
         """Why an engine will never serve, once that is known."""
-        return next((container.fatal for container in self._own() if container.fatal), None)
+        return next((log.fatal for log in self._started.values() if log.fatal), None)
 
     def read(self) -> None:
         """Read what is new."""
-        for container in self._own():
-            container.judge()
+        for log in self._started.values():
+            log.judge()
         try:
             for event in self._tail.new():
-                if event.stream not in self._streams:
-                    created, copies = self._live.created, self._live.hosts_components
-                    # The stream of an earlier revision is not one of this start.
-                    is_older = self.began > created and has_logged_between(
-                        self._aws, self._live.name, event.stream, created, self.began, copies
-                    )
-                    self._streams[event.stream] = None if is_older else StartLog()
-                if started := self._streams[event.stream]:
-                    self.first_at = self.first_at or event.time
-                    started.add(event.raw)
-                    self._progress = started.progress or self._progress
+                if self._is_earlier(event.stream):
+                    continue
+                log = self._started.setdefault(event.stream, StartLog())
+                self.first_at = self.first_at or event.time
+                log.add(event.raw)
+                self._progress = log.progress or self._progress
         except AccessDenied:
             self._may_read = False
         except CloudError:
             return
 
+    def _is_earlier(self, stream: str) -> bool:
+        """Whether it is the stream of an earlier revision, which is not one of this start."""
+        created, copies = self._live.created, self._live.hosts_components
+        if self.began > created and stream not in self._earlier | self._started.keys():
+            between = (stream, created, self.began, copies)
+            if has_logged_between(self._aws, self._live.name, *between):
+                self._earlier.add(stream)
+        return stream in self._earlier
+
     def end(self) -> Crash:
         """The line that explains why the engines have ended; ``fatal`` is known then."""
         self.read()
-        for container in self._own():
-            container.judge_end()
-        logged = [crash for crash in (own.crash() for own in self._own()) if crash.line]
+        for log in self._started.values():
+            log.judge_end()
+        logged = [crash for crash in (log.crash() for log in self._started.values()) if crash.line]
         return next((crash for crash in logged if crash.cause), logged[0] if logged else Crash(""))
-
-    def _own(self) -> list[StartLog]:
-        return [container for container in self._streams.values() if container]
 
 
 def wait_while_busy(
@@ -214,10 +211,9 @@ def wait_while_busy(
     purpose: str = "",
 ) -> Endpoint | None:
     """The endpoint once SageMaker has finished the change that began at ``since``, in epoch
-    seconds; ``None`` when it is gone. ``purpose`` is displayed instead of SageMaker's status, costs
-    at the price of ``revision``. Raises WillNotServe, and CloudError for an update that will fail,
-    as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter takes a
-    rolled-back update for a success, and polls ``UpdateRollbackFailed`` for an hour."""
+    seconds; ``None`` when it is gone. Raises WillNotServe, and CloudError for an update that will
+    fail, as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter
+    takes a rolled-back update for a success."""
     served, clock = revision.served, context.clock
     started, warned = clock.now(), False
     polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
@@ -225,24 +221,26 @@ def wait_while_busy(
         live = _describe_patiently(context)
         if live is None or live.status not in BUSY:
             return live
+        silence = ""
         if log:
             log.read()
             if log.fatal:
                 raise _will_not_serve(live, log.fatal)
-            if not warned and log.is_silent and clock.now() - log.began > SILENT_SECONDS:
-                context.notice(f"{_silence(served)}; still waiting")
+            if log.is_silent:
+                silence = (
+                    f"no log yet: AWS probably has no free {served.instance_type}, or still pulls "
+                    f"the image {served.image}"
+                )
+            if silence and not warned and clock.now() - log.began > SILENT_SECONDS:
+                context.notice(f"{silence}; still waiting")
                 warned = True
         waited = clock.now() - started
         if waited > limit_seconds(revision):
-            silence = f": {_silence(served)}" if log and log.is_silent else ""
-            raise CloudError(
-                f"{live.name} is still {live.status} after {waited / 60:.0f} minutes{silence}",
-                Fix(
-                    "run the command again to continue waiting, or remove the endpoint",
-                    ("peagle", "destroy", live.name),
-                ),
-                "endpoint-timeout",
-            )
+            message = f"{live.name} is still {live.status} after {waited / 60:.0f} minutes"
+            message += f": {silence}" if silence else ""
+            sentence = "run the command again to continue waiting, or remove the endpoint"
+            fix = Fix(sentence, ("peagle", "destroy", live.name))
+            raise CloudError(message, fix, "endpoint-timeout")
         pause = next(pause for until, pause in polls if waited < until)
         while pause > 0:
             seconds, price = max(0.0, clock.now() - since), served.usd_per_hour
@@ -284,8 +282,8 @@ def limit_seconds(revision: Revision) -> float:
 
 
 def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
-    """The error for an endpoint that does not serve the new configuration after the wait: with
-    SageMaker's reason, and the log line that explains it unless the reason contains it."""
+    """The error for an endpoint that does not serve the new configuration: with SageMaker's reason,
+    and the log line that explains it."""
     cause, fix = (live.failure or "SageMaker reports no reason").rstrip("."), Fix(CAPACITY_FIX)
     if not lacks_capacity(cause):  # else nothing has started, so nothing has logged
         crash = log.end()
@@ -294,10 +292,8 @@ def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
         fix = _fix(live, crash)
     if live.status == "InService":
         serving = f"the earlier configuration {live.revision} is still in service; {fix.sentence}"
-        message = f"the update was rolled back: {cause}"
-        return failed_start(
-            live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back"
-        )
+        message, fix = f"the update was rolled back: {cause}", Fix(serving, fix.command)
+        return failed_start(live.failure, message, fix, "endpoint-rolled-back")
     message = f"endpoint {live.name} is {live.status}: {cause}"
     if live.status == "Failed" and log.began <= live.created and log.fatal:
         return WillNotServe(message, fix)
@@ -317,11 +313,3 @@ def _will_not_serve(live: Endpoint, crash: Crash) -> CloudError:
         message = f"the update of {live.name} will fail: {line}"
         return CloudError(message, Fix(sentence, fix.command), "update-will-fail")
     return WillNotServe(f"endpoint {live.name} will never serve: {line}", fix)
-
-
-def _silence(served: Served) -> str:
-    """What a start without a log probably means."""
-    return (
-        f"no log yet: AWS probably has no free {served.instance_type}, or still pulls the image "
-        f"{served.image}; look at the status of {served.region} and at what the role may read"
-    )

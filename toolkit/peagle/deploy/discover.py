@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -29,7 +28,6 @@ from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
     candidate_share,
     is_comparison,
-    of_variant,
     owner_of,
     proof_in,
     revision_in_service,
@@ -77,7 +75,6 @@ class Live:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """The endpoint's tags."""
         return sagemaker.tags_of(self.aws, self.endpoint.arn)
 
     @cached_property
@@ -95,8 +92,8 @@ class Live:
         tags: Mapping[str, str] = {}
         with suppress(AccessDenied):
             tags = self.tags
-        described = (self.model, self.config, tags, self.endpoint, instances)
-        return _served(self.aws.region, *described)
+        region = self.aws.region
+        return _served(region, self.model, self.config, tags, self.endpoint, instances)
 
 
 def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
@@ -113,6 +110,11 @@ def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> t
     return changed
 
 
+def _model_in(config: Mapping[str, Any]) -> str:
+    """The model of a configuration's first variant; empty for one of inference components."""
+    return str(config["ProductionVariants"][0].get("ModelName", ""))
+
+
 def _served(
     region: str,
     model: Mapping[str, Any],
@@ -123,33 +125,30 @@ def _served(
 ) -> Served:
     """What a model and a configuration, as described, serve; with the instances that run if
     ``live`` serves that configuration, else with those that the configuration starts."""
-    variants = config["ProductionVariants"]
+    name = live.name if live else ""
     if live is not None and live.endpoint_config != config["EndpointConfigName"]:
-        name, live = live.name, None
-    else:
-        name = live.name if live else ""
+        live = None
     component = live.component if live else None
+    variants = config["ProductionVariants"]
     counts = {each["VariantName"]: int(each.get("InitialInstanceCount") or 1) for each in variants}
     configured = sum(counts.values())
     counts |= {variant: count for variant, count in (live.running if live else {}).items() if count}
     running = sum(counts.values())
-    price = None
+    usd_per_hour = None
     if instances:
-        by_type = {
+        prices = {
             instance.type: price.usd_per_hour
             for instance in instances.instances
             for price in instance.prices
             if price.region == region
         }
-        prices = [
-            (by_type.get(each.get("InstanceType", "")), counts[each["VariantName"]])
-            for each in variants
-        ]
-        if all(usd is not None for usd, _ in prices):
-            price = round(sum((usd or 0) * count for usd, count in prices), 4)
+        types = {each["VariantName"]: each.get("InstanceType", "") for each in variants}
+        if prices.keys() >= {*types.values()}:
+            total = sum(prices[types[variant]] * counts[variant] for variant in types)
+            usd_per_hour = round(total, 4)
     startup = component.specification.get("StartupParameters") if component else None
-    read = settings_of(model, config, startup)
-    version = _VERSION_TAG.search(read["image"])
+    settings = settings_of(model, config, startup)
+    version = _VERSION_TAG.search(settings["image"])
     return Served(
         name=tags.get(DEPLOYMENT_TAG, name),
         region=region,
@@ -158,14 +157,9 @@ def _served(
         instance_count=running,
         copies=component.desired_copies if component else None,
         configured_count=None if configured == running else configured,
-        usd_per_hour=price,
-        **read,
+        usd_per_hour=usd_per_hour,
+        **settings,
     )
-
-
-def _model_in(config: Mapping[str, Any]) -> str:
-    """The model of a configuration's first variant; empty for one of inference components."""
-    return str(config["ProductionVariants"][0].get("ModelName", ""))
 
 
 @dataclass(frozen=True)
@@ -189,9 +183,8 @@ class Found:
 
 
 def find_deployment(aws: Aws, name: str, prices: Prices = lambda: None) -> Deployment | None:
-    """The deployment ``name`` of the account and region, without a record; ``None`` when no
-    resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
-    is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
+    """The deployment ``name`` of the account and region by its tags; ``None`` without any. The
+    index of tags is minutes behind, so the endpoint is looked up itself. Raises AccessDenied."""
     resources = list(_find_tagged(aws, name))
     if all(resource.kind != "Endpoint" for resource in resources):
         endpoint = _describe(aws, "Endpoint", name)
@@ -208,9 +201,8 @@ def current_deployment(
     live: Endpoint | None = None,
 ) -> Deployment | None:
     """The record as the account has it now; without one, the deployment that the tags show. Where
-    the endpoint was made again elsewhere, has another owner now, or serves a configuration that the
-    record does not know, the account replaces what it says about revisions. ``live`` is the
-    endpoint, if it was described already."""
+    the endpoint was made again, has another owner, or serves an unknown configuration, the account
+    replaces what the record says. ``live`` is the endpoint, if described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
@@ -227,8 +219,8 @@ def current_deployment(
 
 
 def complete_deployment(aws: Aws, record: Deployment, prices: Prices = lambda: None) -> Deployment:
-    """The deployment with what the tags show besides: resources and the previous revision that
-    another machine has added since; as it is known where the tags may not be read."""
+    """The deployment with the resources and the previous revision that another machine has added
+    since; as it is known where the tags may not be read."""
     try:
         deployment = find_deployment(aws, record.name, prices)
     except AccessDenied:
@@ -302,23 +294,14 @@ def _deployment(
     endpoints.sort(key=lambda resource: resource.name != name)
     live = sagemaker.with_component(aws, endpoints[0].description) if endpoints else None
     tags = (endpoints or resources)[0].tags
-    described = [*resources, *_served_without_index(aws, resources, live, tags)]
+    described = [*resources, *_served_without_index(aws, resources, live)]
     owned = [resource for resource in described if resource.tags.get(DEPLOYMENT_TAG) == name]
-    configs = [
-        resource
-        for resource in described
-        if resource.kind == "EndpointConfig" and not resource.is_config
-    ]
-    in_service = (live.revision, live.pending_revision) if live else ()
-    both = next((each for each in configs if each.name in in_service), None)
-    both = both or (configs[-1] if configs else None)
-    first = _with_first_variant(live, described, both) if live and both else live
-    revisions = _revisions(aws.region, described, first, tags, prices)
+    revisions = _revisions(aws.region, described, live, tags, prices)
     if not revisions:
         return None
-    serving, pending, previous = roles_by_tags(revisions, first, tags)
-    tagged_ends = (end_in(each) for each in ([tags] if endpoints else [r.tags for r in resources]))
-    ends_at = max((end for end in tagged_ends if end is not None), default=None)
+    serving, pending, previous = roles_by_tags(revisions, live, tags)
+    ends = (end_in(each) for each in ([tags] if endpoints else [r.tags for r in resources]))
+    ends_at = max((end for end in ends if end is not None), default=None)
     owner, shown = owner_of(tags), serving or pending
     listed = [
         Resource(type=each.kind, name=each.name, made=True, revision=each.fingerprint)
@@ -328,14 +311,24 @@ def _deployment(
         copies = any(revision.instances_config for revision in revisions)
         listed += limit_resources(aws.region, name, copies)
     if not owner and stored:
-        described_configs = [
-            (each.description, each.fingerprint) for each in owned if each.kind == "EndpointConfig"
-        ]
-        fingerprint = shown.fingerprint if shown else ""
-        listed += found_resources(aws, name, fingerprint, described_configs)
+        configs = [(e.description, e.fingerprint) for e in owned if e.kind == "EndpointConfig"]
+        listed += found_resources(aws, name, shown.fingerprint if shown else "", configs)
     if stored:
         listed += _uploaded_weights(aws, [each for each in owned if each.kind == "Model"])
     ids = (each.tags[ID_TAG] for each in (*endpoints, *owned) if ID_TAG in each.tags)
+    compared = [e for e in described if e.kind == "EndpointConfig" and not e.is_config]
+    in_service = (live.revision, live.pending_revision) if live else ()
+    both = max(compared, key=lambda each: each.name in in_service, default=None)
+    by_fingerprint = {f"{each.fingerprint}{COMPARISON_SUFFIX}": each for each in revisions}
+    candidate, comparison = by_fingerprint.get(both.fingerprint) if both else None, None
+    if both and candidate and serving and candidate is not serving:
+        weights = weights_of(both.description["ProductionVariants"], "InitialVariantWeight")
+        comparison = RunningComparison(
+            candidate=candidate,
+            config=both.name,
+            share=candidate_share(weights),
+            since=live.changed if live and live.serves_steadily(both.name) else None,
+        )
     return Deployment(
         id=next(ids, None) or uuid4().hex,
         name=name,
@@ -345,7 +338,7 @@ def _deployment(
         serving=serving,
         pending=pending,
         previous=previous,
-        comparison=_comparison(both, revisions, serving, live) if both else None,
+        comparison=comparison,
         resources=tuple(listed),
         billing_since=live.created if live else None,
         owner=owner,
@@ -355,43 +348,22 @@ def _deployment(
 
 
 def _served_without_index(
-    aws: Aws, resources: list[Found], live: Endpoint | None, tags: Mapping[str, str]
+    aws: Aws, resources: list[Found], live: Endpoint | None
 ) -> Iterator[Found]:
-    """Configuration and model in service that the index of tags does not name: it is behind, or
-    these carry no tags of ours."""
+    """Configuration and model in service that the index of tags does not name yet."""
     if live is None:
         return
     indexed = {(resource.kind, resource.name): resource for resource in resources}
     config = indexed.get(("EndpointConfig", live.endpoint_config))
     if config is None:
         config = _describe(aws, "EndpointConfig", live.endpoint_config)
-        if config is None:  # deleted while it serves: what the endpoint still says of it
-            variants = [{"VariantName": name} for name in live.running or [VARIANT]]
-            description = {
-                "EndpointConfigName": live.endpoint_config,
-                "ProductionVariants": variants,
-                "CreationTime": datetime.fromtimestamp(live.created, UTC),
-            }
-            kept = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
-            config = Found("EndpointConfig", live.endpoint_config, kept, description)
+        if config is None:
+            return
         yield config
     model = live.revision if live.hosts_components else _model_in(config.description)
     described = _describe(aws, "Model", model) if ("Model", model) not in indexed else None
     if described:
         yield described
-
-
-def _with_first_variant(live: Endpoint, described: list[Found], both: Found) -> Endpoint:
-    """The endpoint as if it served only the first of the two variants of ``both``."""
-    if live.pending_revision == both.name:
-        live = replace(live, pending_revision=None)
-    if live.revision != both.name:
-        return live
-    model = _model_in(both.description)
-    alone = (
-        each.name for each in described if each.is_config and _model_in(each.description) == model
-    )
-    return replace(of_variant(live, VARIANT), revision=next(alone, ""))
 
 
 def _revisions(
@@ -434,24 +406,6 @@ def _revisions(
     return revisions
 
 
-def _comparison(
-    both: Found, revisions: list[Revision], serving: Revision | None, live: Endpoint | None
-) -> RunningComparison | None:
-    """The comparison with that configuration; ``None`` once its candidate serves alone."""
-    fingerprint = both.fingerprint.removesuffix(COMPARISON_SUFFIX)
-    candidate = next((each for each in revisions if each.fingerprint == fingerprint), None)
-    if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
-        return None
-    weights = weights_of(both.description["ProductionVariants"], "InitialVariantWeight")
-    is_running = live is not None and live.serves_steadily(both.name)
-    return RunningComparison(
-        candidate=candidate,
-        config=both.name,
-        share=candidate_share(weights),
-        since=live.changed if live and is_running else None,
-    )
-
-
 def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
     """The uploaded weights of the models, and their buckets where deploy created them or that
     cannot be read."""
@@ -476,5 +430,4 @@ def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
 
 
 def _is_uploaded(uri: str) -> bool:
-    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
     return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)

@@ -9,7 +9,6 @@ not the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,30 +18,16 @@ from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy import records
+from peagle.deploy import records, resources
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.resources import (
-    ALARMS,
-    CAPTURE,
-    DASHBOARD,
-    FILTERS,
-    LOG,
-    SCHEDULE,
-    Kind,
-    differences,
-    differing,
-    nested,
-    schedule_names,
-)
 from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.weights import pins_of
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.kubernetes import object_kinds
 from peagle.render.resources import (
     BUDGET_TAG,
     ENDS_TAG,
@@ -110,16 +95,13 @@ class Drift:
 
 
 def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. ``role`` is by default that of
-    the deployment. What may not be read is unknown, and named; raises CloudError when the endpoint
-    itself cannot be looked up."""
+    """Compare the plan, as deploy would apply it, with the account. What may not be read is
+    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = None
-    with suppress(records.DamagedRecord):  # then by the tags alone
-        stored = records.load_record(aws.scope, aws.region, plan.name)
+    stored = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
     serving = pins_of(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
@@ -137,15 +119,15 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
 
 
 def served_image(aws: Aws, name: str) -> str | None:
-    """The image of what the endpoint serves, which a pipeline may have built; ``None`` where there
-    is no endpoint."""
+    """The image of what the endpoint serves; ``None`` where there is no endpoint."""
     live = sagemaker.describe(aws, name)
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
 def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
-    of this plan; of JSON, the values. Raises UserError for a folder without such files."""
+    of this plan; of JSON, the values. Where several formats have such files, the one that differs
+    least counts. Raises UserError for a folder without the files of a format."""
     formats = {name: format_files(name) for name in format_names()}
     written = [
         name for name, files in formats.items() if all((folder / file).is_file() for file in files)
@@ -156,38 +138,31 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
             code="no-rendered-files",
         )
+    drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
+    fewest = min(drifts, key=len)
+    return tuple(fewest)
 
-    def content(file: RenderedFile) -> bytes:
+
+def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
+    drifted: list[Change] = []
+    for file in files:
         try:
-            return read_regular(folder / file.path, _LARGEST_FILE)
+            written = read_regular(folder / file.path, _LARGEST_FILE)
         except OSError as error:
             message = f"{folder / file.path} cannot be read: {error.strerror}"
             raise UserError(message, "check the file", code="unreadable-file") from None
-
-    def distance(files: tuple[RenderedFile, ...]) -> tuple[int, int]:
-        """The number of files whose kinds of objects differ, as those of formats for Kubernetes
-        do, and of files whose content differs."""
-        pairs = [(file.content, content(file)) for file in files]
-        kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
-        return sum(a != b for a, b in kinds), sum(a != b for a, b in pairs)
-
-    drifted: list[Change] = []
-    for file in min((render(name, plan, catalog) for name in written), key=distance):
-        written_content, field = content(file), f"template.{file.path}"
-        if file.path in _NO_TEMPLATE or written_content == file.content:
+        if file.path in _NO_TEMPLATE or written == file.content:
             continue
-        values: list[Change] = []
+        values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
-            texts = (text.decode("utf-8", "replace") for text in (file.content, written_content))
-            values = [*nested(field, *map(json_object, texts))]
+            texts = (text.decode("utf-8", "replace") for text in (file.content, written))
+            values = [*resources.nested(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
-    return tuple(drifted)
+    return drifted
 
 
 def _served(compared: Compared) -> Iterator[Change]:
-    """Image, engine arguments, environment, data, network, instance type, timeouts, counts: but a
-    number of instances, or of copies, that automatic scaling may have chosen; no copies while an
-    endpoint that scales to zero sleeps."""
+    """What ``Served`` has, but not numbers of instances or copies that scaling may have chosen."""
     scaling = compared.plan.scaling
     chosen = {}
     if scaling is not None:
@@ -212,12 +187,16 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from differing("configuration", *sides)
+    yield from resources.differing("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
+    yield from resources.nested(
+        f"configuration.{capture}", planned.get(capture), config.get(capture)
+    )
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
+        yield from resources.nested(
+            f"configuration.{key}", *(variant.get(key) for variant in variants)
+        )
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -232,7 +211,9 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.tags_of(compared.aws, arn)
-        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
+        yield from resources.differing(
+            f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
+        )
 
 
 def _scaling(compared: Compared) -> Iterator[Change]:
@@ -250,7 +231,7 @@ def _scaling(compared: Compared) -> Iterator[Change]:
         else {}
         for bounds in (planned, registered)
     ]
-    yield from differing("scaling", *sides)
+    yield from resources.differing("scaling", *sides)
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -260,7 +241,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -272,41 +253,40 @@ def _limit(compared: Compared) -> Iterator[Change]:
 
 
 def _schedule(compared: Compared) -> Iterator[Change]:
-    """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
-    which ``limit`` compares; that of copies is before the end, at least in a minute."""
+    """The schedules that delete endpoint and copies, by the endpoint's tag."""
     planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:
         return
-    names = schedule_names(region, plan.name, plan.copies is not None)
+    names = resources.schedule_names(region, plan.name, plan.copies is not None)
     desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
     at = scheduler.at_expression(ends)
     desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
-    yield from differences(SCHEDULE, compared.aws, plan, desired)
+    yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
 
 
-def _of_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
+def _of_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
     desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from differences(kind, compared.aws, compared.plan, desired)
+    yield from resources.differences(kind, compared.aws, compared.plan, desired)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: differing(
+    "endpoint": lambda compared: resources.differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: differing(
+    "role": lambda compared: resources.differing(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
     "scaling": _scaling,
-    "alarms": partial(_of_kind, ALARMS),
-    "metric_filters": partial(_of_kind, FILTERS),
-    "log": partial(_of_kind, LOG),
-    "captured": partial(_of_kind, CAPTURE),
-    "dashboard": partial(_of_kind, DASHBOARD),
+    "alarms": partial(_of_kind, resources.ALARMS),
+    "metric_filters": partial(_of_kind, resources.FILTERS),
+    "log": partial(_of_kind, resources.LOG),
+    "captured": partial(_of_kind, resources.CAPTURE),
+    "dashboard": partial(_of_kind, resources.DASHBOARD),
     "limit": _limit,
     "schedule": _schedule,
     "tags": _tags,

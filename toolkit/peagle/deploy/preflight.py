@@ -11,24 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from peagle.aws import s3, sagemaker, vpc
+from peagle.aws import prices, s3, sagemaker, vpc
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
 from peagle.aws.iam import Role, find_role, presence_findings, role_findings
-from peagle.aws.prices import (
-    NOT_FROM_AWS,
-    NOT_LISTED,
-    PRICE_SNAPSHOT,
-    QUOTA_CODES,
-    FreshPrices,
-    QuotaNeed,
-    fresh_prices,
-    hourly_price,
-    quota_findings,
-    quotas_at_plan,
-    unlisted_findings,
-)
 from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
@@ -89,7 +76,13 @@ _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
 PRICE_CODES = frozenset(
-    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
+    {
+        "price-unknown",
+        "price-of-another-region",
+        prices.PRICE_SNAPSHOT,
+        prices.NOT_LISTED,
+        prices.NOT_FROM_AWS,
+    }
 )
 """Findings about the price that AWS's own price list resolves."""
 
@@ -97,7 +90,7 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
-CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
+CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 ROLE_ACTIONS = (
@@ -114,17 +107,13 @@ _AWS_OWN_KEY = "alias/aws/sns"
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
 
-_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
-"""The settings of a deployment that a company prescribes."""
-
 Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What deploy creates in the account: the revision, its uploads, its requests. ``component`` is
-    CreateInferenceComponent for copies, ``None`` without."""
+    """What deploy creates in the account. ``component`` is CreateInferenceComponent for copies."""
 
     plan: Plan
     revision: Revision
@@ -145,10 +134,9 @@ class DesiredState:
 def desired_state(
     plan: Plan, role: str, bucket: str | None, record: Deployment | None = None
 ) -> DesiredState:
-    """The plan with role and bucket filled in; the prefix of uploaded weights has the hash of their
-    files. Names are the plan's own, unless the record has a model of that name made with another
-    role: nothing in service is overwritten. Raises UserError for a folder that does not exist, and
-    Refused when it has other files than the plan was made of."""
+    """The plan with role and bucket filled in. Names are the plan's own, unless the record has a
+    model of that name made with another role: nothing in service is overwritten. Raises UserError
+    for a folder that does not exist, and Refused when it has changed since the plan was made."""
     folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
     contents = contents_of(folders)
     if folders and planned_contents(plan) is None:
@@ -203,7 +191,7 @@ def role_and_bucket(
     bucket: str | None = None,
 ) -> tuple[Role, str | None]:
     """The role, and the bucket of uploaded weights: the user's choice, else those of the
-    deployment, whose change would be an update, else what the account has."""
+    deployment, else what the account has."""
     current = record.current if record else None
     if current and role is None:
         used = Role(current.role, "as deployed before")
@@ -236,7 +224,7 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
-    price = hourly_price(aws, plan.instance_type)
+    price = prices.hourly_price(aws, plan.instance_type)
     if price is not None:
         return _priced(plan, price), []
     if plan.price_per_hour_usd is not None:
@@ -258,10 +246,9 @@ def _priced(plan: Plan, price: Price) -> Plan:
 def plan_with_live_prices(
     aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
 ) -> Plan:
-    """The plan, ranked by today's prices, with findings about the account's quota and the weights.
-    ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
-    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning."""
-    fresh = fresh_prices(aws, catalog.instances)
+    """The plan, ranked by today's prices, with findings about quota and weights. ``plan`` makes a
+    plan from a catalogue; its second argument is whether it reads a drafter from the Hub or S3."""
+    fresh = prices.fresh_prices(aws, catalog.instances)
     catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
     stored = mounted_findings(aws, made)
@@ -276,19 +263,19 @@ def plan_with_live_prices(
 
 def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     """The plan of a file with today's price and the same findings; nothing else changes."""
-    fresh = fresh_prices(aws, catalog.instances)
+    fresh = prices.fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
     return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
 
 
 def _with_account_findings(
-    aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+    aws: Aws, plan: Plan, fresh: prices.FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
     """The plan with pins, and with findings about price, quota and weights (``stored``)."""
     plan, pins = pin_plan(aws, plan)
-    unlisted = unlisted_findings(fresh.listed, plan.instance_type)
-    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
+    unlisted = prices.unlisted_findings(fresh.listed, plan.instance_type)
+    quota = prices.quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     replaced = {"price-unknown"} if unlisted else set[str]()
     replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
@@ -300,11 +287,9 @@ def _with_account_findings(
 
 @dataclass(frozen=True)
 class Preflight:
-    """The change to make, the requests to make it with, and the findings. ``changes`` are the
-    settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
-    an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
-    run; ``most_usd_per_hour`` the price of the most that may run; ``instances`` how many run after
-    the change."""
+    """The change to make and the findings. ``changes`` are the settings that it changes. ``broken``
+    is the state of an endpoint that is deleted and created again. ``rollout`` is the plan's, for
+    the instances that run; ``most_usd_per_hour`` the price of the most that may run."""
 
     desired: DesiredState
     change: Action
@@ -328,8 +313,7 @@ def preflight(
     beside: bool = False,
 ) -> Preflight:
     """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on. ``role`` and ``bucket`` are the user's
-    choices. Raises UserError and CloudError when credentials, role or folders cannot be read, and
+    serving it beside the revision in service depends on. Raises UserError and CloudError, and
     Refused while the deployment compares two plans, unless ``beside``."""
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
@@ -378,12 +362,6 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
-    lost = [each for each in changes if each.path in _PRESCRIBED and each.before and not each.after]
-    if is_update and lost:
-        texts = "; ".join(each.text for each in lost)
-        message = f"the update leaves out what the deployment has: {texts}"
-        fix = f"set {' and '.join(each.path for each in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
@@ -398,7 +376,7 @@ def _record(
     aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
 ) -> Deployment | None:
     """The deployment of that name, also one of another machine. Raises AccessDenied when an
-    endpoint exists and its tags may not be read, and Refused for that of another owner."""
+    endpoint exists whose tags may not be read, and Refused for that of another owner."""
     stored = records.load_record(aws.scope, aws.region, name)
     try:
         record = current_deployment(aws, name, stored, lambda: instances, live)
@@ -450,8 +428,7 @@ def _changes(
 
 
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
-    """What SageMaker needs from IAM, S3 and ECR, and from the network for the instances that it
-    starts. Nothing is asked about a role that is not fit."""
+    """What SageMaker needs from IAM, S3, ECR and the network."""
     unfit = tuple(role_findings(aws, role))
     yield from unfit
     if not unfit:
@@ -464,8 +441,7 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
 
 
 def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
-    """The error that an update would change the instances on which copies run, or turn an endpoint
-    with copies into one without, which SageMaker does not do."""
+    """The error that an update would change more than the model of an endpoint with copies."""
     if live is None or live.status in BROKEN:  # then it is created again
         return
     is_same = live.endpoint_config == desired.config["EndpointConfigName"]
@@ -482,22 +458,21 @@ def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[F
 def _quota(
     aws: Aws, plan: Plan, instances: InstanceTable, count: int, more: int
 ) -> tuple[Finding, ...]:
-    """About ``count`` instances, and ``more`` during an update, which are 0 for a new endpoint:
-    also one that is being created does not count against itself. A quota below the maximum of
-    scaling is a warning."""
+    """About ``count`` instances, and ``more`` during an update. A new endpoint does not count
+    against itself. A quota below the maximum of scaling is a warning."""
     if more:
-        need = QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
+        need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
-        need = QuotaNeed(plan.instance_type, count, count, own=plan.name)
-    findings = tuple(quota_findings(aws, need, instances))
+        need = prices.QuotaNeed(plan.instance_type, count, count, own=plan.name)
+    findings = tuple(prices.quota_findings(aws, need, instances))
     if plan.scaling is None or errors(findings):
         return findings
     most = plan.scaling.max_instances
-    need = QuotaNeed(plan.instance_type, most, most, own=plan.name)
+    need = prices.QuotaNeed(plan.instance_type, most, most, own=plan.name)
     text = f"scaling to {most} instances will fail"
     at_most = (
         finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})
-        for finding in quota_findings(aws, need, instances)
+        for finding in prices.quota_findings(aws, need, instances)
         if finding.level == "error"
     )
     return (*findings, *at_most)
@@ -510,14 +485,13 @@ def _quota_beside(
     together = Counter({plan.instance_type: plan.instance_count})
     together[record.current.served.instance_type] += live.running.get(VARIANT, 0)
     for instance_type, count in together.items():
-        need = QuotaNeed(instance_type, count, count, is_update=True)
-        yield from quota_findings(aws, need, instances)
+        need = prices.QuotaNeed(instance_type, count, count, is_update=True)
+        yield from prices.quota_findings(aws, need, instances)
 
 
 def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
     """Findings about the plan's subnets and security groups, of which the change starts
-    ``more_instances``; nothing without a VPC. SageMaker reports a wrong network only after minutes
-    of a starting instance."""
+    ``more_instances``. SageMaker reports a wrong network only after minutes."""
     company = plan.company
     if not company.in_vpc:
         return
@@ -589,9 +563,8 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
 def _role_access_findings(
     aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
 ) -> Iterator[Finding]:
-    """Whether the role's policies let it read these prefixes in S3, attach containers to the plan's
-    VPC, see the alarms of its rollout and write the data that it captures. The policies of bucket
-    and key are not simulated: what these can allow is a warning."""
+    """Whether the role's policies allow what the plan needs. Those of bucket and key are not
+    simulated: what these can allow is a warning."""
     for actions, resource, others, conditions in _needs(aws, role, plan, folders):
         context = [
             {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}

@@ -25,14 +25,7 @@ from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import (
-    COMPONENT_DIMENSION,
-    alarms,
-    all_alarm_names,
-    log_of,
-    metric_filters,
-    metric_namespace,
-)
+from peagle.render import alarms
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
@@ -81,8 +74,8 @@ def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
 
 
 class Kind:
-    """One kind of resource. ``type`` is that of its records, which the log has none of.
-    ``path`` is how the fields of one begin, ``missing`` the field of one that does not exist."""
+    """One kind of resource. ``path`` is how the fields of one begin, ``missing`` the field of one
+    that does not exist."""
 
     type: ClassVar[ResourceType]
     noun: ClassVar[str] = ""
@@ -131,7 +124,7 @@ class Log(Kind):
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         days = log_retention_days(plan)
-        return {} if days is None else {log_of(plan): {"retention_days": days}}
+        return {} if days is None else {alarms.log_of(plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -221,10 +214,10 @@ class MetricFilter(Kind):
     path = missing = "metric_filter.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in metric_filters(plan)}
+        return {str(each["filterName"]): each for each in alarms.metric_filters(plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
+        listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
@@ -255,7 +248,7 @@ class Alarm(Kind):
     path = missing = "alarm.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
+        return {alarm["AlarmName"]: alarm for alarm in alarms.alarms(plan, revision)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         described = cloudwatch.described_alarms(aws, list(names))
@@ -269,13 +262,16 @@ class Alarm(Kind):
         context.aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
+        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(endpoint)):
             # tiny and peagle-tiny name theirs alike.
             dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
-            named = {("EndpointName", endpoint), (COMPONENT_DIMENSION, endpoint)} & dimensions
-            if named or metric_namespace(endpoint) in namespaces:
+            named = {
+                ("EndpointName", endpoint),
+                (alarms.COMPONENT_DIMENSION, endpoint),
+            } & dimensions
+            if named or alarms.metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
@@ -387,15 +383,14 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
-    first, unless SageMaker lets a creation be deleted."""
-    revision, name = context.record.current, live.name
+    """Delete the endpoint with its copies, after the end of a change, and wait until it is gone."""
+    revision, name, since = context.record.current, live.name, context.clock.now()
+    left: Endpoint | None = live
     if live.component is not None:
-        since = context.clock.now()
         with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
             autoscaling.deregister(context.aws, name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
+    while left and left.component is not None:
+        if left.component.status != "Deleting":
             try:
                 component = {"InferenceComponentName": name}
                 context.aws.delete("sagemaker", "delete_inference_component", **component)
@@ -403,33 +398,30 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)
         left = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if left is None:
-            return
-        live = left
     since = context.clock.now()
-    is_deleting = live.status == "Deleting"
-    if live.status == "Creating":
-        is_deleting = begin_deletion(context, live)
-    if live.status in BUSY and not is_deleting:
+    is_deleting = left is not None and left.status == "Deleting"
+    if left and left.status == "Creating":
+        is_deleting = begin_deletion(context, left)
+    if left and left.status in BUSY and not is_deleting:
         purpose = "Waiting for the endpoint's current change to end"
-        if wait_while_busy(context, revision, since, purpose=purpose) is None:
-            return
+        left = wait_while_busy(context, revision, since, purpose=purpose)
+    if left is None:
+        return
     if not is_deleting:
         with suppress(AccessDenied):
             autoscaling.deregister(context.aws, name)
         sagemaker.delete(context.aws, "Endpoint", name)
-    remaining = wait_while_busy(context, revision, since)
-    if remaining is not None:
-        state = f"{remaining.status} {remaining.failure or ''}"
+    left = wait_while_busy(context, revision, since)
+    if left is not None:
         fix = Fix("run the command again", ("peagle", "destroy", name))
-        message = f"endpoint {name} was not deleted: {state}"
+        message = f"endpoint {name} was not deleted: {left.status} {left.failure or ''}"
         raise CloudError(message, fix, "endpoint-not-deleted")
     context.change(billing_since=None)
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it. It
-    rejects the request, or accepts it and does nothing; which of them is not documented."""
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it, which
+    is not documented."""
     with suppress(Busy):
         sagemaker.delete(context.aws, "Endpoint", live.name)
     now = sagemaker.describe(context.aws, live.name)
@@ -467,8 +459,8 @@ configuration its model."""
 def put_settings(
     context: DeploymentContext, revision: Revision, kinds: Collection[Kind] = SETTINGS
 ) -> None:
-    """Apply what the revision's plan sets of these kinds, and remove what an earlier plan set and
-    this one does not. Raises AccessDenied where the bucket's lifecycle may not be changed."""
+    """Apply what the revision's plan sets of these kinds, and remove what only an earlier plan
+    set."""
     plan = revision.plan
     assert plan is not None
     for kind in kinds:
@@ -502,8 +494,8 @@ def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -
 def found_resources(
     aws: Aws, name: str, revision: str, configs: Collection[tuple[Body, str]]
 ) -> Iterator[Resource]:
-    """What the endpoint has outside, as of the revision in service; the rules for what the
-    ``configs`` capture, each with its revision. What may not be looked at is left out."""
+    """What the endpoint has outside, as of the revision in service, as far as it may be read; the
+    rules for what the ``configs`` capture, each with its revision."""
     for kind in (ALARMS, FILTERS, DASHBOARD):
         with suppress(AccessDenied):
             for resource_name in kind.find(aws, name):

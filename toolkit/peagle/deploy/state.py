@@ -31,13 +31,11 @@ MAX_TIMEOUT_SECONDS = 3600
 class Served(Frozen):
     """The settings of one endpoint.
 
-    ``pair`` is empty when unknown. ``k`` is 0 without speculation. ``instance_count`` is the number
-    of instances of all variants that run, or that a plan starts; ``configured_count`` is set where
-    the configuration in the account starts another number. ``copies`` are the engines on all
-    instances together, ``None`` without an inference component. ``settings`` are vLLM's arguments
-    without the dashes, ``variables`` the container's other variables, ``weights`` the S3 prefixes
-    by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances, ``None`` when
-    unknown.
+    ``pair`` is empty when unknown, ``k`` 0 without speculation. ``instance_count`` are the
+    instances that run, or that a plan starts; ``configured_count`` is set where the configuration
+    starts another number. ``copies`` are the engines on all instances, ``None`` without an
+    inference component. ``settings`` are vLLM's arguments without the dashes, ``weights`` the S3
+    prefixes by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances.
     """
 
     name: str
@@ -194,12 +192,9 @@ def utc_moment(text: str) -> float | None:
 
 
 class Resource(Frozen):
-    """A resource in the account. ``made`` is false until AWS confirms its creation.
-
-    ``revision`` is a revision's fingerprint. ``keys`` are the objects of an ``S3Objects``, whose
-    name is their ``s3://`` prefix, and ``contents`` is a hash of the files. A ``LifecycleRule`` has
-    the prefix of what it deletes.
-    """
+    """A resource in the account. ``made`` is false until AWS confirms its creation. ``revision`` is
+    a fingerprint. ``keys`` are the objects of an ``S3Objects``, and ``contents`` is a hash of the
+    files; the name of that, and of a ``LifecycleRule``, is an ``s3://`` prefix."""
 
     type: ResourceType
     name: str
@@ -219,14 +214,10 @@ class Resource(Frozen):
 
 
 class Revision(Frozen):
-    """One plan as applied: with role, bucket and resource names.
-
-    ``fingerprint`` is a hash of the complete requests and of the uploaded files: equal
-    fingerprints mean that applying again would change nothing. ``plan`` is ``None`` for what
-    another machine deployed. ``name`` tells revisions apart, and is that of the endpoint
-    configuration. With copies of the model it is the model's, and ``instances_config`` is the
-    configuration of the instances, which revisions share.
-    """
+    """One plan as applied. ``fingerprint`` is a hash of the complete requests and of the uploaded
+    files. ``plan`` is ``None`` for what another machine deployed. ``name`` is that of the endpoint
+    configuration; with copies of the model it is the model's, and ``instances_config`` is the
+    configuration that revisions share."""
 
     fingerprint: str
     served: Served
@@ -258,12 +249,9 @@ class Revision(Frozen):
 
 
 class RunningComparison(Frozen):
-    """A second variant of the endpoint, which shares the requests with the revision in service.
-
-    ``candidate`` is its revision, whose own configuration serves after `peagle promote`; ``config``
-    is the configuration with both. ``share`` is the candidate's of the requests, between 0 and 1.
-    ``since`` is when both began to serve, in epoch seconds; ``None`` before that.
-    """
+    """A second variant of the endpoint. ``candidate`` is its revision, ``config`` the configuration
+    with both, ``share`` the candidate's of the requests, and ``since`` when both began to serve, in
+    epoch seconds."""
 
     candidate: Revision
     config: str
@@ -284,15 +272,10 @@ class Failure(Frozen):
 
 
 class Deployment(Frozen):
-    """Everything known about one endpoint.
-
-    ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``. ``comparison``
-    is set from the start of `peagle compare` until `peagle promote` or `peagle drop` has ended it.
-    ``billing_since`` is when the endpoint was requested and ``ends_at`` when EventBridge Scheduler
-    deletes it, in epoch seconds, and
-    ``budget_usd`` the budget that this was computed from. ``owner`` is the template or program that
-    changes the endpoint; empty for this toolkit.
-    """
+    """Everything known about one endpoint. ``peagle.deploy.revisions`` explains ``serving``,
+    ``pending`` and ``previous``. ``billing_since`` is when the endpoint was requested and
+    ``ends_at`` when EventBridge Scheduler deletes it, in epoch seconds. ``owner`` is the template
+    or program that changes the endpoint; empty for this toolkit."""
 
     format: Literal[3] = 3
     id: str = Field(default_factory=lambda: uuid4().hex)

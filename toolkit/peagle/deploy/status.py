@@ -1,40 +1,40 @@
-"""The state of a deployment, its price and its cost so far, for people and as JSON.
+"""The state of a deployment, its price, its cost so far and how it is used now, for people and as
+JSON.
 
 The cost so far is an estimate: all the time since the endpoint was requested, at the price of what
-runs now. AWS's own account of it is the bill.
+runs now; AWS's own account of it is the bill. vLLM writes a line every 10 seconds in which it
+works; the time between two tokens is requests that run, divided by their tokens per second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from peagle import engine_log
 from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied
+from peagle.aws.cloudwatch import PERIOD_SECONDS, MetricQuery, metric_data
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.runtime import LogEvent, Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import records
+from peagle.deploy import records, revisions
 from peagle.deploy.discover import Prices, find_deployments, with_resources
-from peagle.deploy.revisions import (
-    CANDIDATE,
-    compares_now,
-    of_variant,
-    revision_in_service,
-    rollback_target,
-    shown_revision,
-    unfinished,
-    usd_per_hour_of,
-)
+from peagle.deploy.preflight import Preflight
 from peagle.deploy.scaling import with_end_in
-from peagle.deploy.state import Deployment, Revision, utc_text
+from peagle.deploy.state import Deployment, Revision, Served, utc_text
+from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
-from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
+from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, Counters, acceptance_length, log_group
+from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.store import SANDBOX
+from peagle.text import usd_per_million
 
 ENDED = "Ended"
 """The state of a deployment whose endpoint was deleted at its end time."""
@@ -62,21 +62,20 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
         return ENDED if is_past_end(record) else "Missing" if serving else "Incomplete"
     if live.status != "InService":
         return live.status
-    serves = revision_in_service(record, live.revision) is serving
+    serves = revisions.revision_in_service(record, live.revision) is serving
     return "InService" if serving and serving.is_proved and serves else "Unproved"
 
 
 def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
-    """USD per hour of the instances that run now, or that start; ``None`` when that is unknown, or
-    the endpoint was deleted elsewhere."""
+    """USD per hour of the instances that run now, or that start; ``None`` when unknown."""
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":
         return 0.0
-    if compares_now(record, live):
-        prices = usd_per_hour_of(record, live).values()
+    if revisions.compares_now(record, live):
+        prices = revisions.usd_per_hour_of(record, live).values()
         return None if None in prices else round(sum(price or 0 for price in prices), 4)
-    served = shown_revision(record, live).served
+    served = revisions.shown_revision(record, live).served
     if served.usd_per_hour is None or not served.instance_count:
         return served.usd_per_hour
     running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
@@ -84,8 +83,7 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
 
 
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
-    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
-    exist."""
+    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts."""
     if not record.of_type("Endpoint"):
         return 0.0
     try:
@@ -108,8 +106,7 @@ def require_known_price(plan: Plan, accepted: bool) -> None:
 def _common_fields(
     record: Deployment, live: Endpoint | None, revision: Revision, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The keys of ``list`` and ``status``. Cost and end are in USD, seconds and UTC; ``None`` where
-    the price is unknown, or there is no end."""
+    """The keys of ``list`` and ``status``, in USD, seconds and UTC."""
     now, ends_at, price = Clock().now(), record.ends_at, usd_per_hour_now(record, live)
     cost, until, rate = None, now, price
     since = record.billing_since or (live.created if live else None)
@@ -139,16 +136,20 @@ def _common_fields(
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
     live = sagemaker.describe(aws, record.name)
-    revision = shown_revision(record, live)
+    revision = revisions.shown_revision(record, live)
     served, proof = revision.served, revision.proof
     speculation = revision.plan.speculation if revision.plan else None
     tags = sagemaker.readable_tags(aws, live) or {}
     record = with_end_in(record, tags)
-    failure = record.failure or unfinished(record, live)
+    failure = record.failure or revisions.unfinished(record, live)
     bounds = None
     with suppress(AccessDenied):
         bounds = autoscaling.registered(aws, live.name) if live else None
-    variant = of_variant(live, VARIANT) if live and compares_now(record, live) else live
+    variant = (
+        revisions.of_variant(live, VARIANT)
+        if live and revisions.compares_now(record, live)
+        else live
+    )
     copies = {}
     if served.copies is not None:
         running = live.component.copies if live and live.component else 0
@@ -190,8 +191,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
 
 
 def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """The revision that ``rollback`` returns to; ``None`` where that one serves already."""
-    target = rollback_target(record)
+    target = revisions.rollback_target(record)
     if target is None or record.owner or (live and live.revision == target.name):
         return None
     return {
@@ -203,17 +203,16 @@ def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | Non
 
 
 def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """What `peagle compare` added to the endpoint; ``None`` without a comparison. The ``state`` is
-    ``running``, ``starting`` or ``not-in-service``."""
+    """What `peagle compare` added to the endpoint; ``None`` without a comparison."""
     comparison = record.comparison
     if comparison is None:
         return None
     served = comparison.candidate.served
-    running = live if compares_now(record, live) else None
+    running = live if revisions.compares_now(record, live) else None
     starts = live is not None and live.pending_revision == comparison.config
     return {
         "state": "running" if running else "starting" if starts else "not-in-service",
-        "variant": CANDIDATE,
+        "variant": revisions.CANDIDATE,
         "share": comparison.share,
         "since": comparison.since,
         "pair": served.pair,
@@ -221,8 +220,10 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
         "speculation": served.k > 0,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
-        "instances_running": running.running.get(CANDIDATE, 0) if running else 0,
-        "price_per_hour_usd": usd_per_hour_of(record, running)[CANDIDATE] if running else None,
+        "instances_running": running.running.get(revisions.CANDIDATE, 0) if running else 0,
+        "price_per_hour_usd": revisions.usd_per_hour_of(record, running)[revisions.CANDIDATE]
+        if running
+        else None,
         "endpoint_config": comparison.candidate.endpoint_config,
         "fingerprint": comparison.candidate.fingerprint,
     }
@@ -230,8 +231,7 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
 
 @dataclass(frozen=True)
 class Listing:
-    """The rows of ``list``; ``unknown`` says which regions may have more, and ``damaged`` which
-    records of this machine cannot be read."""
+    """The rows of ``list``, the regions that may have more, and the damaged records."""
 
     rows: tuple[dict[str, Any], ...]
     unknown: tuple[AccessDenied, ...]
@@ -240,8 +240,7 @@ class Listing:
 
 def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
     """The deployments of the account in these regions, by our tags and this machine's records. A
-    region whose tags may not be read shows the records only, and counts as unknown. A record that
-    cannot be read hides no other deployment, and not its own one where the account shows it."""
+    region whose tags may not be read shows the records only, and counts as unknown."""
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
     readable, damaged = records.readable_records(aws.scope)
@@ -271,7 +270,7 @@ def _row(
     live = sagemaker.describe(aws, deployment.name)
     if record and tagged:
         same = (record.id, record.owner) == (tagged.id, tagged.owner)
-        if live and not (same and revision_in_service(record, live.revision)):
+        if live and not (same and revisions.revision_in_service(record, live.revision)):
             deployment = tagged
         elif record.id == tagged.id:
             deployment = with_resources(record, tagged.resources)
@@ -280,7 +279,7 @@ def _row(
     scaling = bounds.document() if bounds else {}
     names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
     return {
-        **_common_fields(deployment, live, shown_revision(deployment, live), tags),
+        **_common_fields(deployment, live, revisions.shown_revision(deployment, live), tags),
         "instances_running": live.instance_count if live else 0,
         "compared_share": deployment.comparison.share if deployment.comparison else None,
         **{name: scaling.get(name) for name in names},
@@ -302,3 +301,232 @@ def endpoint_created(aws: Aws, name: str) -> float | None:
     """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint."""
     live = sagemaker.describe(aws, name)
     return live.created if live else None
+
+
+_POLL_SECONDS = 2.0
+
+_SANDBOX_LOG_SECONDS = 1.0
+"""Seconds between two lines of vLLM's statistics in the sandbox."""
+
+_FRESH_INTERVALS = 4
+"""An instance without a line for so long is idle."""
+
+_LINES = '?"Avg generation throughput" ?"SpecDecoding metrics"'
+_MICROSECONDS = 1e6
+_STATISTICS = {
+    "requests": ("Invocations", "Sum"),
+    "errors": ("Invocation5XXErrors", "Sum"),
+    "ttft_p50": ("FirstChunkLatency", "p50"),
+    "ttft_p90": ("FirstChunkLatency", "p90"),
+    "streams": ("FirstChunkLatency", "SampleCount"),
+}
+
+
+def endpoint_log(
+    aws: Aws, record: Deployment, since: float | None = None, follow: bool = False
+) -> Iterator[LogEvent]:
+    """The lines of the endpoint's log from ``since`` (epoch seconds; by default its creation) on;
+    with ``follow`` it never ends."""
+    begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
+    tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
+    yield from tail.new()
+    while follow:
+        time.sleep(_POLL_SECONDS)
+        yield from tail.new()
+
+
+def reported_warm_start(
+    aws: Aws, preflight: Preflight, begun: float
+) -> engine_log.WarmStart | None:
+    """What the log reports about a warm start of the engine that a deploy has started at ``begun``,
+    in epoch seconds."""
+    plan = preflight.desired.plan
+    if preflight.change not in ("create", "update") or not plan.mounts:
+        return None
+    created = endpoint_created(aws, plan.name) if preflight.change == "create" else 0
+    try:
+        events = Tail(aws, plan.name, created or begun, plan.copies is not None).drain()
+    except PeagleError:
+        return None  # the endpoint is in service; its log is optional
+    return engine_log.warm_start_in([event.raw for event in events])
+
+
+def usage_of_endpoint(
+    aws: Aws, record: Deployment, window_seconds: float = WINDOW_SECONDS
+) -> Usage:
+    """The use in the last ``window_seconds``, or since the endpoint was created. During a
+    comparison, each variant has its own numbers. What may not be read is missing, and the notes say
+    so."""
+    now = time.time()
+    live = sagemaker.describe(aws, record.name)
+    window_seconds = min(window_seconds, max(now - live.created, 1.0)) if live else window_seconds
+    revision = revisions.shown_revision(record, live)
+    copies = revision.served.copies is not None
+    notes: list[str] = []
+    logs = _statistics(aws, record.name, now - window_seconds, copies, notes)
+    comparison = revisions.compares_now(record, live)
+    whole = Usage(
+        name=record.name,
+        where="sandbox" if aws.in_sandbox else "aws",
+        state=state_of(record, live),
+        at=now,
+        window_seconds=window_seconds,
+        instances=live.instance_count if live else 0,
+        usd_per_hour=usd_per_hour_now(record, live),
+    )
+    dimensions = metric_dimensions(record.name, copies)
+    if live is None or comparison is None:
+        used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
+        return replace(used, notes=tuple(notes))
+    prices = revisions.usd_per_hour_of(record, live)
+    variants = []
+    for name, share, its_revision in (
+        (VARIANT, 1 - comparison.share, revision),
+        (revisions.CANDIDATE, comparison.share, comparison.candidate),
+    ):
+        running, price = live.running.get(name, 0), prices[name]
+        part = replace(whole, variant=name, share=share, instances=running, usd_per_hour=price)
+        its_dimensions = {**dimensions, "VariantName": name}
+        variants.append(_used(aws, part, its_revision, its_dimensions, logs[name], notes))
+    # Only sums: times, shares and acceptance are those of one plan.
+    totals: dict[str, Any] = {}
+    for number in ("requests_per_minute", "running", "waiting", "tokens_per_second"):
+        values = [getattr(variant, number) for variant in variants]
+        known = [value for value in values if value is not None]
+        totals[number] = sum(known) if known else None
+    return replace(
+        whole,
+        **totals,
+        usd_per_million_tokens=usd_per_million(whole.usd_per_hour, totals["tokens_per_second"]),
+        variants=tuple(variants),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _used(
+    aws: Aws,
+    usage: Usage,
+    revision: Revision,
+    dimensions: dict[str, str],
+    statistics: LogStatistics,
+    notes: list[str],
+) -> Usage:
+    """``usage`` with what the engines of a revision do. A percentile of several minutes is the mean
+    of theirs, weighted by their requests."""
+    served, window_seconds = revision.served, usage.window_seconds
+    queries = {
+        query: MetricQuery(METRIC_NAMESPACE, metric, stat, dimensions)
+        for query, (metric, stat) in _STATISTICS.items()
+    }
+    minutes: dict[str, dict[float, float]] = {query: {} for query in queries}
+    try:
+        minutes = metric_data(aws, queries, usage.at - window_seconds, usage.at)
+    except AccessDenied as denied:
+        notes.append(f"requests and TTFT are unknown: {denied.message}")
+    answered, streams = minutes["requests"], minutes["streams"]
+    count = sum(answered.values())
+    by_minute: tuple[float, ...] = ()
+    if answered:
+        first, last = min(answered), max(answered)
+        places = range(round((last - first) / PERIOD_SECONDS) + 1)
+        by_minute = tuple(answered.get(first + place * PERIOD_SECONDS, 0.0) for place in places)
+    p50, p90 = (
+        weighted_mean(
+            (value / _MICROSECONDS, streams.get(minute, 0.0))
+            for minute, value in minutes[name].items()
+        )
+        for name in ("ttft_p50", "ttft_p90")
+    )
+    speculation = revision.plan.speculation if revision.plan else None
+    interval = log_seconds(served, aws.in_sandbox)
+    tokens = statistics.tokens_per_second(window_seconds, interval)
+    newest = statistics.newest(usage.at - _FRESH_INTERVALS * interval)
+    shares = [load.kv_cache_share for load in newest if load.kv_cache_share is not None]
+    idle = 0.0 if statistics.loads and not newest else None  # all have been idle since
+    return replace(
+        usage,
+        instance_type=served.instance_type,
+        requests_per_minute=count * 60 / window_seconds if answered else None,
+        requests_by_minute=by_minute,
+        error_share=sum(minutes["errors"].values()) / count if count else None,
+        ttft_p50=p50,
+        ttft_p90=p90,
+        running=sum(load.running for load in newest) if statistics.loads else None,
+        waiting=sum(load.waiting for load in newest) if statistics.loads else None,
+        itl=statistics.itl,
+        tokens_per_second=tokens,
+        kv_cache_share=sum(shares) / len(shares) if shares else idle,
+        k=served.k or None,
+        acceptance_length=acceptance_length(statistics.counters),
+        acceptance_floor=speculation.acceptance_floor if speculation else None,
+        usd_per_million_tokens=usd_per_million(usage.usd_per_hour, tokens),
+    )
+
+
+@dataclass
+class LogStatistics:
+    """The lines of statistics in a log: of each stream, which is one instance, in their order."""
+
+    loads: dict[str, list[tuple[float, engine_log.EngineLoad]]] = field(default_factory=dict)
+    counters: Counters = field(default_factory=lambda: Counters())
+
+    def add(self, stream: str, when: float, line: str) -> None:
+        """Count a line of a stream; other lines are ignored."""
+        counted, load = engine_log.counters_in_log(line), engine_log.load_in_log(line)
+        if counted:
+            self.counters += counted
+        if load:
+            self.loads.setdefault(stream, []).append((when, load))
+
+    @property
+    def _all(self) -> list[engine_log.EngineLoad]:
+        return [load for loads in self.loads.values() for _, load in loads]
+
+    def newest(self, since: float) -> list[engine_log.EngineLoad]:
+        """The last line of each instance that is not older than ``since`` (epoch seconds)."""
+        last = (loads[-1] for loads in self.loads.values())
+        return [load for when, load in last if when >= since]
+
+    @property
+    def itl(self) -> float | None:
+        """Mean seconds between two output tokens of a request, of intervals that end while
+        requests run."""
+        busy = [load for load in self._all if load.running and load.tokens_per_second]
+        tokens = sum(load.tokens_per_second for load in busy)
+        return sum(load.running for load in busy) / tokens if tokens else None
+
+    def tokens_per_second(self, window_seconds: float, interval: float) -> float | None:
+        """Output tokens of all instances per second of the window; ``interval`` is that between two
+        lines, in seconds. An engine without work writes no lines."""
+        if not self.loads:
+            return None
+        return sum(load.tokens_per_second for load in self._all) * interval / window_seconds
+
+
+def log_seconds(served: Served, in_sandbox: bool) -> float:
+    """Seconds between two lines of statistics."""
+    return engine_log.log_interval(
+        served.variables, _SANDBOX_LOG_SECONDS if in_sandbox else engine_log.LOG_SECONDS
+    )
+
+
+def _statistics(
+    aws: Aws, name: str, start: float, copies: bool, notes: list[str]
+) -> dict[str, LogStatistics]:
+    """Variant -> the statistics of its instances; those of copies are the first variant's."""
+    by_variant = {VARIANT: LogStatistics(), revisions.CANDIDATE: LogStatistics()}
+    events = aws.items(
+        "logs", "filter_log_events", "events", logGroupName=log_group(name, copies),
+        startTime=int(start * 1000), filterPattern=_LINES,
+    )  # fmt: skip
+    try:
+        for event in events:
+            stream = event["logStreamName"]
+            is_second = not copies and stream.startswith(f"{revisions.CANDIDATE}/")
+            statistics = by_variant[revisions.CANDIDATE if is_second else VARIANT]
+            statistics.add(stream, event["timestamp"] / 1000, event["message"])
+    except Missing:
+        notes.append("the endpoint has no log yet")
+    except AccessDenied as denied:
+        notes.append(f"ITL, KV cache, acceptance and tokens are unknown: {denied.message}")
+    return by_variant

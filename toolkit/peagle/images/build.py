@@ -76,8 +76,7 @@ def members_of(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
     """All files below ``folder``, at ``into`` in the archive; links are followed. Raises UserError
-    for a broken link or one that leaves the folder: everything in an image must be in the folder
-    that the user named."""
+    for a link that is broken or leaves the folder."""
     homes = link_homes(folder)
     members = []
     for path in sorted(folder.rglob("*")):
@@ -211,8 +210,7 @@ def explain_full_disk(what: str) -> Iterator[None]:
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
     """The plan's weights for an image; a branch on the Hub becomes its current commit. Raises
-    Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete or
-    unreachable ones, and UserError for a link that leaves their folder."""
+    Unsupported for weights that cannot be baked in."""
     of_drafter = plan.drafter.weights if plan.drafter else None
     parts = (plan.target.weights, of_drafter)
     weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")
@@ -370,8 +368,7 @@ def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
     """The name of the image with that engine on ``base``, which is built unless it exists. Raises
-    UserError unless ``base`` is an image with venv and the engine's version of Python; and as
-    ``Docker.run``."""
+    UserError unless ``base`` has venv and the engine's version of Python."""
     split_image(base)
     name = engine_image_name(str(pulled(docker, base, progress).get("Id", "")), packages)
     if docker.inspect("image", name) is not None:

@@ -97,11 +97,6 @@ def object_name(text: str, prefix: str = "") -> str:
     return f"{prefix}{text.lower()}"[:63].rstrip("-")
 
 
-def object_kinds(manifest: str) -> list[str]:
-    """The kinds of the objects of a manifest, in its order."""
-    return re.findall(r"^kind: *([\w.-]+)", manifest, re.MULTILINE)
-
-
 def variables(plan: Plan, environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """The variables of a container, with the token of the Hub where it downloads from there."""
     given = [{"name": name, "value": literal(text)} for name, text in environment.items()]

@@ -308,22 +308,14 @@ def _correction(
     """The factor on the modelled time by the target's runs on any GPU, half the width of the range
     as a share, and the runs that it comes from."""
     geometry, model, gpu = times.geometry, times.model, times.gpu.gpu
-    # Engines of distant versions differ by more than the model is wrong.
-    major, minor, _ = versions.parse(vllm)
-    near = [
-        run
-        for run, (run_major, run_minor, _) in ((run, versions.parse(run.vllm)) for run in runs)
-        if run_major == major and abs(run_minor - minor) <= 1
-    ]
 
-    def with_rows(pair: Geometry, of: frozenset[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
+    def with_rows(pair: Geometry, of: Collection[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
         # All K and numbers of GPUs share the ratios.
         draft = pair.draft and pair.draft._replace(passes=1)
         pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1)
-        rows = ((run, _ratios(_Identity(run), pair, of, _Identity(model))) for run in near)
-        return [(run, ratios) for run, ratios in rows if ratios]
+        return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model))
 
-    trusted, run_rows = 1.0, with_rows(geometry, frozenset(names))
+    trusted, run_rows = 1.0, with_rows(geometry, names)
     if geometry.k and not run_rows:
         trusted, run_rows = _ALONE, with_rows(geometry.with_k(0), TARGET_ALONE)
     total, logs, same = _PRIOR, 0.0, False
@@ -364,14 +356,29 @@ def _weighed(
 
 
 @lru_cache(maxsize=256)
-def _ratios(
-    run_key: _Identity[SpeedRun],
+def _near_ratios(
+    runs: _Identity[Iterable[SpeedRun]],
+    vllm: str,
     pair: Geometry,
     names: frozenset[str | None],
-    model_key: _Identity[SpeedModel],
+    model: _Identity[SpeedModel],
+) -> list[tuple[SpeedRun, _Ratios]]:
+    """The runs that have rows of these drafters, with their ratios. Engines of distant versions
+    differ by more than the model is wrong."""
+    major, minor, _ = versions.parse(vllm)
+    near = []
+    for run in runs.value:
+        run_major, run_minor, _ = versions.parse(run.vllm)
+        if run_major == major and abs(run_minor - minor) <= 1:
+            near.append((run, _ratios(run, pair, names, model.value)))
+    return [(run, ratios) for run, ratios in near if ratios]
+
+
+def _ratios(
+    run: SpeedRun, pair: Geometry, names: frozenset[str | None], model: SpeedModel
 ) -> _Ratios:
     """The ratios of a run's rows of these drafters."""
-    run, model, ratios = run_key.value, model_key.value, []
+    ratios = []
     gpu = model.gpu(run.gpu)
     pair = pair._replace(tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():

@@ -19,12 +19,12 @@ Value = str | int | float | bool
 """The value of one of vLLM's arguments; an object is its JSON."""
 
 MAX_ENTRIES = 100
-MAX_KEY_LENGTH = MAX_VALUE_LENGTH = 1024
+MAX_VALUE_LENGTH = 1024
 MAX_TOTAL_BYTES = 32 * 1024
 """Limits of CreateModel's Environment, from SageMaker's service model and its documentation."""
 
 _FLAG = re.compile(r"--[a-z0-9]+(-[a-z0-9]+)*")
-_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,1023}")
 
 
 def to_environment(arguments: Iterable[str]) -> dict[str, str]:
@@ -90,25 +90,22 @@ def check_environment(environment: Mapping[str, str]) -> None:
     total = sum(
         len(text.encode(errors="surrogatepass")) for item in environment.items() for text in item
     )
-    if len(environment) > MAX_ENTRIES or total > MAX_TOTAL_BYTES:
+    longest = max(environment, key=lambda name: len(environment[name]), default="")
+    length = len(environment.get(longest, ""))
+    if len(environment) > MAX_ENTRIES or total > MAX_TOTAL_BYTES or length > MAX_VALUE_LENGTH:
         raise UserError(
-            f"the environment has {len(environment)} variables of {total:,} bytes; SageMaker's "
-            f"limits are {MAX_ENTRIES} and {MAX_TOTAL_BYTES:,}",
-            "remove or shorten engine arguments",
+            f"the environment has {len(environment)} variables of {total:,} bytes, and {longest} "
+            f"has {length:,} characters; SageMaker's limits are {MAX_ENTRIES}, "
+            f"{MAX_TOTAL_BYTES:,} and {MAX_VALUE_LENGTH:,}",
+            "remove or shorten engine arguments, or use shorter paths",
             code="environment-too-large",
         )
     for key, value in environment.items():
-        if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
+        if not _KEY.fullmatch(key):
             raise UserError(
                 f"SageMaker rejects the name of the environment variable {key[:60]!r}",
                 "use letters, digits and _; the first character is not a digit",
                 code="invalid-variable",
-            )
-        if len(value) > MAX_VALUE_LENGTH:
-            raise UserError(
-                f"{key} has {len(value)} characters; SageMaker's limit is {MAX_VALUE_LENGTH}",
-                "use shorter paths or fewer settings",
-                code="environment-too-large",
             )
         # Its supervisor reads the command line as a ConfigParser value, where % is special.
         if "%" in value or "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):

@@ -32,9 +32,8 @@ from peagle.aws.s3 import ALGORITHM, PART_SIZE
 from peagle.errors import CloudError, Fix, NotFound, PeagleError, Refused, UserError, parsing
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize
-from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, synced_below
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix
 from peagle_serve import json_reader
-from peagle_serve.checkpoint import first_names
 
 RENEW_SECONDS = 20.0
 
@@ -189,14 +188,6 @@ def sync_command(
     return tuple(command)
 
 
-def _synced_above(bucket: Bucket, prefix: WeightsPrefix) -> WeightsPrefix | None:
-    """The prefix whose target/ or drafter/ ``prefix`` is, according to the manifest there."""
-    part, above = prefix.in_pair
-    with contextlib.suppress(AccessDenied, UserError):
-        return above if part and part in read_manifest(bucket, above) else None
-    return None
-
-
 def copied_pair(aws: Aws, location: str) -> str:
     """The catalogue's pair, in full, whose own head was synced to this ``s3://`` folder; empty for
     another head, and where no manifest can be read."""
@@ -208,20 +199,16 @@ def copied_pair(aws: Aws, location: str) -> str:
     return ""
 
 
-def refuse_neighbors(bucket: Bucket, prefix: WeightsPrefix, present: Collection[str]) -> None:
-    """Raises NotFound where a pair was synced one level above the prefix or below it, and not to
-    the prefix itself."""
-    if prefix.manifest_key in present:
-        return
-    if above := _synced_above(bucket, prefix):
-        neighbor, where = above, f"{prefix.uri} is a folder of the pair at {above.uri}"
-    elif below := synced_below(prefix, present):
-        names = first_names([pair.key.removeprefix(prefix.key) for pair in below])
-        neighbor, where = below[0], f"no pair was synced to {prefix.uri}, but below it: {names}"
-    else:
-        return
-    fix = Fix("use that prefix", ("peagle", "weights", "list", neighbor.uri))
-    raise NotFound(where, fix, code="other-prefix")
+def refuse_folder_of_pair(bucket: Bucket, prefix: WeightsPrefix) -> None:
+    """Raises NotFound where the prefix is target/ or drafter/ of a pair, by the manifest there."""
+    part, above = prefix.in_pair
+    synced: Manifest = {}
+    with contextlib.suppress(AccessDenied, UserError):
+        synced = read_manifest(bucket, above) if part else {}
+    if part in synced:
+        fix = Fix("use that prefix", ("peagle", "weights", "list", above.uri))
+        message = f"{prefix.uri} is a folder of the pair at {above.uri}"
+        raise NotFound(message, fix, code="other-prefix")
 
 
 @dataclass(frozen=True)

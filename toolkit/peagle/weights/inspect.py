@@ -26,7 +26,7 @@ from peagle.weights.bucket import (
     hold_lock,
     read_lock,
     read_manifest,
-    refuse_neighbors,
+    refuse_folder_of_pair,
     sync_command,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
@@ -140,8 +140,8 @@ class StoredWeights:
 
 
 def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
-    """Inspect a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
-    above or below, and Refused for a bucket of another account or region."""
+    """Inspect a prefix. Raises NotFound where there is nothing, and Refused for a bucket of another
+    account or region."""
     if not bucket_exists(aws, prefix.bucket):
         raise NotFound(f"there is no bucket {prefix.bucket}", "check the URI", code="no-bucket")
     bucket = Bucket(aws, prefix.bucket)
@@ -150,8 +150,9 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
         raise NotFound(
             f"there are no objects below {prefix.uri}", "check the URI", code="no-objects"
         )
-    refuse_neighbors(bucket, prefix, present)
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
+    if not manifest:
+        refuse_folder_of_pair(bucket, prefix)
     files: dict[str, tuple[FileStatus, ...]] = {}
     for part, folder in manifest.items():
         states = []
@@ -187,10 +188,7 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
 
 def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) -> None:
     """Remove the files that the manifest names, their unfinished uploads, the warm starts, and the
-    manifest last; nothing else, so an interrupted removal can be repeated.
-
-    Raises Refused when someone else works at the prefix, unless ``take_over``.
-    """
+    manifest last; nothing else, so an interrupted removal can be repeated."""
     prefix = weights.prefix
     keys = [prefix.file_key(part, file.name) for part, files in weights.files.items()
             for file in files]  # fmt: skip

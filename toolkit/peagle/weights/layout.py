@@ -97,28 +97,15 @@ def weights_prefix(uri: str) -> WeightsPrefix:
         raise UserError(str(reason), fix, "invalid-s3-uri") from reason
 
 
-def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[WeightsPrefix, ...]:
-    """Prefixes below ``prefix`` that have a manifest of their own."""
-    return tuple(
-        WeightsPrefix(prefix.bucket, key.removesuffix(MANIFEST))
-        for key in sorted(present)
-        if key.endswith(f"/{MANIFEST}") and key != prefix.manifest_key
-    )
-
-
 def unknown_objects(
     prefix: WeightsPrefix,
     present: Mapping[str, int],
     expected: Collection[str],
     untouched: Collection[str],
 ) -> Iterator[Finding]:
-    """Why the prefix cannot be mounted with the objects that are there.
-
-    ``present`` is size by key, ``expected`` the keys that will be written, and ``untouched`` the
-    parts (``target``, ``drafter``) that stay as they are. SageMaker fails a deployment on 0-byte
-    folder keys, and downloads every other object too; warm starts below ``warm/`` are meant to be
-    downloaded.
-    """
+    """Why the prefix cannot be mounted with the objects ``present`` (size by key), beside the keys
+    ``expected`` and the parts ``untouched``. SageMaker fails on 0-byte folder keys, and downloads
+    every other object too."""
     warm = (
         key for key in present if any(at.warm_start_id(key) for at in prefix.mountable_prefixes)
     )
@@ -135,34 +122,23 @@ def unknown_objects(
     skipped = tuple(f"{prefix.key}{part}/" for part in untouched)
     covered = {*ours, *folders}
     unknown = sorted(key for key in present if key not in covered and not key.startswith(skipped))
-    if pairs := synced_below(prefix, present.keys() - ours):
-        names = [pair.key.removeprefix(prefix.key) for pair in pairs]
-        message = f"pairs were synced to prefixes below it: {first_names(names)}"
-        fix = Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri))
-        yield error("foreign-objects", prefix.uri, message, fix)
-    elif unknown:
+    if unknown:
         size = sum(present[key] for key in unknown)
         yield error(
             "foreign-objects", prefix.uri,
             f"{len(unknown)} other objects below the prefix ({size / 1e6:,.1f} MB: "
             f"{first_names(unknown)}), which every start would download too",
-            Fix("use another prefix, or remove what is not needed",
-                ("aws", "s3", "rm", f"s3://{prefix.bucket}/{unknown[0]}")),
+            "use another prefix, or remove what is not needed",
         )  # fmt: skip
 
 
 AwsOf = Callable[[], "Aws"]
 
 
-def checkpoint_at(
-    location: str, aws_of: AwsOf | None = None, *, config_only: bool = False
-) -> Checkpoint:
-    """The checkpoint at ``location``; with ``config_only`` only its config.json.
-
-    ``aws_of`` connects to AWS, and is called for ``s3://`` URIs only; without it they are rejected.
-    Raises UserError for an invalid location, and the errors of reading.
-    """
-    return read_checkpoint(source_of(location, aws_of), config_only=config_only)
+def checkpoint_at(location: str, aws_of: AwsOf | None = None) -> Checkpoint:
+    """The checkpoint at ``location``; ``aws_of`` connects to AWS for ``s3://`` URIs, which are
+    rejected without it."""
+    return read_checkpoint(source_of(location, aws_of))
 
 
 def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
@@ -201,12 +177,8 @@ def _check_bucket(location: str) -> None:
 
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     """The options ``drafter`` and ``drafter_checkpoint``, for a folder, and with ``aws_of`` also
-    for S3 and the Hub.
-
-    ``heads/mine`` is a folder if it exists, else a Hugging Face id; a word without a slash is a
-    drafter of the catalogue (``./word`` is a folder). Raises UserError for a folder without
-    complete weights or config.json, and for a bucket name in capitals.
-    """
+    for S3 and the Hub. ``heads/mine`` is a folder if it exists, else a Hugging Face id; a word
+    without a slash is a drafter of the catalogue."""
     if not means_folder(drafter):
         if is_s3_uri(drafter):
             _check_bucket(drafter)

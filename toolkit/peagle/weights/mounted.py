@@ -257,11 +257,7 @@ def _incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
 
 def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> tuple[Plan, tuple[Finding, ...]]:
     """The plan with the current pins of its mounted prefix, and findings about them; its own pins
-    are kept, and compared.
-
-    ``serving`` are the pins of what is deployed under the name. Where S3 cannot be read, they are
-    kept, and preflight reports why.
-    """
+    are kept, and compared. Where S3 cannot be read, those of what is ``serving`` are kept."""
     # The prefix that is mounted as /opt/ml/model.
     place = next((place for place, channel in _mounts(plan).items() if channel is None), None)
     if place is None:
@@ -358,12 +354,9 @@ def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:
 def pin_revisions(
     catalog: Catalog, plan: Plan, hub_of: Callable[[], Hub] = Hub.of_environment
 ) -> tuple[Catalog, str | None, tuple[Reason, ...], tuple[Finding, ...]]:
-    """Ask the Hub for the commits of the plan's weights that are on a branch or tag: the engine
-    downloads them at every start, when a branch may be at a commit that nobody has checked.
-
-    Returns the catalogue with commits in place of branches; the user's own head with its commit
-    (``None`` where that is not on the Hub); the reasons; and findings, ``revision-not-resolved``.
-    """
+    """Ask the Hub for the commits of the plan's weights that are on a branch or tag, which the
+    engine downloads at every start. Returns the catalogue with commits, the user's own head with
+    its commit (``None`` where that is not on the Hub), reasons and findings."""
     parts = {
         "target": plan.target.weights,
         "drafter": plan.drafter.weights if plan.drafter else None,

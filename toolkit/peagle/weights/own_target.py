@@ -58,11 +58,8 @@ def with_own_target(
     catalog: Catalog, pair: str, read: ReadCheckpoint
 ) -> tuple[Catalog, Checkpoint | None]:
     """``catalog`` with the target of ``pair``, under its id and the location as typed, and the
-    checkpoint from which it comes, if ``pair`` is a location instead of a name.
-
-    ``read`` reads a location. Raises what it raises, CheckpointError for a model that cannot be
-    planned, and UserError for a draft head.
-    """
+    checkpoint that ``read`` gives, if ``pair`` is a location instead of a name. Raises UserError
+    for a draft head."""
     if not is_own_target(catalog, pair):
         return catalog, None
     location, method = split_draftless(pair)
@@ -137,11 +134,8 @@ def is_on_hub(location: str) -> bool:
 
 
 def entry_of(checkpoint: Checkpoint) -> Target:
-    """The target in a checkpoint; without headers, the size of its weights is estimated.
-
-    Raises CheckpointError for an incomplete config.json, and for a cache or quantization that the
-    memory model does not support.
-    """
+    """The target in a checkpoint; without headers, the size of its weights is estimated. Raises
+    CheckpointError."""
     with located(checkpoint):
         target, model = target_from_checkpoint(checkpoint), read_target(checkpoint)
     if checkpoint.tensors:
@@ -153,10 +147,7 @@ def entry_of(checkpoint: Checkpoint) -> Target:
 def target_not_read(
     location: str, command: tuple[str, ...], catalog: Catalog | None = None
 ) -> NotFound:
-    """The error that nothing is read from ``location`` here; ``command`` is one that does.
-
-    Raises CheckpointError for an S3 location without a bucket's name, which no command reads.
-    """
+    """The error that nothing is read from ``location`` here; ``command`` is one that does."""
     if is_s3_uri(location):
         s3_prefix(location)
     where = "S3" if is_s3_uri(location) else "the Hub"
@@ -193,11 +184,8 @@ def entry_file(location: str, output: Path | None) -> Path:
 
 
 def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str) -> NewEntry:
-    """The entry for ``model`` with ``head``, for the catalogue file ``file``.
-
-    ``vllm`` is the version to write as the oldest. Raises UserError if ``model`` is a head or
-    ``head`` is none, and CheckpointError.
-    """
+    """The entry for ``model`` with ``head``, for the catalogue file ``file``; ``vllm`` is written
+    as the oldest version. Raises UserError if ``model`` is a head or ``head`` is none."""
     refuse_head(model.location, model)
     if head is not None and not is_head(head.config):
         raise UserError(

@@ -50,7 +50,7 @@ from peagle.weights.bucket import (
     ObjectInfo,
     hold_lock,
     read_manifest,
-    refuse_neighbors,
+    refuse_folder_of_pair,
     write_manifest,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects, weights_prefix
@@ -91,10 +91,7 @@ def weights_of_pair(
     named: Mapping[str, Weights],
     parts: tuple[str, ...] = PARTS,
 ) -> PairWeights:
-    """The weights of a pair, from the catalogue or as ``named`` by the user.
-
-    Raises UserError for an unknown pair, and when only a drafter is asked for that has no weights.
-    """
+    """The weights of a pair, from the catalogue or as ``named`` by the user. Raises UserError."""
     # The user's own head replaces any other, public or not.
     options = Options(pair=name, speculation="drafter" in parts and "drafter" not in named)
     selected = choose_drafter(options, catalog)
@@ -185,11 +182,8 @@ class _Stream:
 
 
 def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
-    """The files that vLLM reads of these weights. A branch of the Hub becomes its current commit.
-
-    Reads the headers of all weight files, so that no damaged file is copied. Raises CheckpointError
-    for missing or incomplete weights, and UserError for a folder with a link that leads out of it.
-    """
+    """The files that vLLM reads of these weights; a branch of the Hub becomes its current commit.
+    Reads the headers of all weight files, so that no damaged file is copied."""
     copied_from = weights_prefix(weights.location) if weights.kind == "s3" else None
     source: Source
     if weights.kind == "hub":
@@ -300,11 +294,7 @@ class SyncResult:
 
 
 def plan_sync(aws: Aws, prefix: WeightsPrefix, pair: PairWeights) -> SyncPlan:
-    """Look at the sources and at the prefix; writes nothing.
-
-    Raises Refused for a bucket of another account or region, UserError when a folder would be
-    copied to itself, and what ``open_source`` raises.
-    """
+    """Look at the sources and at the prefix; writes nothing."""
     sources = {part: open_source(each, lambda: aws) for part, each in pair.weights.items()}
     for part, source in sources.items():
         if source.copied_from and source.copied_from.uri == prefix.part_uri(part):
@@ -332,7 +322,7 @@ def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Fi
                 f"use another prefix to keep both; {other_start}",
             )  # fmt: skip
     try:
-        refuse_neighbors(bucket, prefix, ())
+        refuse_folder_of_pair(bucket, prefix)
     except PeagleError as inside:
         yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
         return
@@ -366,11 +356,8 @@ def sync_weights(
     company: Company = NO_COMPANY,
 ) -> SyncResult:
     """Apply a SyncPlan; ``report`` gets the progress. The key and the tags of ``company`` are those
-    of what is written, and of a new bucket.
-
-    Raises Refused when someone else works at the prefix, unless ``take_over``, and other
-    PeagleErrors; after those and KeyboardInterrupt the next call copies what is missing.
-    """
+    of what is written. After an error or an interrupt the next call copies what is missing. Raises
+    Refused when someone else works at the prefix, unless ``take_over``."""
     prefix = plan.prefix
     if plan.creates_bucket:
         create_bucket(aws, prefix.bucket, company.tag_list)

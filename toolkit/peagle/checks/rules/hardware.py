@@ -152,18 +152,12 @@ def ami_unverified(case: Case) -> Findings:
     if report is None:
         yield warning("ami", f"nothing is known about the AMI that {family} needs", fix)
         return
-    message = f"{family}: {report.says} ({report.source})"
-    if report.driver is None:
+    message, oldest = f"{family}: {report.says} ({report.source})", report.driver
+    if oldest is None or (ami is not None and _numbers(ami.driver) >= _numbers(oldest)):
         yield note("ami", message, fix)
-        return
-    needed = _numbers(report.driver)
-    if ami is None or _numbers(ami.driver) < needed:
-        enough = [candidate.name for candidate in amis if _numbers(candidate.driver) >= needed]
-        fix = Fix("use another instance family; no known AMI has that driver")
-        if enough:
-            sentence = " or ".join(f"use --ami {name}" for name in enough)
-            fix = Fix(sentence, options=("--ami", enough[0]))
-        yield warning("ami", f"{message}: {report.driver}", fix)
+    else:
+        sentence = "use another instance family, or an AMI with that driver"
+        yield warning("ami", f"{message}: {oldest}", sentence)
 
 
 @rule("image-not-in-ecr", about="hardware", vllm_notices="never")

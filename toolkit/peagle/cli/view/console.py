@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-STARTED_AT = "peagle.typed_at"
-"""Key in click's ``Context.meta``: the start of the command, in epoch seconds."""
-
 UNLIMITED = 10_000
 """The width of a pipe, which another program may read."""
 

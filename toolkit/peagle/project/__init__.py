@@ -1,1 +1,0 @@
-"""The project file ``peagle.yaml``: the endpoints of one repository, and their environments."""
