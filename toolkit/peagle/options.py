@@ -5,12 +5,10 @@ A field is written once, with its ``Flag``. The command line is made of them in
 ``peagle.cli.plan_options``; ``arguments`` is the way back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -372,7 +370,7 @@ class Options(Frozen):
         return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
 
     @property
-    def asked(self) -> Options:
+    def asked(self) -> Self:
         """Without what was read or chosen for the user: the form that a plan keeps."""
         return self.model_copy(update=dict.fromkeys(_NOT_ASKED))
 

@@ -81,11 +81,6 @@ JAMBA = config(
     attn_layer_offset=4, expert_layer_period=2, expert_layer_offset=1, num_experts=16,
     num_experts_per_tok=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
 )  # fmt: skip
-FALCON_H1 = config(
-    "FalconH1ForCausalLM", "falcon_h1", "5120 21504 72 20 4 261120 262144", head_dim=128,
-    mamba_n_heads=32, mamba_d_head=128, mamba_d_ssm=4096, mamba_d_state=256, mamba_n_groups=2,
-    mamba_d_conv=4, mamba_expand=2,
-)  # fmt: skip
 LLAMA4_SCOUT = nested(
     "Llama4ForConditionalGeneration", "llama4",
     config("", "llama4_text", "5120 8192 48 40 8 202048 10485760", head_dim=128,
@@ -131,10 +126,6 @@ KIMI_LINEAR = config(
     linear_attn_config={"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128,
                         "num_heads": 32, "short_conv_kernel_size": 4},
 )  # fmt: skip
-LFM2 = config(
-    "Lfm2ForCausalLM", "lfm2", "2048 10752 16 32 8 65536 128000", conv_L_cache=3, conv_dim=2048,
-    full_attn_idxs=[2, 5, 8, 10, 12, 14], tie_word_embeddings=True,
-)  # fmt: skip
 MISTRAL_SMALL = nested(
     "Mistral3ForConditionalGeneration", "mistral3",
     config("", "mistral", "5120 32768 40 32 8 131072 131072", head_dim=128, sliding_window=None),
@@ -154,7 +145,6 @@ BILLIONS: dict[str, tuple[Config, float]] = {
     "Granite-4.0-H-Small": (GRANITE4, 32.2),
     "Nemotron-Nano-9B-v2": (NEMOTRON_H, 8.89),
     "Jamba-Mini": (JAMBA, 51.6),
-    "Falcon-H1-34B": (FALCON_H1, 33.6),
     "Llama-4-Scout": (LLAMA4_SCOUT, 107.8),
     "Llama-4-Maverick": (LLAMA4_MAVERICK, 400.0),
     "Gemma-3-4B": (GEMMA3_4B, 3.88),
@@ -173,17 +163,6 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
         {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
          "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257},
         0.1236, 36_864),
-    "gpt-j-6b": (
-        {"architectures": ["GPTJForCausalLM"], "model_type": "gptj", "n_embd": 4096, "n_head": 16,
-         "n_inner": None, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64,
-         "tie_word_embeddings": False, "vocab_size": 50400},
-        6.05, 458_752),
-    "pythia-6.9b": (
-        {"architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu", "hidden_size": 4096,
-         "intermediate_size": 16384, "max_position_embeddings": 2048, "model_type": "gpt_neox",
-         "num_attention_heads": 32, "num_hidden_layers": 32, "tie_word_embeddings": False,
-         "torch_dtype": "float16", "vocab_size": 50432},
-        6.857, 524_288),
     "opt-6.7b": (
         {"architectures": ["OPTForCausalLM"], "activation_function": "relu", "ffn_dim": 16384,
          "hidden_size": 4096, "max_position_embeddings": 2048, "model_type": "opt",
@@ -195,38 +174,18 @@ PUBLISHED: dict[str, tuple[Config, float, int]] = {
          "n_inner": None, "n_layer": 30, "num_attention_heads": 32, "seq_length": 2048,
          "vocab_size": 250880},
         7.069, 491_520),
-    "bloom-176b": (
-        {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_embed": 14336,
-         "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
-        176.2, 4_014_080),
     "falcon-7b": (
         {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "alibi": False,
          "hidden_size": 4544, "multi_query": True, "new_decoder_architecture": False,
          "num_attention_heads": 71, "num_hidden_layers": 32, "num_kv_heads": 71,
          "parallel_attn": True, "vocab_size": 65024},
         6.92, 8_192),
-    "falcon-40b": (
-        {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "hidden_size": 8192,
-         "multi_query": True, "new_decoder_architecture": True, "num_attention_heads": 128,
-         "num_hidden_layers": 60, "num_kv_heads": 8, "vocab_size": 65024},
-        41.3, 122_880),
-    "starcoder": (
-        {"architectures": ["GPTBigCodeForCausalLM"], "model_type": "gpt_bigcode",
-         "multi_query": True, "n_embd": 6144, "n_head": 48, "n_inner": 24576, "n_layer": 40,
-         "n_positions": 8192, "vocab_size": 49152},
-        15.47, 20_480),
     "starcoder2-15b": (
         {"architectures": ["Starcoder2ForCausalLM"], "model_type": "starcoder2",
          "hidden_size": 6144, "intermediate_size": 24576, "max_position_embeddings": 16384,
          "num_attention_heads": 48, "num_hidden_layers": 40, "num_key_value_heads": 4,
          "sliding_window": 4096, "vocab_size": 49152, "use_bias": True},
         15.66, 81_920),
-    "phi-2": (
-        {"architectures": ["PhiForCausalLM"], "model_type": "phi", "hidden_size": 2560,
-         "intermediate_size": 10240, "max_position_embeddings": 2048, "num_attention_heads": 32,
-         "num_hidden_layers": 32, "num_key_value_heads": 32, "tie_word_embeddings": False,
-         "vocab_size": 51200},
-        2.78, 327_680),
     "phi-3-mini": (
         {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 3072,
          "intermediate_size": 8192, "max_position_embeddings": 4096, "num_attention_heads": 32,

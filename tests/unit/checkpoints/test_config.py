@@ -155,7 +155,6 @@ def test_sliding_windows_have_several_notations(
         },
         {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
         {"max_position_embeddings": "model_max_length"},  # Kimi Linear
-        {"intermediate_size": "block_ff_dim"},  # LFM2
         {"num_attention_heads": "n_heads"},
     ],
 )

@@ -232,17 +232,6 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
 
 
 @pytest.mark.thorough
-def test_an_image_without_a_compiler_is_refused_before_it_starts(
-    docker: FakeDocker, plan_for: PlanFor
-) -> None:
-    docker.answers("run", "--entrypoint", out="g++")
-    with raises_code("compiler-missing", UserError) as caught:
-        LocalOptions(image(docker), compiled=True).local_environment(plan_for())
-    assert "g++" in caught.value.message
-    assert "another --base" in caught.value.fix
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("digests", "known_as"),
     [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],

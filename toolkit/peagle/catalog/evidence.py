@@ -32,8 +32,6 @@ draft. Weights are dummies, which the engine makes itself.
 Further keys are ignored, as are files with none of these.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

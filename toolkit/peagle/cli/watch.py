@@ -214,7 +214,7 @@ def drift(
 
 
 def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
-    """The plan to compare with: of a file, of the project file, or of the record of NAME."""
+    """The plan to compare with: of a file, the project file, or the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
     if CHOICE in ctx.meta:

@@ -16,12 +16,12 @@ from peagle.checkpoints.architecture import (
     number,
     optional_number,
     quantization_settings,
+    quantized_weights,
     read_architecture,
     read_dtype,
     read_quantization,
 )
 from peagle.checkpoints.heads import attention_of, read_head
-from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle.fit.estimate import FitCase

@@ -5,8 +5,6 @@ None of it changes the memory or the speed of the engine. A container without a 
 weights and its vocabulary from the mounted folder.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable

@@ -1,12 +1,10 @@
 """Plan and its parts. No decisions."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
@@ -323,7 +321,7 @@ class Rollout(Frozen):
         size = f", {self.step.text}{steps[self.kind]}" if self.step else ""
         return f"{self.kind}{size}, baking {format_duration(self.baking_seconds)}"
 
-    def at_price(self, usd_per_hour: float) -> Rollout:
+    def at_price(self, usd_per_hour: float) -> Self:
         """The rollout where one instance costs so much."""
         total = round(usd_per_hour * self.extra_instances, 4)
         return self.model_copy(update={"extra_usd_per_hour": total})

@@ -28,7 +28,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from peagle.catalog.schema import Seconds, Speed, SpeedRun
+from peagle.catalog.schema import Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, fit_of
 from peagle.speed.models import (
@@ -248,8 +248,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     def at(lower: float | None, upper: float | None) -> float | None:
         return None if lower is None or upper is None else lower + share * (upper - lower)
 
-    def mean(lower: Seconds | None, upper: Seconds | None) -> float | None:
-        return at(lower.mean if lower else None, upper.mean if upper else None)
+    def mean(name: str) -> float | None:
+        lower, upper = getattr(below, name), getattr(above, name)
+        return at(lower.mean, upper.mean) if lower and upper else None
 
     low, high = below.output_tokens_per_second, above.output_tokens_per_second
     length = at(below.acceptance_length, above.acceptance_length)
@@ -266,9 +267,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         tokens_per_second=low + share * (high - low),
         low=at(below.low or low, above.low or high),
         high=at(below.high or low, above.high or high),
-        ttft_seconds=mean(below.ttft_seconds, above.ttft_seconds),
-        itl_seconds=mean(below.itl_seconds, above.itl_seconds),
-        tpot_seconds=mean(below.tpot_seconds, above.tpot_seconds),
+        ttft_seconds=mean("ttft_seconds"),
+        itl_seconds=mean("itl_seconds"),
+        tpot_seconds=mean("tpot_seconds"),
     )
 
 
@@ -307,22 +308,14 @@ def _correction(
     """The factor on the modelled time by the target's runs on any GPU, half the width of the range
     as a share, and the runs that it comes from."""
     geometry, model, gpu = times.geometry, times.model, times.gpu.gpu
-    # Engines of distant versions differ by more than the model is wrong.
-    major, minor, _ = versions.parse(vllm)
-    near = [
-        run
-        for run, (run_major, run_minor, _) in ((run, versions.parse(run.vllm)) for run in runs)
-        if run_major == major and abs(run_minor - minor) <= 1
-    ]
 
-    def with_rows(pair: Geometry, of: frozenset[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
+    def with_rows(pair: Geometry, of: Collection[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
         # All K and numbers of GPUs share the ratios.
         draft = pair.draft and pair.draft._replace(passes=1)
         pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1)
-        rows = ((run, _ratios(_Identity(run), pair, of, _Identity(model))) for run in near)
-        return [(run, ratios) for run, ratios in rows if ratios]
+        return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model))
 
-    trusted, run_rows = 1.0, with_rows(geometry, frozenset(names))
+    trusted, run_rows = 1.0, with_rows(geometry, names)
     if geometry.k and not run_rows:
         trusted, run_rows = _ALONE, with_rows(geometry.with_k(0), TARGET_ALONE)
     total, logs, same = _PRIOR, 0.0, False
@@ -363,14 +356,29 @@ def _weighed(
 
 
 @lru_cache(maxsize=256)
-def _ratios(
-    run_key: _Identity[SpeedRun],
+def _near_ratios(
+    runs: _Identity[Iterable[SpeedRun]],
+    vllm: str,
     pair: Geometry,
     names: frozenset[str | None],
-    model_key: _Identity[SpeedModel],
+    model: _Identity[SpeedModel],
+) -> list[tuple[SpeedRun, _Ratios]]:
+    """The runs that have rows of these drafters, with their ratios. Engines of distant versions
+    differ by more than the model is wrong."""
+    major, minor, _ = versions.parse(vllm)
+    near = []
+    for run in runs.value:
+        run_major, run_minor, _ = versions.parse(run.vllm)
+        if run_major == major and abs(run_minor - minor) <= 1:
+            near.append((run, _ratios(run, pair, names, model.value)))
+    return [(run, ratios) for run, ratios in near if ratios]
+
+
+def _ratios(
+    run: SpeedRun, pair: Geometry, names: frozenset[str | None], model: SpeedModel
 ) -> _Ratios:
     """The ratios of a run's rows of these drafters."""
-    run, model, ratios = run_key.value, model_key.value, []
+    ratios = []
     gpu = model.gpu(run.gpu)
     pair = pair._replace(tensor_parallel_size=run.tensor_parallel_size)
     for row in run.speeds if gpu else ():

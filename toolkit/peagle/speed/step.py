@@ -281,13 +281,13 @@ class Terms(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """The sum of the terms."""
-        sides = (kernel.sides(constants) for kernel in self.kernels)
+        busy = 0.0
+        for kernel in self.kernels:
+            read, compute = kernel.sides(constants)
+            busy += read + compute if kernel.converts else max(read, compute)
         return (
             self.fixed
-            + sum(
-                read + compute if kernel.converts else max(read, compute)
-                for kernel, (read, compute) in zip(self.kernels, sides, strict=True)
-            )
+            + busy
             + self.step * constants.step
             + self.layer * constants.layer
             + self.request * constants.request

@@ -3,13 +3,11 @@
 The speed of a setting comes from a function, so measurements and the model are used alike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -45,7 +43,7 @@ class Setting(VerdictEntry):
     k: NotNegative
 
     @model_validator(mode="after")
-    def _consistent(self) -> Setting:
+    def _consistent(self) -> Self:
         if (self.drafter is None) != (self.k == 0):
             raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
         return self
@@ -95,7 +93,7 @@ class LoadVerdict(VerdictEntry):
     speeds: tuple[SettingSpeed, ...]
 
     @model_validator(mode="after")
-    def _consistent(self) -> LoadVerdict:
+    def _consistent(self) -> Self:
         rated = [speed.setting for speed in self.speeds if speed.tokens_per_second is not None]
         if len({speed.setting for speed in self.speeds}) < len(self.speeds):
             raise ValueError("a setting is there twice")
