@@ -178,11 +178,11 @@ def read_pins(environment: Mapping[str, str]) -> frozenset[str]:
 
 def read_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
     """The whole number in the variable ``name``. Raises InvalidEnvironment for anything else."""
-    digits = text.strip().lstrip("0") or text.strip()[-1:]
+    digits = text.strip()
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
     if not (is_number and least <= int(digits) <= most):
-        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
         raise InvalidEnvironment(
-            f"{name} is {shown!r}", f"set it to a whole number from {least} to {most}"
+            f"{name} is {text[:_LONGEST_SHOWN]!r}",
+            f"set it to a whole number from {least} to {most}",
         )
     return int(digits)

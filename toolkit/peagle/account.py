@@ -134,9 +134,9 @@ class Account:
 
     @contextmanager
     def starting(self, region: str, name: str | None = None) -> Iterator[Aws]:
-        """A connection, for which the sandbox is started if needed; the deployment ``name``, which
-        need not exist, is locked. If the block ends with an error, the sandbox is stopped again,
-        unless it has a deployment or the error's command changes it."""
+        """A connection; the sandbox is started if needed, and the deployment ``name`` is locked.
+        After an error the sandbox is stopped again, unless it has a deployment or the error's
+        command changes it."""
         was_available = self.is_available
         self.start()
         try:
@@ -182,8 +182,8 @@ class Account:
 
     @contextmanager
     def changing(self, name: str, region: str | None = None) -> Iterator[Change]:
-        """The deployment as it is while no other command of this machine changes it. Raises as
-        ``find`` does."""
+        """The deployment, locked against other commands of this machine. Raises as ``find``
+        does."""
         record, _ = self.find(name, region)
         with deployment_lock(*record.key):  # another command may have changed it before
             record, aws = self.find(name, record.region, complete=True)
@@ -192,12 +192,10 @@ class Account:
     def find(
         self, name: str, region: str | None = None, complete: bool = False
     ) -> tuple[Deployment, Aws]:
-        """The deployment as the account has it, and a connection to its account and region: by this
-        machine's record, else by the tags of its resources; with ``complete`` by both.
-
-        Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
-        UserError for another account's deployment.
-        """
+        """The deployment as the account has it, and a connection to its region: by this machine's
+        record, else by the tags of its resources; with ``complete`` by both. Raises NotFound,
+        AccessDenied when the account may not be searched, and UserError for another account's
+        deployment."""
         from peagle.deploy.discover import complete_deployment, current_deployment
         from peagle.sandbox.client import sandbox_not_running
 
@@ -254,10 +252,8 @@ class Account:
         return not self.sandbox and name in deployment_names(SANDBOX)
 
     def find_served(self, name: str) -> tuple[Deployment | None, Aws]:
-        """The deployment if there is one; else the account must have an endpoint of that name.
-
-        Without the permission to look, the endpoint is assumed to exist. Raises as ``find`` does.
-        """
+        """The deployment if there is one; else the account has, or may not be asked for, such an
+        endpoint."""
         from peagle.aws.errors import AccessDenied
         from peagle.deploy.status import endpoint_created
 
@@ -276,8 +272,8 @@ class Account:
             return None, aws
 
     def listing(self) -> Listing:
-        """The deployments of its region; without one of the usual region and of those that this
-        machine has deployed to."""
+        """The deployments of its region, or of the default one and those that this machine deployed
+        to."""
         from peagle.deploy.status import list_deployments
 
         aws = self.aws()
@@ -301,8 +297,8 @@ class Change:
     record: Deployment
 
     def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
-        """``verb`` of the deployment in its context, and ``values``. If an error ends it, what
-        remains is reported; the argv ``again`` continues."""
+        """``verb`` of the deployment's context and ``values``; ``again`` continues after an
+        error."""
         from peagle.deploy.context import DeploymentContext
 
         reporting = self.account.reporting(self, again) if again else nullcontext()
@@ -313,8 +309,8 @@ class Change:
 def remove_with_leftovers(
     context: DeploymentContext, leftovers: Sequence[Leftover]
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
-    """Remove the deployment and what AWS keeps of its endpoint. Returns what was removed of it, and
-    what others use."""
+    """Remove the deployment and what AWS keeps of its endpoint; returns what was removed, and
+    kept."""
     from peagle.deploy.removal import destroy, remove_leftover
 
     targets = [leftover for leftover in leftovers if leftover.kind == "ScalableTarget"]

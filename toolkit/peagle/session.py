@@ -466,11 +466,8 @@ def plan_pair_online(
     aws_of: AwsOf | None = None,
     verdict: Path | None = None,
 ) -> Plan:
-    """``plan_pair`` with today's price, the Hub's commits, and findings about quota and weights.
-
-    ``account`` has been started. Raises what ``plan_pair`` and reading raise; where AWS does not
-    answer about prices and quotas, the catalogue's prices count, with a warning.
-    """
+    """``plan_pair`` with today's price, the Hub's commits, and findings about quota and weights;
+    where AWS does not answer, with the catalogue's prices and a warning."""
     from peagle.deploy.preflight import plan_with_live_prices
     from peagle.weights.mounted import pin_revisions
 
@@ -492,8 +489,7 @@ def plan_pair_online(
 
 
 def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
-    """The plan of a file with today's price, the same findings and missing pins; nothing else
-    changes."""
+    """The plan of a file with today's price, the same findings and missing pins."""
     from peagle.deploy.preflight import live_price_of_plan
 
     return live_price_of_plan(

@@ -43,11 +43,8 @@ HOME_VARIABLE = "PEAGLE_HOME"
 
 
 def home() -> Path:
-    """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``.
-
-    Raises UserError where none is set and the user has no home folder, as in some containers, and
-    for a file: deployments on record would not be found.
-    """
+    """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``. Raises
+    UserError where the user has no home folder, and for a file."""
     chosen, state = os.environ.get(HOME_VARIABLE), os.environ.get("XDG_STATE_HOME")
     if chosen:
         folder = Path(os.path.expanduser(chosen)).absolute()
@@ -95,12 +92,9 @@ _OTHERS = 0o077
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[int]:
-    """Hold an exclusive lock on the file ``path``; yields its descriptor.
-
-    The lock ends with the block or with the process. A child process that inherits the descriptor
-    shares the lock until it closes it. Raises BlockingIOError when another process holds the lock
-    and ``wait`` is false, and OSError when the file cannot be opened.
-    """
+    """Hold an exclusive lock on the file ``path``, which ends with the process too; yields its
+    descriptor, which child processes may share. Raises BlockingIOError when another process holds
+    it and ``wait`` is false."""
     from filelock import lock_descriptor  # 0.1 s to import; most commands take no lock
 
     private_folder(path.parent)
@@ -116,10 +110,8 @@ def _private(path: str, flags: int) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``, which it replaces when the block ends without an error.
-
-    Readers see the old file or the new one, never a part. An existing file keeps its mode.
-    """
+    """A temporary path, which replaces ``path`` atomically when the block ends without an error. An
+    existing file keeps its mode."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
@@ -159,10 +151,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The document in ``path``; ``None`` when there is no such file.
-
-    Raises ValueError for a file that is truncated or not JSON, and OSError.
-    """
+    """The document in ``path``; ``None`` without a file. Raises ValueError for one that is not
+    JSON."""
     try:
         return json_reader.read_file(path)
     except FileNotFoundError:
@@ -170,11 +160,8 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
-    """The document in ``path`` as a ``shape`` of data classes; ``None`` without such a file.
-
-    Raises UserError, with ``fix``, for a file that is truncated or has a different shape, as an
-    editor or another version of the toolkit may leave it.
-    """
+    """The document in ``path`` as a ``shape`` of data classes; ``None`` without a file. Raises
+    UserError, with ``fix``, for a file that is truncated or has a different shape."""
     from pydantic import ValidationError  # 0.1 s to import
 
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -119,26 +117,6 @@ def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: s
         assert after[key] == before[key], key
 
 
-@pytest.mark.thorough
-def test_scale_off_shows_also_the_instances_that_start(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert deployed.run("scale", NAME, "--max", "3", "--target-concurrency", "4", "--yes").code == 0
-    described = deployed.cloud._describe_endpoint
-
-    def starting(EndpointName: str) -> Any:
-        found = described(EndpointName)
-        found["ProductionVariants"][0]["DesiredInstanceCount"] = 3
-        return found
-
-    monkeypatch.setattr(deployed.cloud, "_describe_endpoint", starting)
-    done = deployed.run("scale", NAME, "--off", "--yes", "--json")
-    assert (done.document["instances_running"], done.document["instances_desired"]) == (1, 3)
-    assert f"price       ${3 * (price_of() or 0):.2f} per hour" in done.err
-    again = deployed.run("scale", NAME, "--off", "--yes")
-    assert f"{NAME} runs 1 instance, on the way to 3" in again.out
-
-
 @pytest.mark.parametrize(("status", "price"), [("Failed", 0.0), ("Creating", None)])
 def test_a_failed_endpoint_costs_nothing(
     deployed: Terminal, status: str, price: float | None
@@ -146,17 +124,6 @@ def test_a_failed_endpoint_costs_nothing(
     deployed.cloud.endpoints[NAME].script = [(status, "no reason")]
     document = deployed.run("status", NAME, "--json").document
     assert document["price_per_hour_usd"] == (price_of() if price is None else price)
-
-
-@pytest.mark.thorough
-def test_a_missing_endpoint_shows_no_price(deployed: Terminal) -> None:
-    endpoint = deployed.cloud.endpoints.pop(NAME)
-    del deployed.cloud.tags[endpoint.arn]
-    (row,) = deployed.run("list", "--json").document["deployments"]
-    shown = deployed.run("list").out
-    assert (row["state"], row["price_per_hour_usd"]) == ("Missing", None)
-    assert "$" not in shown
-    assert f"{price_of():.2f}" not in shown
 
 
 def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal) -> None:

@@ -145,27 +145,6 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
 
 
-def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first = model_of(terminal)
-    terminal.cloud.firing = {f"{NAME}-acceptance"}
-    terminal.cloud.components.scripts = [[("Updating", None), ("InService", "an alarm")]]
-    done = terminal.run(*COPIES, "--k", "3", *ROLLING)
-    assert (done.code, model_of(terminal)) == (4, first)
-    assert f"rolled back on the alarm {NAME}-acceptance" in done.err
-    assert "--no-speculation" in done.err
-
-
-@pytest.mark.parametrize("rollout", [(), ROLLING])
-def test_an_update_has_no_batches_where_one_copy_runs(
-    terminal: Terminal, rollout: tuple[str, ...]
-) -> None:
-    assert terminal.run(*COPIES).code == 0
-    assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
-    terminal.succeeds(*COPIES, "--k", "3", *rollout)
-    assert terminal.cloud.components.rollouts == [None]
-
-
 # Copies that scale, also to zero: registered, changed, kept by updates, and removed.
 TARGET = f"inference-component/{NAME}"
 BOUNDS = (*COPIES, "--max-instances", "3")
@@ -202,20 +181,6 @@ def test_more_copies_than_the_instances_hold_are_refused(
     scaled(terminal)
     refused = terminal.run("scale", NAME, *words, "--yes")
     assert (refused.code, text in refused.err) == (3, True), refused.err
-
-
-def test_drift_of_what_ends_copies(terminal: Terminal) -> None:
-    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
-    schedules, ends = terminal.cloud.scheduler.schedules, copies_limit_name("us-east-1", NAME)
-
-    def drifted() -> list[str]:
-        return [one["field"] for one in terminal.run("drift", NAME, "--json").document["fields"]]
-
-    assert drifted() == []
-    schedules[ends]["State"] = "DISABLED"
-    assert drifted() == [f"schedule.{ends}.State"]
-    del schedules[ends]
-    assert drifted() == [f"schedule.{ends}"]
 
 
 # ``peagle invoke`` of an endpoint that scaled to zero: it waits, and shows for how long.

@@ -90,15 +90,6 @@ def test_another_number_of_copies_than_scaling_chooses_is_drift(
 
 
 @pytest.mark.thorough
-def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Terminal) -> None:
-    with_copies(terminal, SCALED, 4)
-    terminal.cloud.bounds[f"inference-component/{NAME}"] = (4, 6)
-    assert fields(terminal) == {"scaling.max_copies": (12, 6)}
-    terminal.cloud.scaled.clear()
-    assert fields(terminal)["scaling.max_copies"] == (12, None)
-
-
-@pytest.mark.thorough
 def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, project: Path) -> None:
     other = {"RoleName": "chat", "Arn": ROLE.replace("peagle-execution", "chat")}
     terminal.cloud.roles.append({**terminal.cloud.roles[0], **other})

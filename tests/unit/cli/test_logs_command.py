@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from peagle.account import Account
 from peagle.aws.client import Keys, connect
 from peagle.aws.errors import AccessDenied
 from peagle.engine.state import log_of
@@ -40,22 +38,6 @@ def test_since_omits_older_lines(deployed: Terminal, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("time.time", lambda: START + 3700)
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
     assert deployed.run("logs", NAME, "--since", "5s").err == "No lines in that time.\n"
-
-
-def test_since_counts_from_the_start_of_the_command(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Loading boto3 and asking AWS take seconds, which must not use up a short --since."""
-    deployed.cloud.write_log("just now")
-    clock, find = [START + 3], Account.find
-
-    def slowly(*args: Any, **settings: Any) -> Any:
-        clock[0] += 4
-        return find(*args, **settings)
-
-    monkeypatch.setattr("time.time", lambda: clock[0])
-    monkeypatch.setattr(Account, "find", slowly)
-    assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
 
 
 def test_follow_continues_until_ctrl_c(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,21 +57,3 @@ def test_a_server_that_returns_no_tokens_cannot_be_compared(
     assert done.code == 3
     assert done.out == TABLE, "the acceptance is kept"
     assert "the server does not return tokens" in done.error
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (("--against", "x"), "--against is for the lossless check (add --lossless)"),
-        (("--save-acceptance", "x"), "--save-acceptance needs acceptance"),
-        (("--acceptance", "missing.jsonl"), "missing.jsonl cannot be read"),
-        (("--lossless", "--against", "http://["), "http://[ is not the URL of a server"),
-    ],
-)
-def test_wrong_options_are_refused_before_any_request(
-    engine_home: Path, plan_for: PlanFor, options: tuple[str, ...], error: str
-) -> None:
-    start_local(plan_for())
-    done = bench(*options)
-    assert done.code == 2
-    assert error in done.error

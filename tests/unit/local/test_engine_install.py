@@ -90,27 +90,6 @@ def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
     assert not install.is_installed(VLLM)
 
 
-def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
-    lock: Path, peagle: Peagle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    absent = peagle("engine", "status")
-    assert absent.returncode == 0
-    assert f"peagle engine install --vllm {VLLM}" in absent.stderr
-    install.install_engine(VLLM)
-    other = engine_folder("0.27.1")
-    other.mkdir()
-    (other / MARKER).write_text("{}")
-
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    document = json.loads(peagle("engine", "status", "--json").stdout)
-    assert document["python"] == str(engine_folder(VLLM) / "bin" / "python")
-    assert str(other / "bin" / "python") in [engine["python"] for engine in document["installed"]]
-    assert document["missing_packages"] == ["libnuma1"]
-
-
 def test_torch_is_locked_for_every_python_and_machine() -> None:
     text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
     locked = install._LOCKED_TORCH.findall(text)

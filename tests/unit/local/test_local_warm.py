@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.console import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalOptions, compose_file, run_arguments
@@ -229,17 +229,6 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
 
     assert volumes(collecting=True) == ["type=volume,dst=/var/cache/peagle"]
     assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
-
-
-@pytest.mark.thorough
-def test_an_image_without_a_compiler_is_refused_before_it_starts(
-    docker: FakeDocker, plan_for: PlanFor
-) -> None:
-    docker.answers("run", "--entrypoint", out="g++")
-    with raises_code("compiler-missing", UserError) as caught:
-        LocalOptions(image(docker), compiled=True).local_environment(plan_for())
-    assert "g++" in caught.value.message
-    assert "another --base" in caught.value.fix
 
 
 @pytest.mark.thorough

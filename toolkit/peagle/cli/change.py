@@ -27,6 +27,7 @@ from peagle.cli.context import (
 from peagle.cli.options import (
     POSITIVE,
     Parsed,
+    add_options,
     command_catalog,
     complete_pair,
     deploy_options,
@@ -45,6 +46,7 @@ from peagle.cli.view.console import (
     print_json,
     print_line,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import (
     AT_PROMOTION,
@@ -54,7 +56,6 @@ from peagle.cli.view.deploy import (
     show_candidate,
     show_changes,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import preview_rollback, remove_previous, revision_for_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
@@ -99,7 +100,6 @@ _DEFAULT_SHARE = 0.1
 
 
 def _print_changed(document: dict[str, Any], session: Session, as_json: bool, how: str) -> None:
-    """A deployment that serves one configuration after a change."""
     if as_json:
         return print_json(deployment_in_context(document))
     print_line(f"{document['name']} is {document['state']}{measured(document)}", bold=True)
@@ -111,8 +111,7 @@ def _print_changed(document: dict[str, Any], session: Session, as_json: bool, ho
 def _run_until_proved(
     ctx: click.Context, change: Change, verb: Callable[..., Deployment]
 ) -> NotProved | None:
-    """Run a change that ends with a proof, and return why it is not proved: what serves then is
-    shown first."""
+    """Run a change that ends with a proof; return why it is not proved."""
     again = in_context(("peagle", ctx.command.name or "", change.record.name))
     try:
         change.run(verb, command_catalog(ctx), again=again)
@@ -121,35 +120,25 @@ def _run_until_proved(
     return None
 
 
+_SCALE_OPTIONS = (
+    click.Option(["--to"], type=click.IntRange(1), metavar="N", help="A fixed number."),
+    click.Option(["--min", "minimum"], type=click.IntRange(0), metavar="N",
+                 help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero."),
+    click.Option(["--max", "maximum"], type=click.IntRange(1), metavar="N",
+                 help="Most that scaling starts; begins to scale automatically."),
+    click.Option(["--target-concurrency", "target"], type=POSITIVE, metavar="REQUESTS",
+                 help="Requests at a time that scaling gives each.  [default: the plan's]"),
+    click.Option(["--off"], is_flag=True, help="End automatic scaling; what runs stays."),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle scale peagle-gpt-oss-20b --to 2",
     "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
     "peagle scale peagle-gpt-oss-20b --off --to 1",
     yes=True,
 )
-@click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
-@click.option(
-    "--min",
-    "minimum",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
-)
-@click.option(
-    "--max",
-    "maximum",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Most that scaling starts; begins to scale automatically.",
-)
-@click.option(
-    "--target-concurrency",
-    "target",
-    type=POSITIVE,
-    metavar="REQUESTS",
-    help="Requests at a time that scaling gives each.  [default: the plan's]",
-)
-@click.option("--off", is_flag=True, help="End automatic scaling; what runs stays.")
+@add_options(_SCALE_OPTIONS)
 def scale(
     name: str,
     session: Session,
@@ -244,6 +233,18 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         raise unproved
 
 
+_COMPARE_OPTIONS = (
+    click.Option(["--with", "text"], metavar="PAIR|PLAN",
+                 help="Serve this too: a plan file, or a pair, with planning options in quotes, "
+                 "such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
+    click.Option(["--share"], type=Parsed("share", parse_share), metavar="SHARE",
+                 help="Its share of the requests.  [default: 10%]"),
+    click.Option(["--last"], callback=duration, metavar="DURATION",
+                 help="Report on this time only, such as 1h.  [default: since the comparison "
+                 "began]"),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle sandbox quota set ml.g6.xlarge 3",
     "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
@@ -251,26 +252,7 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
     "peagle compare peagle-gpt-oss-20b",
     keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@click.option(
-    "--with",
-    "text",
-    metavar="PAIR|PLAN",
-    help="Serve this too: a plan file, or a pair, with planning options in quotes, such as "
-    "'gpt-oss-20b --k 3'.",
-    shell_complete=complete_pair,
-)
-@click.option(
-    "--share",
-    type=Parsed("share", parse_share),
-    metavar="SHARE",
-    help="Its share of the requests.  [default: 10%]",
-)
-@click.option(
-    "--last",
-    callback=duration,
-    metavar="DURATION",
-    help="Report on this time only, such as 1h.  [default: since the comparison began]",
-)
+@add_options(_COMPARE_OPTIONS)
 @deploy_options
 @click.pass_context
 def compare(
@@ -347,8 +329,8 @@ def compare(
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
-    """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
-    name or region, and what planning raises."""
+    """The plan in ``text``, the value of ``--with``. Raises UserError for another name or
+    region."""
     pair, options = options_in(ctx, text, "--with")
     place = {"name": record.name, "region": record.region}
     for option in place.keys() & options.keys():
@@ -384,8 +366,7 @@ def _end_comparison(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
-    error, show what exists."""
+    """End the comparison with ``end``; after an error, show what exists."""
     with session.changing(name) as change:
         require_own(change.record)
         comparison = required_comparison(change.record)
@@ -514,7 +495,6 @@ def destroy(
 def _destroy_deployment(
     change: Change, session: Session, everything: bool, yes: bool, as_json: bool
 ) -> None:
-    """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     record, aws = change.record, change.aws
     if record.of_type("Endpoint") or not record.owner:
         require_own(record)
@@ -546,7 +526,7 @@ def _destroy_deployment(
 def _destroy_leftovers(
     session: Session, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
-    """For a name without a deployment: what an earlier endpoint of that name has left."""
+    """Remove what an earlier endpoint of that name has left."""
     leftovers: Sequence[Leftover] = ()
     if session.is_available:
         aws = session.aws(region)
@@ -594,7 +574,7 @@ def _show(title: str, resources: Iterable[Resource | Leftover]) -> None:
 
 
 def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
-    """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
+    """Remove repositories with their images, CodeBuild projects, roles and build contexts."""
     aws = session.aws(session.region or DEFAULT_REGION)
     resources = image_resources(aws)
     if resources and not yes:

@@ -14,6 +14,7 @@ from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.options import (
+    add_options,
     complete_instance_type,
     deploy_options,
     duration,
@@ -23,7 +24,14 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import confirm, confirmed, json_option, print_json, print_status
+from peagle.cli.view.console import (
+    confirm,
+    confirmed,
+    json_option,
+    print_json,
+    print_status,
+    show_hashing,
+)
 from peagle.cli.view.deploy import (
     add_remaining,
     print_calls,
@@ -32,7 +40,6 @@ from peagle.cli.view.deploy import (
     show_plan,
     show_remaining_resources,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.context import DeploymentContext, WillNotServe
@@ -74,6 +81,27 @@ _CHANGES = {
 """The changes that need a confirmation, and its question."""
 
 
+_DEPLOY_OPTIONS = (
+    click.Option(["--bucket"],
+                 help="S3 bucket for uploading local weights.  [default: "
+                 "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
+    click.Option(["--no-wait"], is_flag=True,
+                 help="Return once the endpoint is requested, without waiting or verifying."),
+    click.Option(["--keep-failed"], is_flag=True,
+                 help="Keep a new endpoint whose engine cannot start, to look at it; else it is "
+                 "removed."),
+    click.Option(["--keep-unproved"], is_flag=True,
+                 help="Keep an update in service whose proof fails.  [default: return to what "
+                 "served before]"),
+    click.Option(["--fallback-instance-types", "fallback_types"], metavar="TYPE,...",
+                 help="Instance types to try, in this order, when AWS has no free instance.  "
+                 "[default: the next of the plan's ranking, after asking]",
+                 shell_complete=complete_instance_type),
+    click.Option(["--retry-for"], metavar="DURATION", callback=duration,
+                 help="Keep trying for this time when AWS has no free instance, such as 2h."),
+)  # fmt: skip
+
+
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -86,40 +114,7 @@ Examples:
 @plan_options
 @account_options
 @deploy_options
-@click.option(
-    "--bucket",
-    help="S3 bucket for uploading local weights.  "
-    "[default: peagle-sagemaker-REGION-ACCOUNT, created if needed]",
-)
-@click.option(
-    "--no-wait",
-    is_flag=True,
-    help="Return once the endpoint is requested, without waiting or verifying.",
-)
-@click.option(
-    "--keep-failed",
-    is_flag=True,
-    help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
-)
-@click.option(
-    "--keep-unproved",
-    is_flag=True,
-    help="Keep an update in service whose proof fails.  [default: return to what served before]",
-)
-@click.option(
-    "--fallback-instance-types",
-    "fallback_types",
-    metavar="TYPE,...",
-    help="Instance types to try, in this order, when AWS has no free instance.  "
-    "[default: the next of the plan's ranking, after asking]",
-    shell_complete=complete_instance_type,
-)
-@click.option(
-    "--retry-for",
-    metavar="DURATION",
-    callback=duration,
-    help="Keep trying for this time when AWS has no free instance, such as 2h.",
-)
+@add_options(_DEPLOY_OPTIONS)
 @json_option
 @click.pass_context
 def deploy(
@@ -185,8 +180,7 @@ def deploy(
 def _apply(
     ctx: click.Context, aws: Aws, session: Session, preflight: Preflight, fallback: Fallback
 ) -> None:
-    """Apply the plan that the user has confirmed, prove it and report; if something ends it early,
-    show what exists."""
+    """Apply the confirmed plan, prove it and report; after an error, show what exists."""
     name, again = preflight.desired.plan.name, own_command(ctx, without=_NOT_REPEATED)
     is_waited_for, keep_unproved = not ctx.params["no_wait"], ctx.params["keep_unproved"]
     unproved: NotProved | None = None
@@ -253,8 +247,7 @@ def _apply(
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:
-    """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
-    `peagle plan --verbose` shows."""
+    """Show plan, findings and change. Raises Refused with the first error."""
     show_plan(preflight, session, keep_unproved)
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if session.sandbox else CHECKED_AGAIN
     if preflight.change not in ("create", "update"):  # nothing starts
@@ -268,8 +261,8 @@ def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool 
 
 
 def _refuse_second(aws: Aws, plan: Plan, prefix: str | None, yes: bool) -> None:
-    """A new endpoint whose name the user did not choose, of a target that has one already: with
-    --yes, raise Refused before a second price is paid; else the question says so."""
+    """With --yes, refuse a second endpoint of a target whose name the user did not choose; else say
+    so."""
     records, _ = readable_records(aws.scope)
     names = [
         record.name
@@ -313,8 +306,7 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
 def _choose_types(
     ctx: click.Context, plan: Plan, fallbacks: Sequence[Plan] | None, error: InsufficientCapacity
 ) -> list[str]:
-    """The types to try without capacity: those of the option, else those of the plan's ranking if
-    the user agrees; else the error names them."""
+    """The types to try without capacity: of the option, else of the ranking if the user agrees."""
     if fallbacks is not None:
         return [fallback.instance_type for fallback in fallbacks]
     others = {
@@ -335,7 +327,6 @@ def _choose_types(
 
 
 def _show_attempts(attempts: Sequence[Attempt]) -> None:
-    """What was tried, for how long, and its price; nothing after a single attempt."""
     if len(attempts) > 1:
         print_status("Tried:")
         for attempt in attempts:
@@ -344,7 +335,6 @@ def _show_attempts(attempts: Sequence[Attempt]) -> None:
 
 
 def _priced(plan: Plan | Alternative | Attempt) -> str:
-    """The instance type, with its price."""
     usd = plan.price_per_hour_usd
     price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
     return f"{plan.instance_type} ({price})"
@@ -358,10 +348,7 @@ def _end_failed_start(
     session: Session,
     again: Sequence[str],
 ) -> None:
-    """Remove what the deploy created, unless the user wants to keep it; the error then says so.
-
-    Raises what the removal raises, with what remains shown.
-    """
+    """Remove what the deploy created, unless the user keeps it; the error then says so."""
     record = load_record(aws.scope, aws.region, name)
     if record is None:
         return None

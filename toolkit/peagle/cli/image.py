@@ -17,11 +17,12 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import FILE, refuse_errors, region_option
+from peagle.cli.options import FILE, add_options, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
+    StatusLine,
     json_option,
     print_document,
     print_json,
@@ -29,7 +30,6 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
-from peagle.cli.view.progress import StatusLine
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.images.build import findings_for_build
@@ -47,41 +47,29 @@ def image() -> None:
     """Build and push container images of plans."""
 
 
+_BUILD_OPTIONS = (
+    click.Option(["--runtime"], type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
+                 help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this "
+                 "machine."),
+    click.Option(["--tag"], metavar="NAME:TAG",
+                 help="Image name and tag.  [default: derived from pair and content]"),
+    click.Option(["--base"], metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]"),
+    click.Option(["--bake-weights"], is_flag=True, help="Copy the weights into the image."),
+    click.Option(["--push"], is_flag=True, help="Push the image to ECR afterwards."),
+    click.Option(["--builder"], type=click.Choice(["docker", "codebuild"]), default="docker",
+                 show_default=True,
+                 help="docker: on this machine. codebuild: on AWS, which pushes the image too."),
+    click.Option(["--if-configured"], is_flag=True,
+                 help="Build nothing unless the project file has build_image for the endpoint."),
+    click.Option(["--address-file"], metavar="FILE", type=FILE,
+                 help="Write the pushed address, with its digest, to this file, for deploy "
+                 "--image-from."),
+)  # fmt: skip
+
+
 @image.command("build", cls=ProjectCommand, epilog="Example: peagle image build gpt-oss-20b --push")
 @partial(plan_options, tag_flag="--resource-tag")
-@click.option(
-    "--runtime",
-    type=click.Choice(["gpu", "cpu"]),
-    default="gpu",
-    show_default=True,
-    help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this machine.",
-)
-@click.option(
-    "--tag",
-    metavar="NAME:TAG",
-    help="Image name and tag.  [default: derived from pair and content]",
-)
-@click.option("--base", metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]")
-@click.option("--bake-weights", is_flag=True, help="Copy the weights into the image.")
-@click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
-@click.option(
-    "--builder",
-    type=click.Choice(["docker", "codebuild"]),
-    default="docker",
-    show_default=True,
-    help="docker: on this machine. codebuild: on AWS, which pushes the image too.",
-)
-@click.option(
-    "--if-configured",
-    is_flag=True,
-    help="Build nothing unless the project file has build_image for the endpoint.",
-)
-@click.option(
-    "--address-file",
-    metavar="FILE",
-    type=FILE,
-    help="Write the pushed address, with its digest, to this file, for deploy --image-from.",
-)
+@add_options(_BUILD_OPTIONS)
 @account_options
 @json_option
 @click.pass_context
@@ -216,8 +204,7 @@ def build_with_status(request: ImageRequest, session: Session) -> Built:
 
 
 def push_built(built: Image, region: str, session: Session, tags: Mapping[str, str] = {}) -> str:
-    """Push the image to ECR, to a repository with these tags if it is a new one; if that fails,
-    print the command that repeats the push."""
+    """Push the image; if that fails, print the command that repeats the push."""
     try:
         return _push(built, None, region, session, tags)
     except (PeagleError, KeyboardInterrupt):
@@ -241,8 +228,7 @@ def _push_command(name: str, region: str = DEFAULT_REGION, *more: str) -> tuple[
 
 
 def next_command(plan: Plan, built: Image, session: Session, served: Sequence[str]) -> str:
-    """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here, with
-    the words ``served`` for the plan."""
+    """The command after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime != "gpu":
         up = ("peagle", "local", "up", *served, "--engine", "docker", "--image", built.name)
         return command_text(up)

@@ -18,6 +18,7 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
+    add_options,
     command_catalog,
     complete_instance_type,
     names_own_image,
@@ -28,6 +29,7 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
 from peagle.cli.view.console import (
+    StatusLine,
     json_option,
     print_documents,
     print_facts,
@@ -38,7 +40,6 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.cli.view.deploy import second_turn_text
-from peagle.cli.view.progress import StatusLine
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import (
@@ -101,29 +102,24 @@ def local() -> None:
     """
 
 
+_UP_OPTIONS = (
+    click.Option(["--port"], type=click.IntRange(1, 65535),
+                 help="Port to listen on.  [default: a free one]"),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
+                 default="process", show_default=True,
+                 help="Run the engine as a process or in a container."),
+    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
+    click.Option(["--compile", "compiled"], is_flag=True, help="On a CPU: compile the model."),
+    click.Option(["--build", "build_first"], is_flag=True, help="Docker: build the image first."),
+    click.Option(["--base"], metavar="IMAGE", help="Docker, with --build: base image."),
+    click.Option(["--emit-compose"], metavar="FILE", type=click.Path(path_type=Path),
+                 help="Docker: write a compose file (- for stdout) and start nothing."),
+)  # fmt: skip
+
+
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
-)
-@click.option(
-    "--engine",
-    "engine_kind",
-    type=click.Choice(["process", "docker"]),
-    default="process",
-    show_default=True,
-    help="Run the engine as a process or in a container.",
-)
-@click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs.")
-@click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model.")
-@click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
-@click.option("--base", metavar="IMAGE", help="Docker, with --build: base image.")
-@click.option(
-    "--emit-compose",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Docker: write a compose file (- for stdout) and start nothing.",
-)
+@add_options(_UP_OPTIONS)
 @json_option
 def up(
     plan: Plan,
@@ -179,7 +175,6 @@ def up(
 
 
 def _print_engine(engine: LocalEngine) -> None:
-    """What the proof measured, and how to use the engine."""
     length = engine.acceptance_length
     speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
     print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
@@ -287,11 +282,8 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
 def local_image(
     plan: Plan, gpus: bool, build_first: bool = False, base: str | None = None
 ) -> Image:
-    """The image for the plan: ``--image``, else the newest suitable one; with ``build_first`` a new
-    one.
-
-    Raises DockerMissing, and NotFound with the command that builds a missing image.
-    """
+    """``--image``, else the newest suitable image, or with ``build_first`` a new one. Raises
+    NotFound."""
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
@@ -462,7 +454,6 @@ have it. Kinds:
 
 
 def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    """``once``, ``always`` (``None``) or a number of calls."""
     if value in ("once", "always"):
         return 1 if value == "once" else None
     if not value.isdecimal() or len(value) > 9 or int(value) < 1:
@@ -482,6 +473,16 @@ def fault() -> None:
     """
 
 
+_ADD_OPTIONS = (
+    click.Option(["--times"], metavar="once|always|N", default="always", callback=_times,
+                 help="How many calls fail.  [default: always]"),
+    click.Option(["--instance-type"], metavar="TYPE", shell_complete=complete_instance_type,
+                 help="Only endpoints with this instance type."),
+    click.Option(["--seconds"], type=Decimal(min=0), default=DEFAULT_SECONDS,
+                 help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]"),
+)  # fmt: skip
+
+
 @fault.command(
     cls=PeagleCommand,
     help=_ADD_HELP,
@@ -489,25 +490,7 @@ def fault() -> None:
 )
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
-@click.option(
-    "--times",
-    metavar="once|always|N",
-    default="always",
-    callback=_times,
-    help="How many calls fail.  [default: always]",
-)
-@click.option(
-    "--instance-type",
-    metavar="TYPE",
-    shell_complete=complete_instance_type,
-    help="Only endpoints with this instance type.",
-)
-@click.option(
-    "--seconds",
-    type=Decimal(min=0),
-    default=DEFAULT_SECONDS,
-    help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
-)
+@add_options(_ADD_OPTIONS)
 @json_option
 @click.pass_context
 def add(

@@ -108,8 +108,7 @@ def _run(*arguments: str, check: bool = True) -> None:
 
 
 class Explanation(NamedTuple):
-    """One row of the list of codes. ``severity`` is a finding's; ``about`` is the heading that the
-    row is below, which has the exit code of an error."""
+    """A row of a table below the heading ``about``; ``severity`` is a finding's."""
 
     code: str
     about: str
@@ -119,8 +118,7 @@ class Explanation(NamedTuple):
 
 
 def read_explanations() -> Iterator[Explanation]:
-    """The rows of all tables of the chapter on errors, which ships with the toolkit, without the
-    marks of Markdown: what only the case at hand knows is in angle brackets."""
+    """The rows of all tables of docs/errors.md, with ``<>`` in place of Markdown's italics."""
     marks = re.compile(r"\\([\\`*_|<>\[\]])|\*(\w[^*|]*)\*")
     text = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
     about, headings = "", list[str]()

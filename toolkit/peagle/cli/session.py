@@ -17,8 +17,7 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.context import in_context, is_typed
 from peagle.cli.options import catalog_of, command_catalog, yes_option
 from peagle.cli.project import CHOICE, ProjectCommand, endpoint_argument
-from peagle.cli.view.console import json_option, print_status
-from peagle.cli.view.progress import DeploymentProgress
+from peagle.cli.view.console import DeploymentProgress, json_option, print_status
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotFound
 from peagle.project import EndpointChoice
@@ -32,8 +31,7 @@ Command = Callable[..., Any]
 
 
 class DeploymentCommand(ProjectCommand):
-    """A command about a deployment. Where that of an endpoint in the project file is unknown, the
-    fix is to deploy it."""
+    """For an unknown endpoint of the project file, the fix is to deploy it."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -78,8 +76,7 @@ class CommandSession(Session):
 def new_session(
     ctx: click.Context, region: str | None = None, profile: str | None = None, sandbox: bool = False
 ) -> Session:
-    """The session of a command. Raises UserError when the options and AWS_ENDPOINT_URL contradict
-    each other."""
+    """The session of a command. Raises UserError when options and AWS_ENDPOINT_URL contradict."""
     session = CommandSession(ctx, region, profile, sandbox=sandbox)
     _ = session.sandbox
     return session
@@ -110,9 +107,8 @@ def cloud_options(command: Command) -> Command:
 def deployment_command(
     *examples: str, yes: bool = False, **argument: Any
 ) -> Callable[[Command], click.Command]:
-    """A command about the deployment NAME: it receives ``name`` and ``session``, and has
-    ``--json`` and with ``yes`` also ``--yes`` behind its own options. ``argument`` is that of
-    ``endpoint_argument``."""
+    """A command about the deployment NAME, with ``name``, ``session``, ``--json`` and with ``yes``
+    ``--yes``."""
     lines = "\n".join(f"  {example}" for example in examples)
     epilog = f"\b\nExamples:\n{lines}\n" if len(examples) > 1 else f"Example: {examples[0]}"
 

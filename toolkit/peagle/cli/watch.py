@@ -34,9 +34,9 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
     print_table,
+    show_hashing,
 )
 from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
@@ -214,7 +214,7 @@ def drift(
 
 
 def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
-    """The plan to compare with: of a file, of the project file, or of the record of NAME."""
+    """The plan to compare with: of a file, the project file, or the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
     if CHOICE in ctx.meta:

@@ -26,6 +26,7 @@ from peagle.cli.context import (
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import (
+    add_options,
     catalog_of,
     complete_pair,
     deploy_options,
@@ -39,6 +40,7 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     Fact,
+    StatusLine,
     confirm,
     json_option,
     print_document,
@@ -48,9 +50,9 @@ from peagle.cli.view.console import (
     print_line,
     print_next,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import show_remaining_resources
-from peagle.cli.view.progress import StatusLine, show_hashing
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record, refuse_weights_in_use
@@ -255,7 +257,6 @@ def _files_text(count: int, size: float) -> str:
 
 
 def _storage_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
-    """The storage price per month, and its basis."""
     if price is None:
         return f"the price of S3 Standard in {region} is unknown"
     free = " on AWS (free in the sandbox)" if sandbox else ""
@@ -275,8 +276,7 @@ def _usd_per_month(size: int, price: StoragePrice | None) -> float | None:
 def copying(
     place: WeightsPrefix, resume: Sequence[str], remove: Sequence[str]
 ) -> Iterator[Callable[[SyncProgress], None]]:
-    """What shows the progress of a copy; if it ends early, also what is in S3 and the commands that
-    resume the copy and remove it."""
+    """What shows the progress of a copy, and after an error how to resume or remove it."""
     copied = "no file was copied"
 
     def show(progress: SyncProgress) -> None:
@@ -303,8 +303,8 @@ def copying(
 def use_command(
     pair: str, place: WeightsPrefix, manifest: Manifest, region: str, account: Account
 ) -> tuple[str, ...]:
-    """The command that plans with these weights. For another account than the default one ``plan``
-    must connect, which it does with ``--online`` only."""
+    """The command that plans with these weights; only with ``--online`` does it connect to an
+    account."""
     command = ["peagle", "plan", pair]
     if "target" in manifest:
         command += ["--model-source", place.part_uri("target")]
@@ -347,7 +347,6 @@ def list_command(
 
 
 def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
-    """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
     print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
     if weights.finish:
@@ -477,6 +476,17 @@ _USUAL_MINUTES = 15
 _NOT_REPEATED = ("--yes", "-y", "--json")
 
 
+_WARM_OPTIONS = (
+    click.Option(["--local", "local"], is_flag=True,
+                 help="Run on this machine and store the caches here."),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
+                 help="Local: as a process or in a container.  [default: process]"),
+    click.Option(["--gpus"], is_flag=True, help="Local, Docker: use the GPU image and all GPUs."),
+    click.Option(["--to", "folder"], metavar="FOLDER",
+                 help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
+)  # fmt: skip
+
+
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -489,22 +499,7 @@ Examples:
 @plan_options
 @account_options
 @deploy_options
-@click.option(
-    "--local", "local", is_flag=True, help="Run on this machine and store the caches here."
-)
-@click.option(
-    "--engine",
-    "engine_kind",
-    type=click.Choice(["process", "docker"]),
-    help="Local: as a process or in a container.  [default: process]",
-)
-@click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
-@click.option(
-    "--to",
-    "folder",
-    metavar="FOLDER",
-    help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]",
-)
+@add_options(_WARM_OPTIONS)
 @json_option
 def warm(
     plan: Plan,
@@ -542,8 +537,7 @@ def warm(
 def _collect_locally(
     plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json: bool
 ) -> None:
-    """Collect from an engine of this machine, into the folder ``to`` or ``$PEAGLE_HOME/warm``. On a
-    CPU the model is compiled for this purpose."""
+    """Collect from an engine of this machine, which compiles also on a CPU."""
     folder = warm_folder() if to is None else Path(to).expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if is_s3_uri(to or "") or not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -603,8 +597,7 @@ def _collect_on_aws(
     accept_unknown_price: bool,
     as_json: bool,
 ) -> None:
-    """Collect from a temporary endpoint, which is removed whatever happens; if that fails, what is
-    left is shown."""
+    """Collect from a temporary endpoint, which is removed whatever happens."""
     if errors(plan.findings):
         refuse_errors(plan.findings)
     place, collecting = prefix_of_weights(plan), collecting_plan(plan)

@@ -65,9 +65,8 @@ def start_local(
     progress: StepProgress = lambda step, line: None,
     options: LocalOptions | None = None,
 ) -> LocalEngine:
-    """Run ``plan`` on this machine; return when it answers and its speculation is proved, or if it
-    already runs. After an error or an interrupt the engine is stopped and its log is kept. Raises
-    Refused when this machine cannot run the plan, EngineError, and NotProved."""
+    """Run ``plan`` on this machine, and prove it; an engine that already runs is returned. After an
+    error it is stopped and its log kept. Raises Refused, EngineError and NotProved."""
     runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
     started: list[LocalEngine] = []
@@ -128,9 +127,8 @@ def end_engine(engine: LocalEngine) -> None:
 def stop_local(
     name: str, now: bool = False, waiting: Callable[[], object] = lambda: None
 ) -> LocalEngine | None:
-    """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
-    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
-    meanwhile. Raises NotFound for an unknown name."""
+    """Stop the engine ``name`` and remove its log and state; ``None`` if it did not run. Running
+    requests may finish, unless ``now``, while ``waiting`` is called. Raises NotFound."""
     if name not in records.local_engine_names():
         raise records.unknown_engine(name)
     engine = records.read_local_engine(name)
@@ -180,7 +178,6 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
 
 
 def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
-    """The engine with its measured acceptance. Raises NotProved."""
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
 
@@ -228,8 +225,8 @@ def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
-    """The answer in pieces as they arrive. ``body`` must request streaming. Raises EngineError when
-    the stream contains an error or ends early."""
+    """The answer to a streaming request, in pieces. Raises EngineError for an error or an early
+    end."""
     with _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
             _content(reply)
@@ -249,7 +246,6 @@ def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, byte
 
 
 def _content(reply: http.client.HTTPResponse) -> bytes:
-    """The body of an answer with the status 200; raises EngineError for any other."""
     content = _read(reply)
     if reply.status != http.HTTPStatus.OK:
         answer = content[:300].decode("utf-8", errors="replace")

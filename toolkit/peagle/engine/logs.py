@@ -63,9 +63,8 @@ def crash_error(log: Path | str) -> EngineError:
 
 
 def find_crash(lines: Iterable[str]) -> crash.Crash:
-    """The crash that ``peagle_serve`` reports last; without a report, the first message with a
-    known cause, else the last message. The lines may come from ``peagle_serve``, from AWS's own
-    container, or from both."""
+    """The crash that ``peagle_serve`` reports last, else the first message with a known cause, else
+    the last one; from our container or AWS's own."""
     written = [(line, log_fields(line)) for line in lines]
     reports = [fields for _, fields in written if _event(fields) in _ENDS]
     last = reports[-1] if reports else {}
@@ -76,7 +75,6 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
 
 
 def _event(fields: Mapping[str, Any]) -> str:
-    """The event of a line; "" for a line without one, or whose event is not a string."""
     event = fields.get("event")
     return event if isinstance(event, str) else ""
 
@@ -87,8 +85,7 @@ def last_line(log: Path) -> str:
 
 
 def progress_line(line: str) -> str:
-    """What a line of a starting engine's log says about its progress, as one short line; "" for
-    what says nothing: arguments, tracebacks, warnings, requests."""
+    """What a line of a starting engine says about its progress, in short; "" for nothing."""
     fields = log_fields(line)
     if "event" in fields:
         return str(fields.get("message", ""))
@@ -105,8 +102,7 @@ def progress_line(line: str) -> str:
 
 
 def local_log(name: str, follow: bool = False) -> Iterator[str]:
-    """The log of the engine, line by line; with ``follow`` also what it writes until it ends.
-    Raises NotFound for an unknown engine."""
+    """The engine's log, line by line; with ``follow`` until it ends. Raises NotFound."""
     log = log_of(name)
     if name not in local_engine_names() or not log.is_file():
         raise unknown_engine(name)
@@ -114,7 +110,6 @@ def local_log(name: str, follow: bool = False) -> Iterator[str]:
 
 
 def _last_lines(log: Path, size: int) -> list[str]:
-    """The lines in the last ``size`` bytes; none where there is no file."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, 2) - size))
@@ -124,8 +119,7 @@ def _last_lines(log: Path, size: int) -> list[str]:
 
 
 def _lines(log: Path, follow: str | None) -> Iterator[str]:
-    """The log line by line, each as soon as it is complete; ``follow`` names a running engine whose
-    new output is included."""
+    """Each line as soon as it is complete; ``follow`` names a running engine."""
     rest = b""
     with log.open("rb") as stream:
         while True:
@@ -230,7 +224,6 @@ class StartLog:
         self.judge()
 
     def _uncaught(self, text: str) -> str | None:
-        """The process that this line ends: "" for one that gives no name."""
         if _END.search(text):
             return _SERVER
         if _LEVEL.match(text):

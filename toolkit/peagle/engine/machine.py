@@ -72,9 +72,8 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version of vLLM. Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of
-    ``peagle engine install``, else the Python that runs this program. Raises EngineMissing with the
-    command that installs it."""
+    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one, else this
+    Python. Raises EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = version_of(python)
@@ -202,8 +201,7 @@ ENGINE_GB = 4
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """``needed_for`` names what does not work without it; ``fix`` and ``command`` apply if it is
-    not ``fine``."""
+    """``needed_for`` names what fails without it; ``fix`` and ``command`` apply if not ``fine``."""
 
     what: str
     found: str
@@ -214,8 +212,7 @@ class MachineCheck:
 
 
 def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
-    """Check Python, machine, disk, the engine with that version of vLLM, the sandbox, AWS
-    credentials and Docker. Calls no AWS service."""
+    """What this machine has for the demo, AWS and containers. Calls no AWS service."""
     machine, python = this_machine(), sys.version_info
     gib = machine.memory_bytes / 2**30
     shown = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
@@ -248,8 +245,7 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
 
 
 def _credentials() -> tuple[str, bool]:
-    """Where credentials come from, and whether they are there: `peagle deploy` checks whether AWS
-    accepts them."""
+    """Where credentials come from, and whether there are any; AWS is not asked."""
     containers = "AWS_CONTAINER_CREDENTIALS_"
     if any(name == "AWS_ACCESS_KEY_ID" or name.startswith(containers) for name in os.environ):
         return "from the environment", True
@@ -313,8 +309,7 @@ def exclusive_environment(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 def check_environment(python: Path, folder: Path, needed: int, what: str) -> None:
-    """Raise UserError unless this Python can be used, and the disk of ``folder`` has ``needed``
-    bytes free."""
+    """Raise UserError unless this Python can be used and ``folder`` has ``needed`` bytes free."""
     version = python_version(python)
     if version not in PYTHONS:
         problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
@@ -336,8 +331,8 @@ def python_version(python: Path) -> str:
 
 
 class Environment:
-    """A new environment, in place of one that is there; at the folder's real path, since a link to
-    it may be removed. Raises EngineError when uv fails."""
+    """A new environment at the folder's real path, since a link to it may be removed. Raises
+    EngineError."""
 
     def __init__(self, folder: Path, python: Path, progress: Progress) -> None:
         self.folder, self._progress = folder.resolve(), progress
@@ -362,9 +357,8 @@ class Environment:
             raise install_error(self.log)
 
     def install_torch(self, lock: Path) -> None:
-        """Install the wheel of torch that ``lock`` lists for this Python and machine. Raises
-        UserError when it lists none, and EngineError when the wheel cannot be downloaded or differs
-        from its hash."""
+        """Install the wheel that ``lock`` lists for this Python and machine. Raises UserError when
+        it lists none, and EngineError when the wheel cannot be downloaded or its hash differs."""
         version, machine = python_version(self.python), platform.machine()
         wheels = _LOCKED_TORCH.findall(lock.read_text(encoding="utf-8"))
         pythons = {python: (torch, hash_) for torch, python, on, hash_ in wheels if on == machine}
@@ -407,7 +401,6 @@ class Environment:
         )  # fmt: skip
 
     def _run(self, *command: str) -> int:
-        """Run a command with all output in the log; an interrupt ends it too."""
         with self.log.open("ab") as stream, subprocess.Popen(
             command, env=self._variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
         ) as program:  # fmt: skip
@@ -419,8 +412,7 @@ class Environment:
 
 
 def pip_settings() -> dict[str, str]:
-    """What pip is configured with, by its files and its variables, which count more; only the
-    variables where this Python has no pip."""
+    """pip's configuration by its files and, counting more, its variables."""
     settings: dict[str, str] = {}
     command = [sys.executable, "-I", "-m", "pip", "config", "list"]
     with suppress(OSError, subprocess.SubprocessError):
@@ -438,8 +430,7 @@ def pip_settings() -> dict[str, str]:
 
 
 def uv_variables(pip: Mapping[str, str]) -> dict[str, str]:
-    """uv's variables for the indexes, folders and connections of pip's settings. They may hold
-    passwords, so no argv has them. What is set for uv itself counts more."""
+    """uv's variables for pip's settings. They may hold passwords, so no argv has them."""
     variables = {
         "UV_DEFAULT_INDEX": pip.get("index-url", ""),
         "UV_INDEX": " ".join(pip.get("extra-index-url", "").split()),
@@ -492,8 +483,8 @@ def check_machine() -> None:
 def install_engine(
     vllm: str, python: Path | None = None, progress: Progress = lambda line: None
 ) -> Engine:
-    """Install that version of vLLM, unless it is installed, and return it. Raises UserError for an
-    unsuitable machine, Python or disk, and EngineError when uv or the engine fails."""
+    """Install that version unless it is there. Raises UserError for an unsuitable machine,
+    EngineError."""
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
         message = f"vLLM {vllm} cannot be installed: no lock file"
@@ -522,8 +513,7 @@ def is_installed(vllm: str) -> bool:
 
 
 def lock_of(folder: Path, vllm: str) -> str | None:
-    """The digest of the lock file of the engine in ``folder``; ``None`` if it differs
-    from this toolkit's, or cannot be read."""
+    """The digest of the engine's lock file; ``None`` if it differs from this toolkit's."""
     try:
         marker = read_json(folder / MARKER)
     except ValueError:
@@ -542,8 +532,7 @@ def _digest(lock: Path) -> str:
 
 
 def engine_packages(vllm: str) -> Packages:
-    """The packages of the engine with that version of vLLM, for an image. Raises EngineMissing
-    unless it is installed from the lock file."""
+    """The engine's packages, for an image. Raises EngineMissing unless it is from the lock file."""
     engine = find_engine(vllm)
     lock = lock_of(engine.python.parent.parent, vllm)
     if lock is None:

@@ -75,8 +75,8 @@ def start_engine(
     log: Path,
     record: Callable[[EngineProcess], object] = lambda process: None,
 ) -> EngineProcess:
-    """Start ``peagle_serve`` with ``environment``, detached from this process and its terminal.
-    ``ml_root`` stands for the container's ``/opt/ml``. For the rest see ``start_program``."""
+    """Start ``peagle_serve``, detached; ``ml_root`` stands for ``/opt/ml``. See
+    ``start_program``."""
     argv = [str(engine.python), str(entrypoint_folder()), "serve"]
     variables = {
         **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
@@ -90,8 +90,7 @@ def start_engine(
 
 
 def refuse_code(environment: Mapping[str, str]) -> None:
-    """Raise Refused for a variable with which a plan or a model would choose the code that a
-    process of this user loads."""
+    """Raise Refused for a variable that chooses the code that a process of this user loads."""
     try:
         check_no_code(environment)
     except InvalidEnvironment as error:
@@ -145,8 +144,7 @@ def is_alive(process: EngineProcess) -> bool:
 def wait_for_end(
     process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
 ) -> bool:
-    """Whether the engine's leading process ends within ``seconds``; calls ``waiting`` repeatedly
-    until then."""
+    """Whether the leading process ends within ``seconds``; calls ``waiting`` until then."""
     until = time.monotonic() + seconds
     while is_alive(process):
         if time.monotonic() > until:
@@ -157,9 +155,8 @@ def wait_for_end(
 
 
 def start_time(pid: int) -> int | None:
-    """When the process ``pid`` started; ``None`` if there is none or it is a zombie. On Linux in
-    clock ticks since boot, which no change of the clock affects; elsewhere in seconds since
-    1970."""
+    """When the process started, ``None`` for none or a zombie: on Linux in clock ticks since boot,
+    which no change of the clock affects, elsewhere in seconds since 1970."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -173,8 +170,7 @@ def start_time(pid: int) -> int | None:
 
 
 def session_members(leader: int, since: int) -> tuple[int, ...]:
-    """The living processes of the session that ``leader`` leads or led, if their ``start_time`` is
-    ``since`` or later."""
+    """The living processes of the session of ``leader`` that started at ``since`` or later."""
     members = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):  # the process has ended
@@ -213,9 +209,8 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
 def drain_engine(
     process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
 ) -> None:
-    """Send SIGTERM to the engine's leading process only, and wait until it ends. ``peagle_serve``
-    then lets running requests finish. Returns after ``seconds`` at the latest; ``waiting`` is
-    called first and then repeatedly meanwhile."""
+    """Send SIGTERM to the leading process only, so that running requests finish, and wait until it
+    ends, at most ``seconds``; ``waiting`` is called meanwhile."""
     if not is_alive(process):
         return
     waiting()
@@ -225,9 +220,8 @@ def drain_engine(
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
-    """End every process of the engine, and return when none is left. Sends SIGTERM, and SIGKILL
-    after ``grace_seconds``. Can be repeated, also after the system has given the pid to another
-    process."""
+    """End every process of the engine: SIGTERM, and SIGKILL after ``grace_seconds``. Can be
+    repeated."""
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _KILL_SECONDS)):
         for pid in _members(process):
             with contextlib.suppress(ProcessLookupError):
@@ -246,8 +240,7 @@ def remove_container(name: str) -> None:
 
 
 def free_port() -> int:
-    """A random port of the loopback address on which nothing listens, below the ephemeral ones
-    (from 32768 on Linux), which an outgoing connection could take until the engine listens."""
+    """A free port below the ephemeral ones, which an outgoing connection could take meanwhile."""
     return next(filter(is_port_free, random.sample(_PORTS, len(_PORTS))))
 
 
@@ -263,9 +256,8 @@ def is_port_free(port: int) -> bool:
 
 
 def _members(process: EngineProcess) -> tuple[int, ...]:
-    """The engine's living processes, even if the leading one has ended. The system does not reuse a
-    pid while a session has that number: a leader with another start time means that the session is
-    gone."""
+    """Its living processes. The system reuses no pid while a session has that number, so a leader
+    with another start time means that the session is gone."""
     if not is_alive(process) and start_time(process.pid) is not None:
         return ()
     return session_members(process.pid, since=process.started)

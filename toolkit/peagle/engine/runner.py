@@ -108,8 +108,7 @@ _KV_CACHE_LARGEST_GIB = 8
 def for_cpu(
     environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment for the CPU engine, and one note for each change. Settings that a CPU
-    supports stay as they are. The model is compiled only if ``compiled``."""
+    """The environment for the CPU engine, and one note for each change."""
     kept: dict[str, str] = {}
     notes: list[str] = []
     for name, value in environment.items():
@@ -141,8 +140,8 @@ def for_cpu(
 
 
 def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
-    """Why this machine's CPU engine cannot run ``environment``; ``None`` if it can.
-    ``weight_bytes`` is the size of the local weights of target and drafter."""
+    """Why the CPU engine cannot run ``environment``, whose weights have ``weight_bytes``; or
+    ``None``."""
     if machine.system != "Linux":
         return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
@@ -174,8 +173,7 @@ def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
-    """vLLM's speculative configuration; empty also for an invalid one, which the engine itself
-    rejects."""
+    """vLLM's speculative configuration; empty for an invalid one, which the engine rejects."""
     with suppress(ValueError):
         return read_speculative_config(environment)
     return {}
@@ -198,8 +196,7 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
 
 
 def local_folders(plan: Plan) -> dict[str, Path]:
-    """Path in the container -> folder on this machine, for all local weights. Raises UserError for
-    a missing folder."""
+    """Path in the container -> folder of this machine, for local weights. Raises UserError."""
     folders = {}
     for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if weights is None or weights.kind != "directory":
@@ -246,8 +243,7 @@ def container_name(kind: str, name: str) -> str:
 
 
 def run_arguments(container: Container) -> list[str]:
-    """The arguments of ``docker``. All users can read an argv, so it has the names of variables
-    only; Docker takes the values from its own environment."""
+    """Docker's arguments. All users can read an argv: it has names of variables, and no values."""
     # A shared volume, and an anonymous one for a container that collects, which empties its cache.
     # The path stays the same, as some caches (Triton's) contain absolute paths.
     collects = container.environment.get(WARM_MODE_VARIABLE) == COLLECT
@@ -302,10 +298,8 @@ def find_image(
     docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None,
     command: Sequence[str] = (),
 ) -> Image | None:  # fmt: skip
-    """The image for the plan, or ``None``: ``named``, else the newest image of its pair, version
-    and runtime with this toolkit's entrypoint and without baked weights, which might differ from
-    the plan's. ``command`` builds one. Raises UserError if ``named`` was built for another pair or
-    runtime."""
+    """``named``, else the newest image of the plan's pair and version with this entrypoint and no
+    weights; or ``None``. Raises UserError for an image of another pair or runtime."""
     if named is None:
         images = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
                              serve=serve_digest(), weights="mounted")  # fmt: skip
@@ -336,8 +330,7 @@ class LocalOptions:
         return self.image.id if self.image else None
 
     def local_environment(self, plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
-        """The plan's environment as this machine can run it, and notes on how it differs from the
-        plan's. Raises Refused when it cannot."""
+        """The plan's environment on this machine, and notes on how it differs. Raises Refused."""
         engine = None
         if self.image is None:
             check_machine()
@@ -377,9 +370,8 @@ class LocalOptions:
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
     ) -> EngineProcess:
-        """Start the process, or the container, which ends with the process; ``record`` is called
-        before it begins. A process has links to the weights at the paths where a container mounts
-        them."""
+        """Start the process, with links to its weights, or the container; ``record`` is called
+        before."""
         if self.image:
             return start_container(Docker(), self.container(plan, environment, port), log, record)
         ml_root = state.folder_of(plan.name) / "ml"
@@ -394,8 +386,7 @@ class LocalOptions:
     def container(
         self, plan: Plan, environment: Mapping[str, str], port: int, image: str = ""
     ) -> Container:
-        """The container to start, with weights mounted unless the image has them, and with the
-        warm starts of this machine."""
+        """The container, with weights mounted unless the image has them, and warm starts."""
         assert self.image is not None, "a process has no container"
         warm = self._warm(environment, _WARM_MOUNT)
         mounts = {} if self.image.baked else local_folders(plan)
@@ -412,9 +403,7 @@ class LocalOptions:
         )
 
     def compose(self, plan: Plan, port: int | None) -> tuple[str, int]:
-        """The compose file that runs the plan, and the port that it publishes. It names the image:
-        other machines, too, can use the file and pull the image from a registry. Raises Refused
-        when this machine cannot run the plan."""
+        """The compose file, which names the image, and its port. Raises Refused."""
         assert self.image is not None, "a process has no container"
         environment, _ = self.local_environment(plan)
         published = port or free_port()
@@ -422,8 +411,8 @@ class LocalOptions:
         return compose_file(container), published
 
     def _warm(self, environment: Mapping[str, str], folder: str) -> dict[str, str]:
-        """The variables with which an engine collects, or restores from ``folder``: what the plan
-        pins, else what is on this machine."""
+        """The variables to collect, or to restore from ``folder`` what the plan pins or the machine
+        has."""
         if self.collecting:
             return {WARM_MODE_VARIABLE: COLLECT}
         if not (self.compiled or self.gpus) or not state.warm_folder().is_dir():

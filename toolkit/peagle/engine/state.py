@@ -59,8 +59,7 @@ class LocalEngine:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of the engine ``name``: its state, its log, links to its weights. Raises UserError
-    for a name that is a path."""
+    """The engine's folder: state, log, links to weights. Raises UserError for a path."""
     if name in ("", ".", "..") or "/" in name:
         message = f"{name!r} is not a valid engine name"
         raise UserError(message, "use letters, digits and hyphens", "invalid-name")
@@ -87,9 +86,9 @@ LOCAL = "local"
 
 
 def ready_engine(name: str) -> LocalEngine | None:
-    """The engine ``name`` that answers requests, for ``local`` the only one; ``None`` if there is
-    none of that name. Raises UserError for an engine that is not ready, for a record that cannot be
-    read, and like NotFound where ``local`` is not one engine."""
+    """The engine that answers requests, for ``local`` the only one; ``None`` for an unknown name.
+    Raises UserError for one that is not ready or cannot be read, NotFound where none is
+    ``local``."""
     names = local_engine_names()
     if name == LOCAL and name not in names:
         ready = [engine for engine in local_engines() if engine.state == "ready"]
@@ -140,8 +139,7 @@ def warm_folder() -> Path:
 
 
 def warm_pins() -> str:
-    """The SHA-256s of this machine's archives, as the container takes them. The folder belongs to
-    this user, so what is in it is trusted when an engine starts."""
+    """The SHA-256s of this machine's archives: what its user's own folder has is trusted."""
     pins = set()
     for path in warm_folder().glob(f"*{MANIFEST_SUFFIX}"):
         with suppress(OSError):

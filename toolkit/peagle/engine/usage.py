@@ -66,8 +66,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """A page of ``/metrics``, read at ``time`` (epoch seconds): name, labels and value of each
-    sample that is a number."""
+    """A page of ``/metrics`` at ``time`` (epoch seconds): name, labels, value of each sample."""
 
     time: float
     samples: tuple[tuple[str, Mapping[str, str], float], ...]
@@ -106,9 +105,7 @@ class MetricsPage:
 
 
 class EngineMeter:
-    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``. The
-    first is over the engine's whole life, unless that is longer than the window: then its numbers
-    are from the start on too, and ``Usage.window_seconds`` says so."""
+    """Measures an engine of this machine, at first over its whole life, then over the window."""
 
     def __init__(self, engine: LocalEngine, window_seconds: float = WINDOW_SECONDS) -> None:
         self._engine = engine
@@ -168,8 +165,8 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
 
 
 def quantile(buckets: dict[float, float], share: float) -> float | None:
-    """The value that ``share`` of a histogram's values do not exceed, by linear interpolation in
-    its bucket; ``None`` for an empty histogram. In the last bucket it is that one's lower bound."""
+    """The value that ``share`` of a histogram's values do not exceed, by linear interpolation;
+    ``None`` for an empty one, in the last bucket its lower bound."""
     bounds = sorted(buckets)
     total = buckets[bounds[-1]] if bounds else 0.0
     if not total:

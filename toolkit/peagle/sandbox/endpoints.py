@@ -67,10 +67,7 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
 
 
 def check_rollout(config: Mapping[str, Any] | None, region: str) -> None:
-    """Raise ValidationError, in our words, for a DeploymentConfig that SageMaker rejects."""
-    if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= (config or {}).keys():
-        message = "Only one update policy should be used in the deployment configuration."
-        raise ValidationError(message)
+    """Raise ValidationError, in our words, for alarms that do not exist."""
     if unknown := unknown_alarms(region, alarm_names(config)):
         message = f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
         raise ValidationError(message)

@@ -143,13 +143,13 @@ class EngineInstance:
         size = sum(file.stat().st_size for file in self._ml_root.rglob("*.safetensors"))
         reason = cannot_run(environment, size, machine) or only_in_image(self.spec, self._ml_root)
         if reason:
-            environment, drafter, changes = stand_in_for(environment, catalog().targets[TINY])
+            environment, drafter = stand_in_for(environment, catalog().targets[TINY])
             self.stand_in = TINY
             self._ml_root = self._folder / "stand-in"
             mount_tiny(self._ml_root, drafter)
             served = environment[SERVED_NAME]
             replaced = f"{TINY} is the stand-in for {served}, which this machine cannot run"
-            self._write(f"{replaced}: {reason}", *changes)
+            self._write(f"{replaced}: {reason}")
         # On a CPU a compilation takes a minute: only to collect the compiled artifacts, and where
         # collected ones are next to the weights.
         collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
@@ -157,7 +157,7 @@ class EngineInstance:
         compiles = not self.spec.plain and (collects or collected)
         environment, notes = for_cpu(environment, machine, compiles)
         self.not_applied = not_applied(self.spec.environment, environment)
-        self._write(*notes)
+        self._write(*notes, *(f"not applied: {argument}" for argument in self.not_applied))
         environment.setdefault(LOG_INTERVAL_VARIABLE, "1")
         if self.spec.plain:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing

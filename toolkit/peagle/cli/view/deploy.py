@@ -112,7 +112,6 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
 
 
 def _change_text(preflight: Preflight) -> str:
-    """What deploying changes, with the names of what it makes."""
     desired, change = preflight.desired, str(preflight.change)
     name, revision, copies = desired.plan.name, desired.revision, desired.plan.engines
     if change == "update" and desired.component:
@@ -184,7 +183,6 @@ def measured(document: dict[str, Any]) -> str:
 
 
 def _engine_text(planned: str, here: str | None) -> str:
-    """The version of vLLM, and that of the sandbox's engine where it differs."""
     if here in (None, planned):
         return f"vLLM {planned}"
     return f"vLLM {here} (sandbox); the plan has {planned}"
@@ -193,9 +191,8 @@ def _engine_text(planned: str, here: str | None) -> str:
 def show_remaining_resources(
     aws: Aws, record: Deployment, account: Account, again: Sequence[str]
 ) -> None:
-    """Show on stderr which resources remain after a failure, what they cost, and how to continue
-    with the argv ``again``; with ``--json`` the error's document has all of it as ``remaining``.
-    Without ``again`` the deployment serves, and only its cost is shown."""
+    """Show what remains after a failure, its cost, and how to continue with the argv ``again``;
+    without it the deployment serves, and only its cost is shown."""
     destroy = in_context(("peagle", "destroy", record.name))
     rollback = in_context(("peagle", "rollback", record.name))
     has_undo = again and record.serving and record.pending and tuple(again) != rollback
@@ -224,8 +221,8 @@ def add_remaining(
     undo: Sequence[str] = (),
     remove: Sequence[str] = (),
 ) -> None:
-    """Add ``remaining``, by default nothing, to the document of the error. Its commands, which are
-    in context, ask no questions, since programs run them."""
+    """Add ``remaining`` to the document of the error. Programs run its commands, which ask
+    nothing."""
 
     def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
         words = tuple(command)
@@ -250,8 +247,7 @@ def add_remaining(
 def remaining_resources_shown(
     aws: Aws, record: Deployment, account: Account, again: Sequence[str]
 ) -> Iterator[None]:
-    """If an error or Ctrl-C ends the block, show which resources remain. After a proof that failed,
-    what served before serves: its price is shown."""
+    """If an error ends the block, show what remains; after a failed proof, what serves."""
     try:
         yield
     except (PeagleError, KeyboardInterrupt) as error:
