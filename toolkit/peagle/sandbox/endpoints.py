@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 LOCK = threading.RLock()
 
 Variants = Sequence[dict[str, Any]]
-"""Variants as a configuration has them."""
 
 _BAKING_SECONDS = 1.0
 _POLL_SECONDS = 0.05
