@@ -26,7 +26,6 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 HEX_32 = re.compile(r"[0-9a-f]{32}")
 """An MD5, a UUID without hyphens, or the key of a warm start."""
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
-"""SageMaker's variable for the port of a container."""
 DEFAULT_PORT = 8080
 
 ML_ROOT = "/opt/ml"
@@ -112,7 +111,6 @@ LARGEST_PART = 4 << 20
 """Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
 
 _LONGEST_SHOWN = 80
-"""Characters of a variable's value in a message."""
 
 
 class InvalidEnvironment(Exception):
@@ -178,11 +176,11 @@ def read_pins(environment: Mapping[str, str]) -> frozenset[str]:
 
 def read_number(name: str, text: str, least: int = 0, most: int = 1_000_000) -> int:
     """The whole number in the variable ``name``. Raises InvalidEnvironment for anything else."""
-    digits = text.strip().lstrip("0") or text.strip()[-1:]
+    digits = text.strip()
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))
     if not (is_number and least <= int(digits) <= most):
-        shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
         raise InvalidEnvironment(
-            f"{name} is {shown!r}", f"set it to a whole number from {least} to {most}"
+            f"{name} is {text[:_LONGEST_SHOWN]!r}",
+            f"set it to a whole number from {least} to {most}",
         )
     return int(digits)

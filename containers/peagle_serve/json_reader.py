@@ -11,10 +11,11 @@ import errno
 import json
 import os
 import stat
+from collections import Counter
 from io import BufferedReader
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 
 class Limits(NamedTuple):
@@ -42,10 +43,6 @@ class InvalidJson(ValueError):
         super().__init__(f"{what} {why}{where}")
 
 
-class _Violation(Exception):
-    """JSON that is refused; the message says why."""
-
-
 def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     """The document in ``data``, which messages call ``what``. Raises InvalidJson, and nothing else:
     for text that is not JSON or not UTF-8, more bytes than ``limits`` allow, NaN and Infinity (also
@@ -54,25 +51,21 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     try:
         raw = data.encode() if isinstance(data, str) else data
         text = raw.decode()
-    except UnicodeError as error:
-        unit, at = "character" if isinstance(data, str) else "byte", getattr(error, "start", 0)
-        why = f"is not UTF-8 (invalid {unit} at offset {at:,})"
-        raise InvalidJson(what, why, syntax=True) from None
+    except UnicodeError:
+        raise InvalidJson(what, "is not UTF-8", syntax=True) from None
     if len(raw) > limits.size:
         raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
     try:
         document = json.loads(
             text,
             parse_float=_finite,
-            parse_constant=float if limits.constants else _refuse_constant,
+            parse_constant=float if limits.constants else _finite,
             object_pairs_hook=_unique,
         )
         if b"\\u" in raw:
             json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise InvalidJson(what, f"is not valid JSON: {error.msg}", error, syntax=True) from None
-    except _Violation as error:
-        raise InvalidJson(what, str(error)) from None
     except UnicodeEncodeError:
         raise InvalidJson(what, "has half of a surrogate pair") from None
     except (ValueError, RecursionError) as error:
@@ -82,22 +75,15 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
 
 def _finite(number: str) -> float:
     if not isfinite(value := float(number)):
-        raise _Violation(f"has the number {number}, which is too large")
+        raise ValueError(f"{number} is no number of JSON, or too large")
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _Violation(f"has {name}, which is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = set(members)
-        for name, _ in pairs:
-            if name not in names:
-                raise _Violation(f"has {ascii(name)[:80]} twice in one object")
-            names.remove(name)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"it has {ascii(twice)[:80]} twice in one object")
     return members
 
 

@@ -293,12 +293,9 @@ async def call(
     return status, page.decode("utf-8", errors="replace")
 
 
-_CACHE = re.compile(
-    r"^vllm:prefix_cache_(?P<name>queries|hits)_total(?:\{.*\})? (?P<value>\S+)", re.MULTILINE
-)
 _SAMPLE = re.compile(
-    r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
-    r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
+    r"^vllm:(?:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
+    r"|prefix_(?P<cache>cache_queries|cache_hits))_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
     re.MULTILINE,
 )
 _POSITION = re.compile(r'(?:^|,)position="(\d{1,9})"')
@@ -310,21 +307,21 @@ def sum_counters(page: str) -> dict[str, Any]:
     absent where the engine does not count them."""
     totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     positions: dict[int, int] = {}
-    samples = list(_SAMPLE.finditer(page))
-    for sample in samples:
-        count = _read_count(sample["value"])
-        if sample["name"] in totals:
-            totals[sample["name"]] += count
+    cache: dict[str, int] = {}
+    has_drafts = False
+    for sample in _SAMPLE.finditer(page):
+        name, count = sample["name"], _read_count(sample["value"])
+        has_drafts |= name is not None
+        if name is None:
+            cache[sample["cache"]] = cache.get(sample["cache"], 0) + count
+        elif name in totals:
+            totals[name] += count
         elif position := _POSITION.search(sample["labels"] or ""):
             place = int(position[1])
             positions[place] = positions.get(place, 0) + count
-    cache: dict[str, int] = {}
-    for sample in _CACHE.finditer(page):
-        name = f"cache_{sample['name']}"
-        cache[name] = cache.get(name, 0) + _read_count(sample["value"])
     return {
         **cache,
-        "speculation": bool(samples),
+        "speculation": has_drafts,
         **totals,
         "accepted_per_position": [positions[place] for place in sorted(positions)],
     }

@@ -345,10 +345,6 @@ def check_port(host: str, port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-        except (TypeError, UnicodeError):  # both mean that it has no encoding
-            raise InvalidEnvironment(
-                f"{host[:80]!r} is not the name of a host", "set an address, such as 0.0.0.0"
-            ) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise InvalidEnvironment(

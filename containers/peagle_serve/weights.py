@@ -242,15 +242,15 @@ def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
                 sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
     except OSError as error:
         raise InvalidEnvironment(f"{folder} cannot be read: {error.strerror}", _FIX) from None
-    differing = [name for name, file in files.items() if sizes.get(name, file.size) != file.size]
-    problems = {
-        "lacks": sorted(files.keys() - sizes.keys()),
-        "has what its manifest does not list:": sorted(sizes.keys() - files.keys()),
-        "has other sizes than its manifest lists:": sorted(differing),
-    }
-    for problem, names in problems.items():
-        if names:
-            raise InvalidEnvironment(f"{folder} {problem} {first_names(names)}", _FIX)
+    differing = [
+        name
+        for name in sorted({*files, *sizes})
+        if name not in files or sizes.get(name) != files[name].size
+    ]
+    if differing:
+        raise InvalidEnvironment(
+            f"{folder} differs from its manifest: {first_names(differing)}", _FIX
+        )
 
 
 def _compare_contents(files: Mapping[Path, _ManifestEntry]) -> None:

@@ -166,14 +166,6 @@ def test_other_paths_of_openai_are_not_served(
     assert "chat/completions" in message
 
 
-def test_a_chunked_request_body_arrives_complete(address: str, name: str, token: str) -> None:
-    connection = http.client.HTTPConnection(address, timeout=30)
-    parts = [b'{"text": "', b"x" * 100_000, b'"}']
-    path = f"/endpoints/{name}/openai/v1/chat/completions"
-    connection.request("POST", path, iter(parts), {"Authorization": f"Bearer {token}"})
-    assert json.load(connection.getresponse())["body"] == b"".join(parts).decode()
-
-
 def test_openai_clients_get_the_stream_as_it_arrives(address: str, name: str, token: str) -> None:
     document = {"do": "stream", "chunks": ["data: 1\n\n", "data: [DONE]\n\n"], "gap": GAP}
     begin = time.monotonic()

@@ -66,7 +66,7 @@ def test_missing_shards_are_listed() -> None:
     ("content", "text"),
     [
         (b"", "is not valid JSON"),
-        (b"\xff", "is not UTF-8 (invalid byte at offset 0)"),
+        (b"\xff", "is not UTF-8"),
         (b"{}", "has no weight_map"),
         (b'{"weight_map": {}}', "has no weight_map"),
         (b'{"weight_map": {"a": 1}}', "names no file for 'a'"),
@@ -144,7 +144,7 @@ def test_every_shortened_file_is_refused(size: int) -> None:
         ([], 0, "its header is not a JSON object"),
         (b"", 0, "its header is not valid JSON"),
         (b"{", 0, "its header is not valid JSON"),
-        (b'{"a": NaN}', 0, "its header has NaN"),
+        (b'{"a": NaN}', 0, "NaN is no number of JSON"),
         (b"\xff\xfe{}", 0, "its header is not UTF-8"),
         (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
         (b"[" * 100_000, 0, "cannot be read"),

@@ -162,11 +162,11 @@ def lose(mounted: Mounted) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (grow, "has other sizes than its manifest lists: model.safetensors"),
-        (lose, "drafter lacks model.safetensors"),
-        (add("modeling_x.py"), "target has what its manifest does not list: modeling_x.py"),
-        (add("sub", "x"), "does not list: sub/x"),
-        (add_link, "does not list: sub"),
+        (grow, "target differs from its manifest: model.safetensors"),
+        (lose, "drafter differs from its manifest: model.safetensors"),
+        (add("modeling_x.py"), "target differs from its manifest: modeling_x.py"),
+        (add("sub", "x"), "differs from its manifest: sub/x"),
+        (add_link, "differs from its manifest: sub"),
         (replace_manifest, "the weights were changed after the deploy"),
         (manifest_as(str), "No such file"),
         (manifest_as(os.mkfifo), "Not a regular file"),

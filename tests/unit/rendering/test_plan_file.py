@@ -58,10 +58,8 @@ BAD = {
     "missing": (None, "there is no file"),
     "empty": (b"", "is not valid JSON: "),
     "not UTF-8": (b"\xff\xfe", "is not UTF-8"),
-    "not JSON": (b"kind: yaml", "is not valid JSON: "),
-    "more after it": (b'{"format": 1} and more', "is not valid JSON: "),
     "a key twice": (b'{"format": 1, "format": 1}', "has 'format' twice"),
-    "NaN": (b'{"format": NaN}', "has NaN, which is not JSON"),
+    "NaN": (b'{"format": NaN}', "NaN is no number of JSON"),
     "deep": (b"[" * 100_000, "cannot be read"),
     "huge": (b'"' + b"x" * (9 << 20) + b'"', "longer than"),
 }
@@ -94,7 +92,6 @@ def test_a_folder_or_a_pipe_is_no_file(read: Callable[[Path], object], tmp_path:
     ("content", "code"),
     [
         ([], "not-a-plan"),
-        (None, "not-a-plan"),
         ({"pair": 1}, "not-a-plan"),
         ({"format": 1, "workloads": []}, "not-a-plan"),
         ({"format": 2}, "plan-format"),
@@ -117,13 +114,8 @@ def test_another_document_is_no_plan(content: Any, code: str) -> None:
         (changed(["instance_typ"], "x"), "no key 'instance_typ' in a plan; did you mean"),
         (changed(["target", "licens"], "mit"), "no key 'target.licens'"),
         (changed(["instance_count"], 0), "instance_count"),
-        (changed(["instance_count"], "1"), "instance_count"),
-        (changed(["speculation", "k"], "5"), "speculation.k"),
         (changed(["target", "weights", "kind"], "ftp"), "target.weights.kind"),
-        (changed(["engine_arguments", 3], 7), "engine_arguments[3]"),
-        (changed(["startup_timeout_seconds"], 7200), "startup_timeout_seconds"),
         (changed(["name"], "no_underscores"), "name"),
-        (changed(["format"], True), "format"),
     ],
 )  # fmt: skip
 def test_a_wrong_key_is_named(made: dict[str, Any], named: str) -> None:
@@ -205,14 +197,10 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d: d.update(format=2), "verdict format 2"),
         (lambda d: d.pop("workloads"), "is not a verdict"),
-        (lambda d: (d.pop("workloads"), d.update(requests=[])), "is not a verdict"),
         (lambda d: d.pop("gpu"), "'gpu'"),
-        (lambda d: d.update(gpus=1), "'gpus'"),
-        (lambda d: d["workloads"][0].update(loads=[]), "workloads[0].loads: "),
         (lambda d: first_load(d).update(best=None), "best and ties"),
         (lambda d: first_load(d)["speeds"].append(first_speed(d)), "twice"),
         (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
-        (lambda d: first_speed(d)["setting"].update(k=3), "drafter"),
         (lambda d: d.update(target="a\x1b[31mb"), "target: "),
     ],
 )

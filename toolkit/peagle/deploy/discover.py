@@ -183,9 +183,8 @@ class Found:
 
 
 def find_deployment(aws: Aws, name: str, prices: Prices = lambda: None) -> Deployment | None:
-    """The deployment ``name`` of the account and region, without a record; ``None`` when no
-    resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
-    is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
+    """The deployment ``name`` of the account and region by its tags; ``None`` without any. The
+    index of tags is minutes behind, so the endpoint is looked up itself. Raises AccessDenied."""
     resources = list(_find_tagged(aws, name))
     if all(resource.kind != "Endpoint" for resource in resources):
         endpoint = _describe(aws, "Endpoint", name)
@@ -202,9 +201,8 @@ def current_deployment(
     live: Endpoint | None = None,
 ) -> Deployment | None:
     """The record as the account has it now; without one, the deployment that the tags show. Where
-    the endpoint was made again elsewhere, has another owner now, or serves a configuration that the
-    record does not know, the account replaces what it says about revisions. ``live`` is the
-    endpoint, if it was described already."""
+    the endpoint was made again, has another owner, or serves an unknown configuration, the account
+    replaces what the record says. ``live`` is the endpoint, if described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
@@ -221,8 +219,8 @@ def current_deployment(
 
 
 def complete_deployment(aws: Aws, record: Deployment, prices: Prices = lambda: None) -> Deployment:
-    """The deployment with what the tags show besides: resources and the previous revision that
-    another machine has added since; as it is known where the tags may not be read."""
+    """The deployment with the resources and the previous revision that another machine has added
+    since; as it is known where the tags may not be read."""
     try:
         deployment = find_deployment(aws, record.name, prices)
     except AccessDenied:
@@ -352,8 +350,7 @@ def _deployment(
 def _served_without_index(
     aws: Aws, resources: list[Found], live: Endpoint | None
 ) -> Iterator[Found]:
-    """Configuration and model in service that the index of tags does not name: it is behind, or
-    these carry no tags of ours."""
+    """Configuration and model in service that the index of tags does not name yet."""
     if live is None:
         return
     indexed = {(resource.kind, resource.name): resource for resource in resources}
@@ -433,5 +430,4 @@ def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
 
 
 def _is_uploaded(uri: str) -> bool:
-    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
     return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)

@@ -34,7 +34,6 @@ from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
-"""The account that owns everything in the sandbox."""
 
 EXECUTION_ROLE = "peagle-sandbox-role"
 """The role that exists from the start and that SageMaker may assume."""
@@ -59,6 +58,8 @@ from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one i
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
+_LARGEST_LOG = 10_000_000
+"""Bytes of the log at which a start begins another one."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,8 @@ def _start_daemon(port: int, lock: int) -> EngineProcess:
     }
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = str(state.log_file())
+    if state.log_file().is_file() and state.log_file().stat().st_size > _LARGEST_LOG:
+        state.log_file().unlink()
     try:
         pid = os.posix_spawn(
             argv[0],

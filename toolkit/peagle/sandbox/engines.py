@@ -6,6 +6,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -143,13 +144,13 @@ class EngineInstance:
         size = sum(file.stat().st_size for file in self._ml_root.rglob("*.safetensors"))
         reason = cannot_run(environment, size, machine) or only_in_image(self.spec, self._ml_root)
         if reason:
-            environment, drafter, changes = stand_in_for(environment, catalog().targets[TINY])
+            environment, drafter = stand_in_for(environment, catalog().targets[TINY])
             self.stand_in = TINY
             self._ml_root = self._folder / "stand-in"
             mount_tiny(self._ml_root, drafter)
             served = environment[SERVED_NAME]
             replaced = f"{TINY} is the stand-in for {served}, which this machine cannot run"
-            self._write(f"{replaced}: {reason}", *changes)
+            self._write(f"{replaced}: {reason}")
         # On a CPU a compilation takes a minute: only to collect the compiled artifacts, and where
         # collected ones are next to the weights.
         collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
@@ -157,7 +158,7 @@ class EngineInstance:
         compiles = not self.spec.plain and (collects or collected)
         environment, notes = for_cpu(environment, machine, compiles)
         self.not_applied = not_applied(self.spec.environment, environment)
-        self._write(*notes)
+        self._write(*notes, *(f"not applied: {argument}" for argument in self.not_applied))
         environment.setdefault(LOG_INTERVAL_VARIABLE, "1")
         if self.spec.plain:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
@@ -199,7 +200,8 @@ class Fleet:
         self.specs = tuple(specs)
         self._lock = threading.Lock()
         self._instances = [EngineInstance(spec) for spec in self.specs for _ in range(spec.count)]
-        self._credit: dict[str, float] = {}
+        self._weights: Mapping[str, float] = {}
+        self._served: Counter[str] = Counter()
         self._turn = 0
 
     @property
@@ -265,15 +267,12 @@ class Fleet:
             return min(turned, key=lambda engine: engine.in_progress)
 
     def _share(self, weights: Mapping[str, float]) -> str:
-        """The variant for the next request that names none: each collects its share, and the one
-        with the most pays for the request."""
-        total = sum(weights.get(name) or 0.0 for name in self.variants) or 1.0
-        for name in self.variants:
-            share = (weights.get(name) or 0.0) / total
-            self._credit[name] = self._credit.get(name, 0.0) + share
-        weighted = [name for name in self.variants if weights.get(name)] or self.variants
-        chosen = max(weighted, key=lambda name: round(self._credit[name], 9))
-        self._credit[chosen] -= 1.0
+        """The variant for the next request that names none: the one that is behind its share."""
+        if weights != self._weights:
+            self._weights, self._served = dict(weights), Counter()
+        names = [name for name in self.variants if weights.get(name)] or self.variants
+        chosen = min(names, key=lambda name: (self._served[name] + 1) / (weights.get(name) or 1.0))
+        self._served[chosen] += 1
         return chosen
 
     def _start(self, instances: Sequence[EngineInstance], on_chosen: OnChosen) -> None:

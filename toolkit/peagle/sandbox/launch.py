@@ -65,7 +65,6 @@ DEFAULT_STARTUP_SECONDS = 600
 gives the range 60-3600 and no default."""
 
 _PIECE = 1 << 20
-"""Bytes of an object that are read from S3 at a time."""
 
 
 class LaunchFailed(Exception):
@@ -172,49 +171,43 @@ _BELONGS_TO_TARGET = frozenset(
         *("LIMIT_MM_PER_PROMPT", "LANGUAGE_MODEL_ONLY", "MM_PROCESSOR_KWARGS"),
     )
 )
-_DRAFTER_KEYS = frozenset({"revision", "code_revision", "quantization", "max_model_len"})
+_DRAFTER_KEYS = (
+    "revision", "code_revision", "quantization", "max_model_len", "parallel_drafting",
+)  # fmt: skip
 _NUMBER, _LENGTH = "num_speculative_tokens", f"{PREFIX}MAX_MODEL_LEN"
 
 
 def stand_in_for(
     environment: Mapping[str, str], tiny: Target
-) -> tuple[dict[str, str], Drafter | None, list[str]]:
-    """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind, that drafter
-    (if any), and notes on every change."""
+) -> tuple[dict[str, str], Drafter | None]:
+    """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind, and that
+    drafter, if any."""
     target = environment.get(MODEL) or environment.get(HUB_MODEL) or "the model"
-    left_out = sorted(_BELONGS_TO_TARGET & environment.keys())
-    notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in left_out]
-    removed = {*left_out, HUB_MODEL, WEIGHTS_PIN_VARIABLE}
+    removed = {*_BELONGS_TO_TARGET, HUB_MODEL, WEIGHTS_PIN_VARIABLE}
     changed = {name: value for name, value in environment.items() if name not in removed}
     changed |= {MODEL: TARGET_PATH, SERVED_NAME: environment.get(SERVED_NAME, target)}
     longest, length = tiny.architecture.max_positions, changed.get(_LENGTH)
     if length is not None and not (length.isdecimal() and int(length[:20]) <= longest):
         changed[_LENGTH] = str(longest)
-        notes.append(f"{_LENGTH}={length} becomes {longest}, the context of tiny")
     drafter, config = None, valid_speculation(changed)
-    method, k = config.get("method"), config.get(_NUMBER)
-    if config and method != "ngram":
-        is_eagle3 = method in ("eagle", "eagle3") and config.get("parallel_drafting") is not True
+    if config and config.get("method") != "ngram":
+        is_eagle = config.get("method") in ("eagle", "eagle3")
+        is_eagle3 = is_eagle and config.get("parallel_drafting") is not True
         name = EAGLE3 if is_eagle3 else P_EAGLE
         drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
-        lacks = f"tiny has no drafter for method {method}; its {drafter.title} drafts instead"
-        is_eagle = method in ("eagle", "eagle3")
-        notes.append(f"the drafter is tiny's {drafter.title}" if is_eagle else lacks)
-        dropped = {*_DRAFTER_KEYS, "parallel_drafting"}
-        config = {key: value for key, value in config.items() if key not in dropped}
+        config = {key: value for key, value in config.items() if key not in _DRAFTER_KEYS}
         config |= {"method": drafter.method, "model": DRAFTER_PATH}
         if drafter.parallel_drafting:
             config["parallel_drafting"] = True
-        trained = drafter.k_trained
-        if trained is not None and isinstance(k, int) and k > trained:
-            config[_NUMBER] = trained
-            notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
+        k, trained = config.get(_NUMBER), drafter.k_trained
+        if trained is not None and isinstance(k, int):
+            config[_NUMBER] = min(k, trained)
         changed[SPECULATION] = json.dumps(config, ensure_ascii=False)
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
-        name, value = variable_of(setting.name), setting.value
-        changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
-        notes.append(f"{name}={changed[name]}: {setting.because}")
-    return changed, drafter, notes
+        value = str(setting.value)
+        value = value.lower() if isinstance(setting.value, bool) else value
+        changed[variable_of(setting.name)] = value
+    return changed, drafter
 
 
 _OF_THE_ENGINE = (PREFIX, "VLLM_", "CUDA_", "NCCL_")

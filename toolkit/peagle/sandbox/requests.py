@@ -235,9 +235,7 @@ def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[s
 
 
 def _s3_operation(environ: WSGIEnvironment) -> str:
-    bucket_in_host = re.match(r"(?!localhost\b)[^.]+\.localhost", environ.get("HTTP_HOST", ""))
-    path = environ["PATH_INFO"].lstrip("/")
-    bucket, _, key = ("bucket", "", path) if bucket_in_host else path.partition("/")
+    bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
     if not bucket:
         return "ListBuckets"
     query = set(parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import io
-import logging
 import os
 import re
 import signal
@@ -26,11 +25,10 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from logging.handlers import RotatingFileHandler
+from datetime import datetime
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from moto.backends import get_service_from_url
 from moto.core.exceptions import ServiceException
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
@@ -183,9 +181,7 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     except Exception as error:
         if call is None:
             raise
-        if not isinstance(error, NotImplementedError) and get_service_from_url(
-            f"https://{call.service}.us-east-1.amazonaws.com"
-        ):
+        if not isinstance(error, NotImplementedError):
             traceback.print_exc()
         return _cannot_answer(call)
     if path == "/moto-api/reset":  # forget the state of the sandbox too
@@ -329,17 +325,15 @@ class RequestHandler(MotoRequestHandler):
         _log(f"{target[:_LONGEST]} {what}")
 
 
-LOG_LIMIT = 10_000_000
-"""Bytes of the log at which it becomes ``daemon.log.1``, in place of an earlier one."""
-
 _LONGEST = 300
 _WATCH_SECONDS = 1.0
-_LOG = logging.getLogger("peagle.sandbox")
 
 
 def _log(text: str) -> None:
     shown = "".join(character if character.isprintable() else "?" for character in text)
-    _LOG.info("%s", shown[: 2 * _LONGEST])
+    with suppress(OSError):  # a full disk must not take the answer
+        now = datetime.now().isoformat(timespec="milliseconds")
+        print(now, shown[: 2 * _LONGEST], flush=True)
 
 
 def main() -> None:
@@ -350,12 +344,6 @@ def main() -> None:
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
     parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
     options = parser.parse_args()
-    handler = RotatingFileHandler(state.log_file(), maxBytes=LOG_LIMIT, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%FT%T"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
-    # A line that cannot be written is left out: a full disk must not take the answer.
-    _LOG.propagate = logging.raiseExceptions = False
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

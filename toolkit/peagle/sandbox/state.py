@@ -5,7 +5,7 @@
         daemon.json               the running daemon
         access-key.json           its access key, for this user only
         engine                    how engines run: process or docker
-        daemon.log, daemon.log.1  one line per AWS call; at most 10 MB each
+        daemon.log                one line per AWS call
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
