@@ -58,9 +58,8 @@ def fix_text(fix: str, command: Sequence[str] | None) -> str:
 class PeagleError(Exception):
     """An error that a user can fix.
 
-    ``message`` says what happened and where; ``fix`` is a sentence and ``command``, where one
-    exists, a complete command as argv, or ``options`` as in Fix. Message and fix are one line each.
-    ``code`` identifies the kind of error for programs: callers compare codes or classes, not text.
+    ``message`` and ``fix`` are one line each. ``code`` identifies the kind of error for programs:
+    callers compare codes or classes, not text.
     """
 
     exit_code = 1
@@ -139,8 +138,7 @@ class CheckpointError(UserError, code="checkpoint"):
 
 
 class DamagedCheckpoint(CheckpointError, exit_code=3):
-    """config.json or weights were read, and are damaged or incomplete: a finding, as those of the
-    checks are."""
+    """config.json or weights were read, and are damaged or incomplete."""
 
 
 class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
@@ -234,11 +232,8 @@ def fixed_by(find: Callable[[], Fix]) -> Iterator[None]:
 def parsing(
     what: str, kind: type[PeagleError], fix: str | Fix = "", code: str = "invalid-response"
 ) -> Iterator[None]:
-    """Raise ``kind`` where the block fails to parse ``what``, the output of another program.
-
-    For example, it is not JSON, is truncated, lacks a key, or has a value of another type. The
-    block must only parse: any other error in it is reported as invalid output.
-    """
+    """Raise ``kind`` where the block fails to parse ``what``, the output of another program. The
+    block must only parse: any other error in it is reported as invalid output."""
     try:
         yield
     except (

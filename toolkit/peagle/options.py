@@ -41,8 +41,7 @@ Kind = Literal[
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
     "settings", "variables", "tags",
 ]  # fmt: skip
-"""How the value of a field is written on a command line; ``peagle.cli.plan_options`` has the type
-of click for each."""
+"""How the value of a field is written on a command line."""
 
 GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Monitoring", "Company")
 """The headings of ``--help``, in its order."""
@@ -51,9 +50,8 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 @dataclass(frozen=True)
 class Flag:
     """How a field is an option. ``name`` is the option without dashes, by default the field's.
-    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option: fine
-    tuning, and what is the same for a whole company. ``variables`` of the environment set it too.
-    """
+    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option.
+    ``variables`` of the environment set it too."""
 
     group: str
     kind: Kind
@@ -105,12 +103,10 @@ _PRESETS = "; ".join(
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
-    Times are seconds, prices USD, speeds output tokens per second of the whole endpoint.
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``, a
-    Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. The last four fields are
-    not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are the files of a head or a
-    target that the catalogue does not have; ``chosen_by`` names what chose drafter and K, or no
-    speculation; ``fitting_length`` is the longest default context that fits.
+    Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
+    four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
+    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
+    ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
@@ -410,8 +406,7 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 
 
 def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
-    """The options of a command that ask for the same, without the pair and without keys of
-    ``peagle.yaml``. ``tag_flag`` is that of the user's tags, which differs in `image build`."""
+    """The options of a command that ask for the same, without pair and keys of ``peagle.yaml``."""
     words: list[str] = []
     for name, flag in read_flags():
         value = getattr(options, name)
