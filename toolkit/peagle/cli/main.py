@@ -195,9 +195,7 @@ def _discard_output() -> None:
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):
     """The user pressed Ctrl-C.
-
-    Fix: repeat the command: it continues, and what it created is listed.
-    """
+    Fix: repeat the command: it continues, and what it created is listed."""
 
 
 def _usage(error: click.UsageError) -> UserError:

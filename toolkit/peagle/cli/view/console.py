@@ -371,9 +371,7 @@ def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
 
 class Declined(UserError, code="declined"):
     """The answer to a question was not yes, and nothing was changed.
-
-    Fix: answer y, or pass --yes.
-    """
+    Fix: answer y, or pass --yes."""
 
 
 def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
