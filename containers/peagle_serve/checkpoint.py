@@ -208,7 +208,6 @@ _LAYER_COUNTS = frozenset({
     "num_nextn_predict_layers",
 })  # fmt: skip
 _NESTED = ("text_config", "transformer_layer_config", "eagle_config")
-"""Keys of nested parts with numbers of their own."""
 FIX = "correct config.json, or copy it again"
 
 

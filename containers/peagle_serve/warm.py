@@ -183,7 +183,6 @@ _LEVEL = 3
 """gzip's level; higher ones hardly make kernels smaller."""
 _NO_CACHE = ("vllm/assets", "vllm/media", "vllm/xla_cache")
 _LEFT_OUT = (".safetensors", ".gguf", ".pt", ".pth", ".ckpt", ".lock", ".tmp", ".pid")
-"""Endings of weights and of temporary files."""
 _CLASSES = "vllm/modelinfos/"
 """vLLM's information about its own classes, which exists without compiled code."""
 
@@ -295,7 +294,6 @@ _NOT_COMPILED = re.compile(
 from its cache keys (``envs.compile_factors``). Others that it excludes are missing here, because
 they select a kernel or a model."""
 _COMPILERS = ("TORCHINDUCTOR_", "TRITON_", "TORCH_", "PYTORCH_", "NVCC_")
-"""Prefixes of the compilers' variables, which all count."""
 
 
 def affects_compilation(name: str) -> bool:

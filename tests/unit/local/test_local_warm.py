@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.console import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalOptions, compose_file, run_arguments

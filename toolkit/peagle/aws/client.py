@@ -371,6 +371,7 @@ class Aws:
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=connect,
                 read_timeout=read,
+                max_pool_connections=32,  # of a copy of weights
                 user_agent_extra=f"peagle-toolkit/{__version__}",
                 proxies={} if self.endpoint_url else None,  # a proxy is for AWS
                 # Uploads carry a checksum in a signed header, so the body need not be signed.

@@ -199,16 +199,16 @@ class Probe:
 
 def probe(server: OpenAiServer) -> Probe:
     """Send two short requests. Raises NoStreaming, and what ``OpenAiServer.ask`` raises."""
-    draw = random.Random()
     fixed_length = not (server.chat and any(name in server.model.lower() for name in _OWN_FORMAT))
+    few_words, many_words = (random_prompt(n, random.Random()) for n in (_FEW_WORDS, _MANY_WORDS))
     try:
-        few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
+        few = _prompt_tokens(server, few_words, fixed_length)
     except PromptRefused:
         if not fixed_length:
             raise
         fixed_length = False
-        few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
-    many = _prompt_tokens(server, random_prompt(_MANY_WORDS, draw), fixed_length)
+        few = _prompt_tokens(server, few_words, fixed_length)
+    many = _prompt_tokens(server, many_words, fixed_length)
     per_word = max((many - few) / (_MANY_WORDS - _FEW_WORDS), 0.1)
     return Probe(max(few - per_word * _FEW_WORDS, 0.0), per_word, fixed_length)
 

@@ -74,6 +74,8 @@ from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, account_options, cloud_options, complete_name
 from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
 from peagle.cli.view.console import (
+    DeploymentProgress,
+    StatusLine,
     confirm,
     json_option,
     print_facts,
@@ -83,7 +85,6 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
-from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import ready_engine
@@ -470,7 +471,6 @@ def _on_this_machine(
     request: SweepRequest,
     workloads: Sequence[str],
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
-    """Measure with engines of this machine."""
     kind, gpus = options["engine_kind"], options["gpus"]
     if gpus and kind != "docker":
         raise OptionMissing("--gpus needs a container", "add --engine docker")
@@ -513,7 +513,6 @@ def _on_this_machine(
 def _on_endpoint(
     ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
-    """Measure a deployment, revision by revision, after a confirmation of the price."""
     name = options["pair"]
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
@@ -541,7 +540,6 @@ def _on_endpoint(
 def _price_facts(
     prepared: EndpointSweep, session: Session, max_cost: float | None
 ) -> Iterator[tuple[str, str]]:
-    """What the sweep costs, about."""
     settings, total = len(prepared.sweep.settings), prepared.sweep.total
     duration = format_duration(prepared.seconds)
     yield "sweep", f"{prepared.record.name}: settings {settings}, rows {total}, about {duration}"

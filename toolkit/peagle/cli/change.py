@@ -46,6 +46,7 @@ from peagle.cli.view.console import (
     print_json,
     print_line,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import (
     AT_PROMOTION,
@@ -55,7 +56,6 @@ from peagle.cli.view.deploy import (
     show_candidate,
     show_changes,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import preview_rollback, remove_previous, revision_for_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (

@@ -24,7 +24,14 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import confirm, confirmed, json_option, print_json, print_status
+from peagle.cli.view.console import (
+    confirm,
+    confirmed,
+    json_option,
+    print_json,
+    print_status,
+    show_hashing,
+)
 from peagle.cli.view.deploy import (
     add_remaining,
     print_calls,
@@ -33,7 +40,6 @@ from peagle.cli.view.deploy import (
     show_plan,
     show_remaining_resources,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.context import DeploymentContext, WillNotServe

@@ -34,10 +34,11 @@ from peagle.cli.options import (
     complete_instance_type,
     complete_pair,
     duration,
+    option,
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
-from peagle.cli.view.progress import show_hashing
+from peagle.cli.view.console import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
     AUTO,
@@ -85,47 +86,40 @@ class _Tag(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-_KINDS: dict[Kind, dict[str, Any]] = {
-    "text": {},
-    "switch": {"is_flag": True},
-    "count": {"type": COUNT},
-    "number": {"type": click.IntRange(min=0), "metavar": "N"},
-    "k": {"type": click.INT},
-    "copies": {"type": Parsed("copies", parse_copies), "metavar": "N|auto"},
-    "tokens": {"type": TOKENS, "metavar": "TOKENS"},
-    "requests": {"type": REQUESTS, "metavar": "REQUESTS"},
-    "batch": {"type": BATCH, "metavar": "N"},
-    "percent": {"type": click.IntRange(1, 100), "metavar": "PERCENT"},
-    "days": {"type": click.IntRange(0, LONGEST_CAPTURE_DAYS), "metavar": "DAYS"},
-    "usd": {"type": POSITIVE, "metavar": "USD"},
-    "speed": {"type": POSITIVE, "metavar": "N"},
-    "load": {"type": POSITIVE, "metavar": "REQUESTS"},
-    "duration": {"callback": duration, "metavar": "DURATION"},
-    "hours": {"callback": duration, "metavar": "DURATION"},
-    "slo": {"type": SLO, "metavar": "TIMES"},
-    "ids": {
-        "type": Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))),
-        "metavar": "ID,...",
-    },
-    "texts": {"multiple": True, "metavar": "SHA256"},
-    "settings": {
-        "multiple": True,
-        "callback": lambda _, __, words: parse_settings(words),
-        "metavar": "ARGUMENT[=VALUE]",
-    },
-    "variables": {
-        "multiple": True,
-        "callback": lambda _, __, words: parse_variables(words),
-        "metavar": "NAME=VALUE",
-    },
-    "tags": {
-        "multiple": True,
-        "type": _Tag(),
-        "callback": lambda _, __, words: parse_tags(words),
-        "metavar": "KEY=VALUE",
-    },
+_KINDS: dict[Kind, tuple[Any, str | None]] = {
+    "text": (None, None),
+    "switch": (None, None),
+    "choice": (None, None),
+    "count": (COUNT, None),
+    "number": (click.IntRange(min=0), "N"),
+    "k": (click.INT, None),
+    "copies": (Parsed("copies", parse_copies), "N|auto"),
+    "tokens": (TOKENS, "TOKENS"),
+    "requests": (REQUESTS, "REQUESTS"),
+    "batch": (BATCH, "N"),
+    "percent": (click.IntRange(1, 100), "PERCENT"),
+    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
+    "usd": (POSITIVE, "USD"),
+    "speed": (POSITIVE, "N"),
+    "load": (POSITIVE, "REQUESTS"),
+    "duration": (None, "DURATION"),
+    "hours": (None, "DURATION"),
+    "slo": (SLO, "TIMES"),
+    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
+    "texts": (None, "SHA256"),
+    "settings": (None, "ARGUMENT[=VALUE]"),
+    "variables": (None, "NAME=VALUE"),
+    "tags": (_Tag(), "KEY=VALUE"),
 }
-"""Kind of value -> its settings of click."""
+"""Kind of value -> its type of click, and its metavar."""
+
+_CALLBACKS: dict[Kind, Callable[..., Any]] = {
+    "duration": duration,
+    "hours": duration,
+    "settings": lambda _, __, words: parse_settings(words),
+    "variables": lambda _, __, words: parse_variables(words),
+    "tags": lambda _, __, words: parse_tags(words),
+}
 
 
 class PlanOption(click.Option):
@@ -136,26 +130,29 @@ class PlanOption(click.Option):
 
 def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option:
     """The option of that field of Options."""
-    settings = dict(_KINDS.get(flag.kind, {}))
+    kind, metavar = _KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
         words = get_args(Options.model_fields[field].annotation)
-        settings["type"] = click.Choice(get_args(words[0]) or words)
-    if flag.metavar:
-        settings["metavar"] = flag.metavar
-    name = tag_flag if field == "tags" else option_name(field, flag)
-    parameter = "no_speculation" if field == "speculation" else field
+        kind = click.Choice(get_args(words[0]) or words)
     repeatable = " Repeatable." if flag.kind in ("settings", "variables") else ""
-    option = (KeyOfFile if flag.in_file else PlanOption)(
-        [name, parameter],
+    made = (KeyOfFile if flag.in_file else PlanOption)(
+        [
+            tag_flag if field == "tags" else option_name(field, flag),
+            "no_speculation" if field == "speculation" else field,
+        ],
+        type=kind,
+        metavar=flag.metavar or metavar,
+        is_flag=flag.kind == "switch" or None,
+        multiple=flag.kind in ("texts", "settings", "variables", "tags"),
+        callback=_CALLBACKS.get(flag.kind),
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
         shell_complete=complete_instance_type if field == "instance_type" else None,
-        **settings,
     )
-    if isinstance(option, PlanOption):
-        option.group = flag.group
-    return option
+    if isinstance(made, PlanOption):
+        made.group = flag.group
+    return made
 
 
 def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
@@ -183,18 +180,16 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         chosen = {name: parameters.pop(name) for name in PLAN_FIELDS & parameters.keys()}
         return ctx.invoke(command, plan=planned(ctx, pair, chosen), **parameters)
 
-    argument = click.argument(
-        "pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair
-    )
-    image_from = click.Option(
-        ["--image-from"],
-        type=FILE,
-        metavar="FILE",
-        help="The image of an endpoint with build_image in the project file: its address, from "
+    pair = click.argument("pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair)
+    image_from = option(
+        "--image-from",
+        "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
+        FILE,
+        "FILE",
     )
-    options = [image_from, *_make_options(command.__name__, tag_flag)]
-    return argument(project_options()(add_options(options)(with_plan)))
+    with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
+    return pair(project_options()(image_from(with_options)))
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
@@ -225,8 +220,8 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         if value is not None and value is not False and value not in ({}, ())
     }
     if pair.endswith((".yaml", ".yml")):
-        takes = "a pair of the catalogue, a model's folder or id, or a plan file (.json)"
-        fix = f"name {takes}; --project FILE takes a project file, peagle --catalog DIR a catalogue"
+        fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
+        fix += "use --project FILE, for a catalogue peagle --catalog DIR"
         raise UserError(f"{pair} is a YAML file, from which no plan is made", fix)
     if is_plan_file(pair):
         plan = read_plan(Path(pair))
@@ -271,7 +266,7 @@ def plan_in_project(
     words += ["--image", image] if image else []
     meta = dict(ctx.meta)
     other = command.make_context(name, words, parent=root)
-    chosen = {option: other.params[option] for option in PLAN_FIELDS & other.params.keys()}
+    chosen = {name: other.params[name] for name in PLAN_FIELDS & other.params.keys()}
     plan = planned(other, chosen.pop("pair"), chosen)
     ctx.meta.update(meta)
     return plan

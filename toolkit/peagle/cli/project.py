@@ -63,7 +63,6 @@ _EITHER = {"profile": "sandbox", "sandbox": "profile"}
 
 
 def _options(root: click.Group, words: tuple[str, ...]) -> dict[str, click.Option]:
-    """The options of a command by key."""
     command: click.Command | None = root
     for word in words:
         assert isinstance(command, click.Group)
@@ -241,7 +240,6 @@ def endpoint_argument(
 
 
 def _take_from_project(ctx: click.Context) -> None:
-    """Give the command's argument and options the values of the file."""
     option = next(part for part in ctx.command.params if isinstance(part, _EnvironmentOption))
     argument = next(part for part in ctx.command.params if isinstance(part, click.Argument)
                     and part.name in ("pair", "name"))  # fmt: skip

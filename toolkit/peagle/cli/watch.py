@@ -34,9 +34,9 @@ from peagle.cli.view.console import (
     print_line,
     print_status,
     print_table,
+    show_hashing,
 )
 from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (

@@ -40,6 +40,7 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     Fact,
+    StatusLine,
     confirm,
     json_option,
     print_document,
@@ -49,9 +50,9 @@ from peagle.cli.view.console import (
     print_line,
     print_next,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import show_remaining_resources
-from peagle.cli.view.progress import StatusLine, show_hashing
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record, refuse_weights_in_use

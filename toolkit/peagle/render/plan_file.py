@@ -29,7 +29,6 @@ from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
 _COMPUTED = ("requests", "digest")
-"""Keys computed from the Plan's fields."""
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

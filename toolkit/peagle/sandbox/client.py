@@ -34,7 +34,6 @@ from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
-"""The account that owns everything in the sandbox."""
 
 EXECUTION_ROLE = "peagle-sandbox-role"
 """The role that exists from the start and that SageMaker may assume."""

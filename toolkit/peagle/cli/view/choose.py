@@ -72,7 +72,6 @@ def print_pair(
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
 
     def section(title: str, *entries: BaseModel, **more: Any) -> None:
-        """The values that the file states."""
         values: dict[str, Any] = {}
         for entry in entries:
             values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)

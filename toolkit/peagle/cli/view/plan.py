@@ -251,12 +251,10 @@ def _speed_text(speed: SpeedEstimate, price: float | None, engines: int, each: s
 
 
 def _busy_engines(plan: Plan) -> int:
-    """How many of the plan's engines have requests."""
     return min(plan.engines, plan.concurrency)
 
 
 def _is_planned(plan: Plan, other: Alternative) -> bool:
-    """Whether an alternative has the planned instances."""
     planned = (plan.instance_type, plan.instance_count)
     return (other.instance_type, other.instance_count) == planned
 
@@ -298,7 +296,6 @@ def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
 
 
 def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
-    """What is unknown of the target, and what the numbers rest on."""
     if any(finding.code == "target-not-in-catalogue" for finding in plan.findings):
         yield "licence and the settings of its model card are unknown (not in the catalogue)"
     if speed.acceptance_basis in _ACCEPTANCE:
@@ -338,7 +335,6 @@ def print_details(plan: Plan) -> None:
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What the answer does not have."""
     speed = plan.speed
     yield "endpoint", plan.name
     yield "price", price_text(plan)
