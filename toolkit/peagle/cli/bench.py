@@ -639,10 +639,9 @@ def report(
 
     One file with plots and tables, which loads nothing from elsewhere.
     """
-    result, intervals = read_result(file)
-    result = priced_result(result, command_catalog(), price_per_hour)
+    result = priced_result(read_result(file), command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
-    content = report_html(result, slo, intervals).encode()
+    content = report_html(result, slo).encode()
     write_output(path, content)
     if as_json:
         print_json({"report": str(path), "bytes": len(content)})
