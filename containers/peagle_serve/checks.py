@@ -53,7 +53,6 @@ _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
 CONFIG_FILE = f"{PREFIX}CONFIG"
-"""A file of arguments."""
 _ONE_VARIABLE = f"set {SPECULATION} with method, model and {_K} instead"
 _UNCHECKED = {
     CONFIG_FILE: "set each argument of the file as its own variable",

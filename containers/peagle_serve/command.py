@@ -54,9 +54,7 @@ ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF
 _NO_SECRET = ("", "true", "false")
 
 PLUGINS = ("peagle-small-layers", "peagle-quick-start")
-"""The names of the entry points of ``plugins``."""
 PLUGINS_FOLDER = Path(__file__).resolve().parent / "plugin"
-"""The folder of these entry points, for PYTHONPATH."""
 
 
 def main(words: Sequence[str]) -> NoReturn:

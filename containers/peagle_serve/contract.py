@@ -26,7 +26,6 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 HEX_32 = re.compile(r"[0-9a-f]{32}")
 """An MD5, a UUID without hyphens, or the key of a warm start."""
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
-"""SageMaker's variable for the port of a container."""
 DEFAULT_PORT = 8080
 
 ML_ROOT = "/opt/ml"
@@ -112,7 +111,6 @@ LARGEST_PART = 4 << 20
 """Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
 
 _LONGEST_SHOWN = 80
-"""Characters of a variable's value in a message."""
 
 
 class InvalidEnvironment(Exception):

@@ -12,7 +12,6 @@ import pytest
 
 from peagle.data import data_folder
 from tests.sandbox.sandboxes import Account, Sandbox, until
-from tests.unit.bench.installed import install_mini
 from tests.unit.catalog.test_catalog_pairs import NEW_INSTANCE, NEW_TYPE
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
@@ -174,23 +173,3 @@ def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
     assert shown.returncode == 0
     assert "2.50 tokens per step" in shown.stdout
     assert "per million output tokens on AWS" in shown.stdout
-
-
-def test_an_endpoint_is_measured_through_its_openai_route(sandbox: Sandbox) -> None:
-    install_mini(sandbox.home)
-    sandbox.json(*DEPLOY)
-    done = sandbox.peagle("bench", NAME, "--sandbox", "--concurrency", "2", "--requests", "4",
-                          "--output-tokens", "8", "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    server, (row,) = document["server"], document["rows"]
-    assert server["base_url"].endswith(f"/endpoints/{NAME}/openai/v1")
-    assert (server["where"], server["instance_type"], server["gpu"]) == (
-        "sandbox", "ml.g5.xlarge", "A10G",
-    )  # fmt: skip
-    assert row["setting"]["drafter"] == "p-eagle"
-    assert row["output_tokens"] == 8
-    assert row["acceptance"]["drafts"] > 0
-    # AWS's price is not that of this machine.
-    assert document["usd_per_hour"] is None
-    assert "sagemaker-api-key" not in done.stdout + done.stderr

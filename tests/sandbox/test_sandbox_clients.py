@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,29 +44,6 @@ def installed(requirement: str) -> Path:
     return folder / "bin"
 
 
-CLI_2 = (
-    "awscli", "awscrt", "colorama", "dateutil", "distro", "docutils", "jmespath", "prompt-toolkit",
-    "roman", "ruamel.yaml", "ruamel.yaml.clib", "six", "urllib3", "wcwidth",
-)  # fmt: skip
-"""Debian's package of version 2, and what it needs of Python."""
-
-
-def installed_cli_2() -> Path:
-    """The ``aws`` of Debian's packages, which are not installed into the system."""
-    folder = ENVIRONMENTS / "awscli-2"
-    if not (folder / "aws").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        names = [name if name == "awscli" else f"python3-{name}" for name in CLI_2]
-        subprocess.run(["apt-get", "download", *names], cwd=folder, check=True)
-        for package in folder.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", package, folder], check=True)
-        packages, program = folder / "usr/lib/python3/dist-packages", folder / "usr/bin/aws"
-        script = f'#!/bin/sh\nPYTHONPATH={packages} exec /usr/bin/python3 {program} "$@"\n'
-        (folder / "aws").write_text(script)
-        (folder / "aws").chmod(0o755)
-    return folder / "aws"
-
-
 def test_boto3_needs_only_the_variables(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
     code = (
         "import boto3; print(*[e['EndpointName'] for e in"
@@ -77,17 +53,11 @@ def test_boto3_needs_only_the_variables(sandbox: Sandbox, tmp_path: Path, live: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "version",
-    [1, pytest.param(2, marks=pytest.mark.skipif(not shutil.which("dpkg"), reason="not Debian"))],
-)
-def test_the_aws_cli(sandbox: Sandbox, tmp_path: Path, live: str, version: int) -> None:
-    program = installed("awscli==1.45.11") / "aws" if version == 1 else installed_cli_2()
+def test_the_aws_cli(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
+    program = installed("awscli==1.45.11") / "aws"
 
     def aws(*arguments: str) -> str:
-        # Debian's version 2 did not follow AWS_ENDPOINT_URL yet.
-        address = ("--endpoint-url", sandbox.address.url) if version == 2 else ()
-        return in_shell(sandbox, str(program), *address, *arguments, folder=tmp_path)
+        return in_shell(sandbox, str(program), *arguments, folder=tmp_path)
 
     name = ("--endpoint-name", live)
     described = json.loads(aws("sagemaker", "describe-endpoint", *name, "--output", "json"))

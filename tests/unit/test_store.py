@@ -117,12 +117,12 @@ def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_home() -> Path:
+    def without_home(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for variable in ("PEAGLE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(Path, "home", without_home)
+    monkeypatch.setattr(Path, "expanduser", without_home)
     with raises_code("no-home", UserError):
         home()
 

@@ -304,11 +304,8 @@ class StreamCounts:
 
     def progress(self, min_drafts: int, instance_count: int) -> str:
         """The drafts so far, for people."""
-        if instance_count == 1:
-            drafts = max((counters.drafts for counters in self.counted.values()), default=0)
-            return f"{min(drafts, min_drafts)} of {min_drafts} drafts"
-        ready = sum(counters.drafts >= min_drafts for counters in self.counted.values())
-        return f"{ready} of {instance_count} engines have {min_drafts} drafts"
+        drafts = sum(min(counters.drafts, min_drafts) for counters in self.counted.values())
+        return f"{drafts} of {min_drafts * instance_count} drafts"
 
 
 def instance_of(stream: str) -> str:

@@ -30,11 +30,6 @@ _BY_SIZE = ("Invalid length", "Invalid range")
 """How botocore's reports about lower limits begin; all limits are reported here."""
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z]+\d[a-z0-9\-]*\.(?:medium|large|\d*xlarge)")
-_DRIVERS = {
-    "NVIDIA": (re.compile(r"-gpu-\d"), re.compile(r"ml\.(?:g|p)\d")),
-    "Neuron": (re.compile(r"neuron"), re.compile(r"ml\.(?:inf|trn)\d")),
-}
-"""Drivers -> the AMIs that hold them, and the instance types that can use them."""
 
 
 @dataclass(frozen=True)
@@ -159,20 +154,9 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -> Iterator[Invalid]:
     """What AWS's documentation forbids and its models do not say: an image of another region, a
-    prefix that mounts nothing, drivers of other GPUs, and variables that are too long together."""
-    if operation == "create_endpoint_config":
-        for number, variant in enumerate(parameters.get("ProductionVariants") or ()):
-            ami, kind = variant.get("InferenceAmiVersion") or "", variant.get("InstanceType") or ""
-            drivers = next((name for name, (amis, _) in _DRIVERS.items() if amis.search(ami)), None)
-            if drivers and kind and not _DRIVERS[drivers][1].match(kind):
-                path = f"ProductionVariants[{number}].InferenceAmiVersion"
-                yield Invalid(
-                    path, f"{ami} has {drivers} drivers, which {kind} cannot use", "omit it"
-                )
+    prefix that mounts nothing, and variables that are too long together."""
     if operation != "create_model":
         return
-    if bool(parameters.get("PrimaryContainer")) == bool(parameters.get("Containers")):
-        yield Invalid("", "exactly one of PrimaryContainer and Containers must be given")
     containers = [parameters.get("PrimaryContainer") or {}, *(parameters.get("Containers") or ())]
     for container in filter(None, containers):
         image = parse_ecr_image(container.get("Image") or "")
@@ -182,9 +166,6 @@ def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -
         mounts = (container.get("ModelDataSource") or {},
                   *(container.get("AdditionalModelDataSources") or ()))  # fmt: skip
         for mount in mounts:
-            if (channel := mount.get("ChannelName")) in (".", ".."):
-                message = f"{channel!r} names no folder below /opt/ml"
-                yield Invalid("PrimaryContainer.AdditionalModelDataSources.ChannelName", message)
             source = mount.get("S3DataSource") or {}
             uri = source.get("S3Uri") or ""
             is_prefix = source.get("S3DataType") == "S3Prefix"

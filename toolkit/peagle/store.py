@@ -22,7 +22,6 @@ import os
 import stat
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
-from errno import ENOTDIR
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -45,28 +44,15 @@ HOME_VARIABLE = "PEAGLE_HOME"
 def home() -> Path:
     """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``. Raises
     UserError where the user has no home folder, and for a file."""
-    chosen, state = os.environ.get(HOME_VARIABLE), os.environ.get("XDG_STATE_HOME")
-    if chosen:
-        folder = Path(os.path.expanduser(chosen)).absolute()
-    else:
-        folder = (Path(state) if state else _user_home() / ".local" / "state") / "peagle"
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is not a folder", _OWN_HOME, code="no-home")
-    return folder
-
-
-_OWN_HOME = f"set {HOME_VARIABLE} to a folder for the toolkit's state"
-
-
-def _user_home() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    fix = f"set {HOME_VARIABLE} to a folder for the toolkit's state"
     try:
-        return Path.home()
+        folder = Path(os.environ.get(HOME_VARIABLE) or f"{state}/peagle").expanduser().absolute()
     except RuntimeError:
-        raise UserError(
-            "this user has no home folder: HOME is not set, and passwd has no entry",
-            _OWN_HOME,
-            code="no-home",
-        ) from None
+        raise UserError("this user has no home folder", fix, code="no-home") from None
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", fix, code="no-home")
+    return folder
 
 
 def private_folder(folder: Path) -> Path:
@@ -75,12 +61,8 @@ def private_folder(folder: Path) -> Path:
     if not folder.is_relative_to(top):
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    inner = [path for path in (folder, *folder.parents) if path.is_relative_to(top)]
-    for path in reversed(inner):
-        try:
-            path.mkdir(mode=0o700, parents=path == top, exist_ok=True)
-        except FileExistsError:
-            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path)) from None
+    for path in reversed([path for path in (folder, *folder.parents) if path.is_relative_to(top)]):
+        path.mkdir(mode=0o700, parents=path == top, exist_ok=True)
         if path.stat().st_mode & _OTHERS:
             with suppress(PermissionError):  # of another user, as in some containers
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)

@@ -73,8 +73,6 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", f"{MOUNT}.S3Uri", "s3://models//pair/", f"{MOUNT}.S3Uri", "single ones"),
     ("create_endpoint_config", f"{VAR}.InstanceType", "ml.g5.xlrge", f"{VAR}.InstanceType",
      "did you mean ml.g5.xlarge"),
-    ("create_endpoint_config", f"{VAR}.InstanceType", "ml.c5.xlarge", f"{VAR}.InferenceAmiVersion",
-     "cannot use"),
     ("create_endpoint_config", f"{VAR}.ContainerStartupHealthCheckTimeoutInSeconds", 7200,
      f"{VAR}.ContainerStartupHealthCheckTimeoutInSeconds", "is 7200; allowed: at most 3600"),
     ("create_endpoint_config", f"{VAR}.ModelDataDownloadTimeoutInSeconds", 59,

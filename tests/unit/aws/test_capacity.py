@@ -54,31 +54,6 @@ def test_reasons_of_missing_capacity(reason: str) -> None:
     assert lacks_capacity(reason)
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "",
-        "The primary container for production variant AllTraffic did not pass the ping check.",
-        "The account-level service limit 'Total number of endpoints' is 10",
-        "The model data archive is too large.",
-    ],
-)
-def test_other_reasons_are_not_about_capacity(reason: str) -> None:
-    assert not lacks_capacity(reason)
-
-
-@pytest.mark.parametrize("reason", [NO_INSTANCE, NO_QUOTA])
-def test_an_endpoint_that_fails_for_capacity(world: World, reason: str) -> None:
-    world.cloud.next_scripts = [[("Creating", None), ("Failed", reason)]]
-    with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
-        world.deploy(a_plan())
-    assert failed.value.exit_code == 4
-    assert reason.rstrip(".") in failed.value.message
-    assert "--fallback-instance-types" in failed.value.fix
-    assert "--region" in failed.value.fix
-    assert "filter_log_events" not in world.cloud.calls
-
-
 def test_an_update_that_is_rolled_back_for_capacity_names_what_still_serves(world: World) -> None:
     world.deploy(a_plan())
     (old,) = world.cloud.configs
@@ -194,27 +169,6 @@ def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
     assert NO_INSTANCE.rstrip(".") in document["reason"]
 
 
-def refusing(world: World, error: Callable[[], Exception], *types: str) -> None:
-    """Refuse CreateEndpoint for configurations with these types."""
-
-    def refuse(operation: str) -> None:
-        if operation == "create_endpoint":
-            newest = list(world.cloud.configs.values())[-1]
-            if newest["ProductionVariants"][0]["InstanceType"] in types:
-                raise error()
-
-    world.cloud.before = refuse
-
-
-def test_a_refused_request_leads_to_the_next_type_too(world: World) -> None:
-    quota = lambda: service_error("ResourceLimitExceeded", NO_QUOTA, "CreateEndpoint")  # noqa: E731
-    refusing(world, quota, FIRST)
-    deployer = Deployer(world, "ml.g6.xlarge")
-    assert deployer.run() == "ml.g6.xlarge"
-    assert "delete_endpoint" not in world.cloud.calls
-    assert len(world.cloud.configs) == 1
-
-
 def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge", retry_seconds=300)
@@ -253,13 +207,3 @@ def test_other_errors_end_the_deployment_at_once(world: World) -> None:
         deployer.run()
     assert deployer.outcomes == [(FIRST, "no-capacity"), ("ml.g6.xlarge", "failed")]
     assert NAME in world.cloud.endpoints
-
-
-def test_an_update_without_capacity_goes_on_with_another_type(world: World) -> None:
-    world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MODEL": "other"}))
-    world.cloud.next_scripts = [[("Updating", None), ("InService", NO_INSTANCE)]]
-    deployer = Deployer(world, "ml.g6.xlarge")
-    assert deployer.run() == "ml.g6.xlarge"
-    assert world.cloud.calls.count("update_endpoint") == 2
-    assert "delete_endpoint" not in world.cloud.calls
-    assert world.state() == "InService"

@@ -12,7 +12,6 @@ from moto import mock_aws
 from peagle.aws import s3
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
-from peagle.deploy.removal import destroy
 from peagle.errors import Unsupported
 from peagle.planning.plan import Capture, Observe, Plan
 from peagle.render import render
@@ -85,16 +84,6 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
     prefixes = [rule["Filter"]["Prefix"] for rule in rules(world)]
     assert prefixes == [f"a/{NAME}/", f"b/{NAME}/"]
     world.destroy()
-    assert rules(world) == []
-
-
-def test_another_machine_removes_the_rule(world: World) -> None:
-    world.deploy(captured(a_plan()))
-    world.forget()
-    assert [one.name for one in world.known().of_type("LifecycleRule")] == [
-        f"s3://{BUCKET}/a/{NAME}/"
-    ]
-    destroy(world.context())
     assert rules(world) == []
 
 

@@ -11,8 +11,8 @@ from peagle.findings import Finding
 from peagle.planning.company import Company
 from peagle.planning.plan import Plan
 from tests.unit.aws.network import SUBNETS, VPC_OPTIONS, table
-from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import World
 
 KEY = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
@@ -69,16 +69,3 @@ def test_other_tags_are_added_without_an_update(world: World) -> None:
     calls = len(world.cloud.calls)
     world.deploy(company_plan(tags={"team": "web", "a": "b"}))
     assert "add_tags" not in world.cloud.calls[calls:]
-
-
-def test_a_rollback_returns_to_the_network_and_the_tags_of_before(world: World) -> None:
-    before = vpc_plan(tags={"team": "ml"})
-    world.deploy(before)
-    config = world.serves()
-    world.deploy(another(vpc_plan(tags={"team": "web"})))
-    world.rollback()
-    assert world.serves() == config
-    endpoint = world.cloud.endpoints[NAME]
-    assert world.cloud.tags[endpoint.arn]["team"] == "ml"
-    model = world.cloud.models[world.cloud.configs[config]["ProductionVariants"][0]["ModelName"]]
-    assert model["VpcConfig"]["Subnets"] == list(SUBNETS)

@@ -131,36 +131,6 @@ def test_deploy_waits_for_another_clients_update_before_its_own(world: World) ->
     assert world.cloud.calls.count("update_endpoint") == 1
 
 
-def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) -> None:
-    world.deploy(a_plan())
-    _endpoint(world).script = [BUSY] * 9
-    start = len(world.shown)
-
-    def delete_once_waiting(operation: str) -> None:
-        if operation == "describe_endpoint" and len(world.shown) > start + 1:
-            world.cloud.endpoints.clear()
-
-    world.cloud.before = delete_once_waiting
-    world.destroy()
-    assert "delete_endpoint" not in world.cloud.calls
-    assert world.cloud.is_empty
-    assert world.record() is None
-
-
-def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.before = _at(
-        "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
-    )
-    with raises_code("endpoint-not-deleted", CloudError) as busy:
-        world.destroy()
-    assert busy.value.command == ("peagle", "destroy", NAME)
-    assert world.record() is not None
-    assert world.cloud.models
-    world.destroy()
-    assert world.cloud.is_empty
-
-
 def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.after = _at(
@@ -204,19 +174,3 @@ def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
     assert "delete_bucket" not in world.cloud.calls
     record = world.saved()
     assert [resource.type for resource in record.resources] == ["S3Bucket"]
-
-
-def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(
-    world: World, head: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.deploy(a_plan(head))
-    locked = {"Key": "a/model.safetensors", "Code": "AccessDenied", "Message": "locked"}
-    with monkeypatch.context() as patch:
-        patch.setattr(world.cloud, "_delete_objects", lambda Bucket, Delete: {"Errors": [locked]})
-        with raises_code("AccessDenied", CloudError) as refused:
-            world.destroy()
-    assert "/a/model.safetensors was not deleted: locked" in refused.value.message
-    record = world.saved()
-    assert record.of_type("S3Objects")
-    world.destroy()
-    assert world.cloud.is_empty

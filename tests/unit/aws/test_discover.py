@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from peagle.account import Account
-from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
-from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import find_deployment, find_deployments
 from peagle.deploy.proving import request_of_served
 from peagle.deploy.removal import destroy
@@ -27,7 +23,6 @@ from peagle.errors import UserError
 from peagle.planning.plan import Observe
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
-from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_updates import rolled_out
@@ -95,13 +90,6 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     assert find_deployment(world.aws, NAME, prices) is None
 
 
-def test_without_the_permission_it_is_unknown(world: World) -> None:
-    world.cloud.before = refusing("get_resources", "AccessDeniedException", "no")
-    with pytest.raises(AccessDenied) as caught:
-        find_deployment(world.aws, NAME, prices)
-    assert "tag:GetResources" in caught.value.fix
-
-
 @pytest.mark.parametrize(
     ("owner", "tag", "said"),
     [
@@ -121,14 +109,6 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
         world.deploy(another(a_plan()))
 
 
-def test_what_carries_no_tags_of_ours_is_not_found(world: World) -> None:
-    world.cloud._create_model("theirs", [])
-    variants = [{"ModelName": "theirs"}]
-    world.cloud._create_endpoint_config("theirs", [], ProductionVariants=variants)
-    world.cloud._create_endpoint(NAME, "theirs", [])
-    assert find_deployment(world.aws, NAME, prices) is None
-
-
 def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:
     made = world.deploy(a_plan())
     world.cloud._get_resources = lambda **_: {"ResourceTagMappingList": []}  # type: ignore[method-assign]
@@ -138,27 +118,10 @@ def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: Wo
     assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
 
 
-def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    theirs = world.cloud.configs[world.cloud.endpoints[NAME].config]
-    variants = [{**one, "InitialInstanceCount": 2} for one in theirs["ProductionVariants"]]
-    tags = [{"Key": "peagle:deployment", "Value": "second"}]
-    world.cloud._create_endpoint_config("second", [], ProductionVariants=variants)
-    world.cloud._create_endpoint("second", "second", tags)
-    found = find_deployment(world.aws, "second", prices)
-    assert found.serving.served.k > 0
-    assert found.serving.served.instance_count == 2
-    assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
-    assert [one.name for one in find_deployments(world.aws, prices)] == [NAME, "second"]
-
-
 # Files of this machine that are truncated or hold something else: each stops one entry.
 DAMAGE: dict[str, bytes] = {
     "empty": b"", "cut short": b'{"format": 3, "name": "pe', "no UTF-8": b"\xff\xfe{}",
-    "zeros": b"\0" * 4_096, "null": b"null", "a list": b"[]", "a number": b"7", "text": b'"x"',
-    "deep": b"[" * 100_000, "endless digits": b'{"format": ' + b"9" * 5_000 + b"}",
-    "NaN": b'{"format": NaN}', "a name twice": b'{"format": 3, "format": 3}',
-    "another format": b'{"format": "3"}',
+    "a list": b"[]", "deep": b"[" * 100_000, "endless digits": b'{"format": ' + b"9" * 5_000 + b"}",
     "an earlier format": b'{"format": 2, "serving": []}',
 }  # fmt: skip
 
@@ -177,24 +140,6 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
     assert records.load_record(*made.key) == made
     with raises_code("record-damaged", UserError):
         records.find_record("peagle-other")
-
-
-@pytest.mark.parametrize("change", [{"ends_at": 1e18}, {"billing_since": -1.0}, None])
-def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
-    world: World, change: dict[str, float] | None
-) -> None:
-    made = world.deploy(a_plan())
-    path = records.record_path(*made.key)
-    text = path.read_text()
-    path.write_text(json.dumps(json.loads(text) | change) if change else text[:300])
-    account = Account()
-    account.__dict__["aws"] = lambda region: world.aws
-    listing = list_deployments(world.aws, [made.region], lambda: None)
-    record, aws = account.find(NAME, complete=True)
-    destroy(DeploymentContext(aws, record))
-    assert [row["name"] for row in listing.rows] == [NAME]
-    assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]
-    assert find_deployment(world.aws, NAME) is None
 
 
 # What another machine deployed has no plan here: the user's own catalogue says what to prove.

@@ -9,7 +9,7 @@ import pytest
 from peagle.deploy.scaling import ScaleRequest, plan_scale, scale
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
-from peagle.errors import CloudError, NotProved, Refused, UserError
+from peagle.errors import CloudError, Refused, UserError
 from peagle.planning.plan import Plan, Rollout, Scaling, Step
 from peagle.render.resources import policy_parameters
 from tests.support import raises_code
@@ -42,33 +42,6 @@ def run(world: World, **request: Any) -> Deployment:
     change = plan_scale(world.aws, record, ScaleRequest(**request), world.clock)
     scale(world.context(record), change)
     return record
-
-
-def test_what_is_not_proved_does_not_scale(world: World) -> None:
-    world.cloud.engine.acceptance = 1.0
-    with pytest.raises(NotProved):
-        ready(world).deploy(scaled())
-    assert world.cloud.scaled == set()
-
-
-def test_other_bounds_change_only_the_scaling(world: World) -> None:
-    ready(world).deploy(scaled())
-    found = world.preflight(scaled(max_instances=5))
-    assert found.change == "scale"
-    assert found.scaling.text == (
-        "1 to 3 instances, target 4 requests at a time each -> "
-        "1 to 5 instances, target 4 requests at a time each"
-    )
-    world.deploy(scaled(max_instances=5))
-    assert world.cloud.bounds == {TARGET: (1, 5)}
-    assert world.cloud.updates == []
-
-
-def test_a_plan_without_scaling_ends_that_of_the_plan_before(world: World) -> None:
-    ready(world).deploy(scaled())
-    assert world.preflight(a_plan()).change == "update"  # another routing
-    world.deploy(a_plan())
-    assert world.cloud.scaled == set()
 
 
 def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
@@ -153,16 +126,6 @@ def test_another_machine_returns_to_a_fixed_number(world: World) -> None:
     assert world.cloud.scaled == set()
 
 
-def test_without_the_tag_another_machine_leaves_the_scaling(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(another(scaled(max_instances=8)))
-    for tags in world.cloud.tags.values():
-        tags.pop("peagle:scaling", None)
-    world.forget()
-    world.rollback()
-    assert world.cloud.bounds == {TARGET: (1, 8)}
-
-
 def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
     ready(world).deploy(scaled())
     world.forget()
@@ -205,16 +168,6 @@ def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -
     assert world.cloud.endpoints[NAME].count == 2
 
 
-def test_scale_changes_one_bound_and_keeps_the_rest(world: World) -> None:
-    ready(world).deploy(scaled())
-    run(world, minimum=2)
-    assert world.cloud.bounds == {TARGET: (2, 3)}
-    run(world, target=9.0)
-    policy = world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
-    assert (policy["TargetValue"], policy["ScaleInCooldown"]) == (9, 600)
-    assert world.cloud.bounds == {TARGET: (2, 3)}
-
-
 @pytest.mark.parametrize(
     "request_",
     [{}, {"to": 2, "maximum": 3}, {"minimum": 2}, {"maximum": 3}, {"maximum": 3, "minimum": 4}],
@@ -225,21 +178,6 @@ def test_an_impossible_request_is_refused(world: World, request_: dict[str, Any]
     with pytest.raises(UserError):
         run(world, **request_)
     assert world.cloud.scaled == set()
-
-
-def test_an_endpoint_that_is_not_in_service_is_not_scaled(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.endpoints[NAME].script = [("SystemUpdating", None)]
-    with raises_code("endpoint-not-in-service", Refused):
-        run(world, to=2)
-
-
-def test_a_change_of_scaling_that_is_under_way_ends_first(world: World) -> None:
-    world.deploy(a_plan())
-    updating: list[tuple[str, str | None]] = [("Updating", None)] * 3
-    world.cloud.endpoints[NAME].script = [*updating, ("InService", None)]
-    run(world, to=2)
-    assert world.cloud.endpoints[NAME].count == 2
 
 
 def test_fewer_instances_than_asked_for_are_an_error(world: World) -> None:

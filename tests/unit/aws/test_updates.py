@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack, RolledBackOnAlarm
 from peagle.deploy.proving import prove
@@ -129,17 +128,6 @@ def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
     assert world.cloud.is_empty
 
 
-def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    (bucket,) = world.cloud.buckets.values()
-    world.cloud.engine.acceptance = BAD
-    with pytest.raises(RolledBack):
-        world.deploy(another(a_plan(head)))
-    assert len(bucket) == 2
-    world.destroy()
-    assert world.cloud.is_empty
-
-
 def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -216,19 +204,6 @@ def rolled_out(plan: Plan, *alarms: AlarmKind, floor: float = 2.0) -> Plan:
     return plan.model_copy(update={"rollout": rollout, "speculation": speculation})
 
 
-@pytest.mark.thorough
-def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-    before = dict(world.cloud.made_alarms)
-    changes = [change.text for change in world.preflight(another(a_plan())).changes]
-    assert "alarms acceptance, errors -> none" in changes
-    world.deploy(another(a_plan()))
-    assert "DeploymentConfig" not in world.cloud.updates[-1]
-    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
-    world.rollback()
-    assert world.cloud.made_alarms == before
-
-
 def test_a_rollout_without_an_update_has_its_alarms(world: World) -> None:
     world.deploy(a_plan())
     world.deploy(rolled_out(a_plan()))
@@ -279,27 +254,6 @@ def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: W
     assert (world.cloud.made_alarms, world.cloud.dashboards) == before
 
 
-@pytest.mark.thorough
-def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> None:
-    world.deploy(watched(a_plan(), 2.0, 5))
-    first = world.serves()
-    world.deploy(watched(another(a_plan()), 1.5, 7))
-    world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
-    world.rollback()
-    assert world.serves() == first
-    assert any("are of the plan before" in one.line for one in world.shown if one.is_notice)
-
-
-def test_an_alarm_that_aws_refuses_ends_the_deploy_before_the_update(world: World) -> None:
-    world.deploy(a_plan())
-    before = world.serves()
-    world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
-    with pytest.raises(AccessDenied):
-        world.deploy(rolled_out(another(a_plan())))
-    assert world.serves() == before
-    assert world.cloud.updates == []
-
-
 def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World) -> None:
     world.deploy(rolled_out(a_plan()))
     first = world.serves()
@@ -319,18 +273,3 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
     dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
     assert {"Name": "EndpointConfigName", "Value": first} in dimensions
-
-
-@pytest.mark.thorough
-def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-    world.deploy(rolled_out(another(a_plan()), floor=1.5))
-    serves = world.serves()
-    reason = f"CloudWatch alarms fired: [{ERRORS}]"
-    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
-    with raises_code("rolled-back-on-alarm"):
-        world.rollback()
-    assert world.serves() == serves
-    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
-    world.rollback()
-    assert world.serves() != serves

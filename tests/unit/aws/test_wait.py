@@ -9,7 +9,7 @@ import pytest
 from peagle.aws.sagemaker import describe
 from peagle.deploy.context import SILENT_SECONDS, WillNotServe
 from peagle.deploy.removal import remove_failed_start
-from peagle.errors import CloudError, Refused
+from peagle.errors import CloudError
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.network import refusing
@@ -204,16 +204,6 @@ def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch
     remove_failed_start(world.context(world.saved()))
     assert world.cloud.is_empty
     assert world.record() is None
-
-
-@pytest.mark.thorough
-def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
-    _fails(world, *OUT_OF_MEMORY)
-    world.cloud.endpoints[NAME].script = [("InService", None)]
-    with raises_code("serves-after-all", Refused):
-        remove_failed_start(world.context(world.saved()))
-    assert "delete_endpoint" not in world.cloud.calls
-    assert world.deploy(a_plan()).serving is not None
 
 
 def test_where_a_creation_cannot_be_deleted_the_removal_waits(world: World) -> None:

@@ -10,7 +10,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from peagle import warm as warming
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused, UserError
+from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
 from peagle.weights.layout import unknown_objects
@@ -73,13 +73,6 @@ def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     assert own.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
     changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
     assert own.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
-
-
-def test_eager_plans_and_long_names_are_refused() -> None:
-    with raises_code("nothing-compiled", Refused):
-        warming.collecting_plan(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
-    with raises_code("invalid-name", UserError):
-        warming.collecting_plan(in_s3(name="x" * 60))
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")

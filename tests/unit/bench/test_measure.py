@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from peagle.bench.load import (
-    CpuReading,
     Sent,
     SentRequest,
     evaluate,
@@ -40,7 +39,6 @@ from peagle.bench.variants import (
     VariantComparison,
     VariantResult,
     compare_variants,
-    relative_change,
 )
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
@@ -138,13 +136,6 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
     faster = replace(more, tokens_per_second=Interval(160.0, 150.0, 170.0))
     assert "than with 2 requests" in with_saturation([row, more])[1].saturated
     assert [one.saturated for one in with_saturation([row, faster])] == ["", ""]
-
-
-def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
-    readings = (CpuReading(1.9, 0.1, 0.2), CpuReading(2.5, 0.6, 0.5), CpuReading(3.0, 1.0, 1.0))
-    row = evaluated(THREE, cpu=readings)
-    assert (row.sender_cpu_share, row.machine_cpu_share) == pytest.approx((0.8, 0.75))
-    assert row.repetitions[1].sender_cpu_share is None
 
 
 def test_the_interval_is_that_of_students_t() -> None:
@@ -349,15 +340,6 @@ def test_tokens_of_a_proof_have_no_price() -> None:
     assert (comparison.faster, comparison.changes) == (None, {})
     assert comparison.variants[1].seconds_per_token is None
     assert any("idle has answered 0 requests" in note for note in comparison.notes)
-
-
-def test_the_error_of_a_change_has_both_errors() -> None:
-    change = relative_change(Interval(10.0, 9.0, 11.0), Interval(20.0, 19.0, 21.0))
-    assert change
-    assert change.value == pytest.approx(1.0)
-    assert change.high - change.value == pytest.approx(2 * (0.1**2 + 0.05**2) ** 0.5)
-    assert relative_change(None, Interval(1.0, 0.9, 1.1)) is None
-    assert relative_change(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1)) is None
 
 
 def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:

@@ -15,7 +15,6 @@ from peagle.bench.targets import (
     OpenAiServer,
     Probe,
     PromptRefused,
-    ask_together,
     counters_of,
     probe,
 )
@@ -31,7 +30,6 @@ from peagle.protocol import Counters
 from peagle.speed.models import WORKLOADS, Workload
 from tests.support import raises_code
 from tests.unit.answers import INVALID
-from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server
 from tests.unit.local.test_hostile_engine import OK, answering
 
@@ -194,14 +192,6 @@ def test_an_answer_is_returned_and_none_is_an_error() -> None:
         ):
             ask(port)
     assert "secret" not in repr(OpenAiServer(GONE, "m", "secret"))
-
-
-def test_requests_together_keep_their_order_and_refusals() -> None:
-    asked = [(prompt, prompt.body(chat=False, max_tokens=1))
-             for prompt in prompts_of("a", "too long").prompts]  # fmt: skip
-    answers, refused = ask_together(Drafting().ask, asked * 8, 3)
-    assert len(answers) == 8
-    assert {prompt.line for prompt in refused} == {2}
 
 
 def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows() -> None:

@@ -166,18 +166,6 @@ def _loop(path: Path) -> None:
 BROKEN = pytest.mark.parametrize("make", [_dangling, _loop, Path.mkdir, _pipe])
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-@BROKEN
-def test_an_unreadable_file_is_refused(
-    make: Callable[[Path], None], name: str, tmp_path: Path
-) -> None:
-    others = {} if name == "config.json" else {"config.json": CONFIG}
-    make(folder_of(tmp_path, others) / name)
-    with raises_code("unreadable-file", CheckpointError) as refused:
-        read_checkpoint(FolderSource(tmp_path))
-    assert name in refused.value.message
-
-
 @BROKEN
 def test_an_unreadable_shard_is_missing(make: Callable[[Path], None], tmp_path: Path) -> None:
     folder_of(tmp_path, SHARDED)

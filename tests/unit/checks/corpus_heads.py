@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peagle.checks import Case
 from tests.unit.checks.cases import read, tiny_case
-from tests.unit.checks.corpus import Broken, real, speculators, tiny_pair
+from tests.unit.checks.corpus import Broken, speculators, tiny_pair
 from tests.unit.checks.corpus_head_tensors import FORMATS, TENSORS, VOCABULARIES
 from tests.unit.checks.damage import Damage, RawTensor, config_only
 
@@ -33,26 +33,15 @@ def _layer_tensors(layer: int) -> list[str]:
 
 PLACEHOLDERS = (
     tiny_pair("no mask", "head-without-mask", Damage(drop=("mask_hidden",))),
-    tiny_pair("mask of two hidden states", "mask-shape", Damage(cut={"mask_hidden": (1, 1, 512)})),
     tiny_pair("mask of a single number", "mask-shape", Damage(cut={"mask_hidden": (1, 1, 1)})),
     tiny_pair("no placeholder", "placeholder-missing", Damage(drop_keys=("ptd_token_id",))),
-    tiny_pair("a placeholder under a key that this version does not read", "placeholder-missing",
-        Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}), vllm="0.26.0"),
     tiny_pair("placeholder is the size of the vocabulary", "placeholder-outside-vocabulary",
         Damage(set_keys={"ptd_token_id": 1024})),
-    tiny_pair("placeholder below 0", "placeholder-outside-vocabulary",
-        Damage(set_keys={"ptd_token_id": -1})),
     tiny_pair("the first key that vLLM reads is outside", "placeholder-outside-vocabulary",
         Damage(set_keys={"dflash_config": {"mask_token_id": 4000}})),
-    real("placeholder outside, real geometry", "placeholder-outside-vocabulary", "gpt-oss-20b",
-        changes={"ptd_token_id": 201088}),
     tiny_pair("EAGLE-3 head started as P-EAGLE", "eagle3-as-p-eagle", head="eagle3"),
-    real("EAGLE-3 head started as P-EAGLE, real geometry", "eagle3-as-p-eagle", "gpt-oss-120b",
-        "eagle3", pair="gpt-oss-120b+p-eagle"),
     speculators("EAGLE-3 speculators head started as P-EAGLE", "eagle3-as-p-eagle", "eagle3"),
     tiny_pair("P-EAGLE head started as EAGLE-3", "p-eagle-as-eagle3", pair="tiny+eagle3"),
-    real("P-EAGLE head started as EAGLE-3, real geometry", "p-eagle-as-eagle3", "qwen3-coder-30b",
-        pair="qwen3-coder-30b+eagle3"),
 )  # fmt: skip
 STATES = (
     tiny_pair("auxiliary states off", "auxiliary-states-off",
@@ -60,12 +49,7 @@ STATES = (
     tiny_pair("hidden states of another width", "hidden-size-mismatch",
         Damage(set_keys={"target_hidden_size": 512}, cut={"fc.weight": (256, 1536),
         "mask_hidden": (1, 1, 1536)})),
-    real("the head of the smaller target, real geometry", "hidden-size-mismatch",
-        "qwen3-coder-30b", changes={"target_hidden_size": 4096}),
     tiny_pair("fc for two hidden states", "fc-width", Damage(cut={"fc.weight": (256, 512)})),
-    tiny_pair("fc and mask for two hidden states", "fc-width", Damage(cut={"fc.weight": (256, 512),
-        "mask_hidden": (1, 1, 512)})),
-    tiny_pair("fc of the wrong height", "fc-width", Damage(cut={"fc.weight": (128, 768)})),
     tiny_pair("four layers read, three built for", "aux-layer-count",
         Damage(drop_keys=("eagle_config",), set_keys={"eagle_aux_hidden_state_layer_ids": [1, 2, 5,
         7]})),
@@ -79,9 +63,6 @@ STATES = (
         drop=tuple(_layer_tensors(6) + _layer_tensors(7))), entry={"layers": 6}),
     tiny_pair("a layer beyond the target", "aux-layers-outside", Damage(set_keys={EAGLE: [2, 5,
         9]})),
-    tiny_pair("a layer below 0", "aux-layers-outside", Damage(set_keys={EAGLE: [-1, 2, 5]})),
-    real("the layers of 120b in 20b, real geometry", "aux-layers-outside", "gpt-oss-20b",
-        changes={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}}),
 )  # fmt: skip
 UNREAD = (
     Broken("no weights", lambda f: unread(f), "weights-unread", "warning"),
@@ -116,8 +97,6 @@ LAYERS = (
     tiny_pair("full and sliding layers", "kv-group-rule", layer_types(FULL, *[SLIDING] * 3,
         window=4096)),
     tiny_pair("fewer kinds of attention than layers", "layer-types", layer_types(SLIDING)),
-    tiny_pair("sliding layers without a window", "layer-types", layer_types(*[SLIDING] * 4,
-        window=None)),
     tiny_pair("the target's EOS as mask token", "mask-token-used: warning",
         Damage(set_keys={"ptd_token_id": 1})),
 )  # fmt: skip

@@ -15,7 +15,6 @@ from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import Case, check
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import CheckpointError
-from peagle_serve.heads import default_layers
 from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
@@ -115,10 +114,3 @@ def test_groups_are_those_of_vllms_own_assignment(slides: int, fulls: int, draft
     dealt = [names[i::count] for i in range(count)]
     holding = sum(any(name.startswith("draft") for name in group) for group in dealt)
     assert draft_groups((sliding(slides), full(fulls)), (full(draft),), RATIO) == holding
-
-
-def test_vllms_default_layers_are_distinct_from_seven_layers_on() -> None:
-    shallow = {depth for depth in range(1, 40) if len(set(default_layers(depth))) < 3}
-    assert shallow == {4, 5, 6}
-    outside = {d for d in range(1, 40) if not all(0 <= n <= d for n in default_layers(d))}
-    assert outside == {1, 2}

@@ -100,35 +100,6 @@ def test_a_qwen3_head_reads_as_many_layers_as_it_lists(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "built_for"),
-    [
-        ({"eagle_config": {AUX: [2, 4, 5, 7]}}, 4),
-        ({"num_aux_hidden_states": 4, AUX: [2, 4, 5, 7]}, 4),
-        ({AUX: [2, 4, 5, 7]}, 3),
-    ],
-)
-def test_a_list_beside_the_layers_of_a_speculators_head_counts(
-    holder: dict[str, Any], built_for: int
-) -> None:
-    head = read_head({"speculators_model_type": "eagle3", INNER: holder})
-    assert (head.built_for, head.auxiliary_layers or (2, 4, 5, 7)) == (built_for, (2, 4, 5, 7))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "layers"),
-    [
-        ("LlamaForCausalLMEagle3", "llama"),
-        ("Qwen3ForCausalLM", "qwen3"),
-        ("Eagle3Qwen3ForCausalLM", "qwen3"),
-        ("Eagle3Qwen3vlForCausalLM", "llama"),
-    ],
-)
-def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) -> None:
-    head = read_head({"architectures": [architecture], "model_type": "qwen3"})
-    assert head.model_type == layers
-
-
-@pytest.mark.parametrize(
     ("model_type", "given", "expected"),
     [
         ("llama", {"attention_bias": True}, {"q_proj", "k_proj", "v_proj", "o_proj"}),

@@ -249,8 +249,8 @@ def test_a_code_has_a_cause_or_a_fix(code: str, severity: str | None, about: str
 def test_every_row_is_read_without_marks() -> None:
     listed = re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)
     rows = list(read_explanations())
-    assert [row.code for row in rows] == listed
-    texts = [text for row in rows for text in (row.cause, row.fix) if text]
+    assert [row["code"] for row in rows] == listed
+    texts = [text for row in rows for text in (row["cause"], row["fix"]) if text]
     assert not [text for text in texts if "\\|" in text or re.search(r"(^| )\*\w", text)]
 
 

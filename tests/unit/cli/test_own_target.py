@@ -382,4 +382,4 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
     assert "*.safetensors" in caught.value.message
     with raises_code("invalid-s3-uri", UserError) as caught:
         own_head("s3://MyBucket/head")
-    assert "mybucket" in caught.value.fix
+    assert "lowercase" in caught.value.fix

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from peagle.cli.view.console import (
+    DeploymentProgress,
+    StatusLine,
     bar,
     print_documents,
     print_facts,
@@ -14,7 +16,6 @@ from peagle.cli.view.console import (
     print_next,
     print_table,
 )
-from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.context import Progress
 from peagle.findings import Finding
 

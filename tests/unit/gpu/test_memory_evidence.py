@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from measurements.gpu import evidence, host, memory
-from measurements.gpu.geometry import CATALOG_IDS, PAIRS, Setting, memory_settings
+from measurements.gpu import evidence
+from measurements.gpu.geometry import memory_settings
 from measurements.gpu.memory import remaining
-from peagle.catalog import load_catalog
 
-ROOT = Path(__file__).resolve().parents[3]
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
 
 
@@ -113,84 +105,4 @@ def test_evidence_of_another_gpu_starts_from_nothing() -> None:
         evidence.new_memory_document([crashed])
 
 
-def test_every_measured_pair_is_in_the_catalogue() -> None:
-    catalog = load_catalog()
-    assert set(CATALOG_IDS) == set(PAIRS)
-    assert set(CATALOG_IDS.values()) <= set(catalog.targets)
-
-
-_ENGINE = """
-import importlib
-from pathlib import Path
-import measurements.gpu.memory
-from measurements.gpu import probe
-probe.install = lambda stem, own: print("installed", stem.name, own)
-arguments = probe.announce(Path("row"), ("lm_head",))
-"""
-_AS_VLLM_DOES = """
-module, _, name = arguments["worker_extension_cls"].rpartition(".")
-getattr(importlib.import_module(module), name)
-"""
-
-
-@pytest.mark.thorough
-def test_a_worker_in_the_process_of_the_engine_gets_the_probe() -> None:
-    """One GPU: vLLM imports the extension in the process of the row."""
-    assert _output(_ENGINE + _AS_VLLM_DOES) == "installed row ['lm_head']\n"
-
-
-def _output(program: str) -> str:
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-
-
 # The order of memory rows, and the CPUs of several streams.
-ONE = Setting("gemma-4-31b", "p-eagle", 3)
-OTHER = Setting("gpt-oss-20b", "p-eagle", 3)
-SEVERAL = Setting("gpt-oss-20b", tensor_parallel_size=2)
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Pair and GPUs of each row, in the order in which they end."""
-    found: list[tuple[str, str]] = []
-    turn = threading.Lock()
-
-    def row(
-        setting: Setting, gpus: str, cpus: Sequence[int], out: Path, end: float
-    ) -> dict[str, Any]:
-        with turn:
-            found.append((setting.pair, gpus))
-        return {"name": setting.name, "ranks": []}
-
-    monkeypatch.setattr(memory, "row_in_process", row)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    return found
-
-
-def test_phases_come_in_order_and_no_row_twice(ran: list[tuple[str, str]], tmp_path: Path) -> None:
-    phases = (("gemma", 1.0), ("_tp2$", 1.0), ("", 1.0))
-    memory.run_all(tmp_path, ["0", "1"], 100, [OTHER, ONE, SEVERAL], phases)
-    assert [pair for pair, _ in ran] == ["gemma-4-31b", "gpt-oss-20b", "gpt-oss-20b"]
-    assert ran[1][1] == "0,1"
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
-
-
-def test_no_row_of_a_phase_starts_after_its_share(
-    ran: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    memory.run_all(tmp_path, ["0"], 100, [ONE, OTHER], (("gemma", 0.0), ("gpt", 1.0)))
-    assert ran == [("gpt-oss-20b", "0")]
-
-
-def test_streams_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
-    assert host.cpu_share(0, 1) == list(range(32))
-    assert host.cpu_share(0, 2) + host.cpu_share(1, 2) == list(range(32))
-    restricted: list[list[int]] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: restricted.append(cpus))
-    assert host.yield_cpus() == list(range(24))
-    assert restricted == [list(range(24, 32))]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
-    assert host.cpu_share(1, 2) == [5]
-    assert host.yield_cpus() == [5]

@@ -6,109 +6,15 @@ import itertools
 import json
 import os
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from measurements.gpu import container, warm, warm_evidence
-from measurements.gpu.container import PAIRS, PairFolder, folder_sizes
+from measurements.gpu import warm_evidence
+from measurements.gpu.container import PAIRS, PairFolder
 from measurements.gpu.logs import start_facts
 from peagle_serve.command import command
-
-FAKE = Path(__file__).with_name("fake_container.py")
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``run("first")`` runs a step with its results in ``tmp_path/first``."""
-    monkeypatch.setattr(container, "SERVE", FAKE)
-    monkeypatch.setattr(container, "_POLL_SECONDS", 0.01)
-
-    def once(step: str, *more: str) -> int:
-        given = ["--cpu", "--python", sys.executable, "--seconds", "120"]
-        folders = ["--root", str(tmp_path / "root"), "--out", str(tmp_path / step)]
-        return warm.main([step, *given, *folders, *more])
-
-    return once
-
-
-def starts(tmp_path: Path, step: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((tmp_path / step / f"warm-{step}.json").read_text())[
-        "starts"
-    ]
-    return found
-
-
-def other_machine(tmp_path: Path) -> tuple[str, ...]:
-    artifacts = tmp_path / "first" / "artifacts"
-    return ("--root", str(tmp_path / "other"), "--artifacts", str(artifacts))
-
-
-def collect(tmp_path: Path) -> list[dict[str, Any]]:
-    """The summary of the evidence file of both steps."""
-    path = tmp_path / "evidence.json"
-    folders = [str(tmp_path / "first"), str(tmp_path / "second")]
-    assert warm.main(["collect", *folders, "--cpu", "--evidence", str(path)]) == 0
-    summary: list[dict[str, Any]] = json.loads(path.read_text())["summary"]
-    return summary
-
-
-@pytest.mark.thorough
-def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Path) -> None:
-    assert run("first") == 0
-    cold, kept, restored = starts(tmp_path, "first")
-    assert [one["kind"] for one in (cold, kept, restored)] == ["cold", "kept", "restored"]
-    assert [one["engine"]["engine_start_seconds"] for one in (cold, kept, restored)] == [
-        51.5,
-        2.5,
-        2.5,
-    ]
-    assert cold["anew_bytes"] == {"vllm": 28672}
-    assert kept["anew_bytes"] == {}
-    assert restored["restore_seconds"] == 0.25
-    assert cold["healthy_seconds"] == 60.0
-    assert cold["artifact"]["files"] == 1
-    saved = tmp_path / "first" / "artifacts" / "tiny"
-    assert {path.suffix for path in saved.iterdir()} == {".json", ".gz"}
-    assert 0 < cold["green_seconds"] < 60
-
-
-@pytest.mark.thorough
-def test_another_machine_restores_the_artifact(run: Run, tmp_path: Path) -> None:
-    assert run("first") == 0
-    assert run("second", *other_machine(tmp_path)) == 0
-    restored, cold = starts(tmp_path, "second")
-    assert (restored["kind"], cold["kind"]) == ("restored", "cold")
-    assert restored["engine"]["engine_start_seconds"] == 2.5
-    assert cold["engine"]["engine_start_seconds"] == 51.5
-    assert cold["elsewhere_bytes"]["HOME"], "the caches are in its home"
-    summary = collect(tmp_path)
-    rows = {(row["machine"], row["kind"]): row for row in summary}
-    assert rows["second", "restored"]["times_faster"]["engine_start_seconds"] == 20.6
-    assert set(rows) == {("first", "kept"), ("first", "restored"), ("second", "restored")}
-
-
-@pytest.mark.thorough
-def test_a_failed_start_is_recorded_and_the_rest_continues(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FAILS", "off")
-    assert run("first") == 1
-    cold, kept, restored = starts(tmp_path, "first")
-    assert "no luck" in kept["error"]
-    assert "error" not in cold
-    assert "error" not in restored
-    assert "kept: exited with 1" in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-def test_a_missing_artifact_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("second") == 1
-    assert "NoArtifact: no artifact of tiny" in capsys.readouterr().out
 
 
 def results(step: str, **machine: str) -> dict[str, Any]:
@@ -161,28 +67,6 @@ def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> No
     assert head["num_speculative_tokens"] == {"gpt-oss-20b": 7, "qwen3-coder-30b": 10}[pair]
     target = Path(values["--model"])
     assert (target / "tokenizer.json").is_file(), "the check for drafts sends text"
-
-
-def test_a_cold_start_finds_no_files_of_the_previous_start(tmp_path: Path) -> None:
-    folder = PairFolder(tmp_path, "tiny")
-    folder.prepare()
-    for written in folder.written.values():
-        (written / "left").write_text("x")
-    folder.artifacts.mkdir()
-    (folder.artifacts / "kept.json").write_text("{}")
-    folder.clear()
-    assert all(list(written.iterdir()) == [] for written in folder.written.values())
-    assert (folder.artifacts / "kept.json").is_file()
-
-
-def test_folder_sizes_can_be_limited_to_new_files(tmp_path: Path) -> None:
-    for name, moment in (("warm/key/vllm/a", 100), ("warm/key/vllm/b", 300), ("warm/key/c/d", 300)):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"12345")
-        os.utime(tmp_path / name, (moment, moment))
-    assert folder_sizes(tmp_path, 3) == {"warm/key/vllm": 10, "warm/key/c": 5}
-    assert folder_sizes(tmp_path, 3, since=200) == {"warm/key/vllm": 5, "warm/key/c": 5}
-    assert folder_sizes(tmp_path, 3, since=400) == {}
 
 
 def test_the_log_gives_the_duration_of_each_part() -> None:

@@ -19,13 +19,11 @@ from peagle.engine.logs import crash_of
 from peagle.engine.machine import Engine
 from peagle.engine.process import (
     EngineProcess,
-    drain_engine,
     free_port,
     is_alive,
     is_healthy,
     is_port_free,
     start_engine,
-    start_program,
     stop_engine,
 )
 from tests.unit.local.conftest import processes_with
@@ -91,50 +89,6 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start
     assert len(processes_with(mark)) == 3, "the entrypoint, the engine and its child"
     stop_engine(process, 0.2)
     assert processes_with(mark) == []
-
-
-LEADER = """
-import signal, subprocess, sys, time
-from pathlib import Path
-folder = Path(sys.argv[1])
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-def drain(number, frame):
-    (folder / "draining").touch()
-    while not (folder / "answered").exists():
-        time.sleep(0.02)
-    (folder / "child").write_text(str(child.poll()))
-    sys.exit(0)
-signal.signal(signal.SIGTERM, drain)
-(folder / "started").touch()
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def answering(tmp_path: Path) -> Iterator[EngineProcess]:
-    """A leader that ends once its requests are answered: when the file ``answered`` exists."""
-    argv = [sys.executable, "-c", LEADER, str(tmp_path)]
-    process = start_program(argv, {}, 1, tmp_path / "log")
-    until((tmp_path / "started").exists)
-    yield process
-    stop_engine(process, 0.1)
-
-
-@pytest.mark.thorough
-def test_drain_waits_for_the_leader_and_spares_its_children(
-    answering: EngineProcess, tmp_path: Path
-) -> None:
-    waited: list[bool] = []
-
-    def waiting() -> None:
-        waited.append(is_alive(answering))
-        if (tmp_path / "draining").exists():
-            (tmp_path / "answered").touch()
-
-    drain_engine(answering, 30, waiting)
-    assert not is_alive(answering)
-    assert waited[0]
-    assert (tmp_path / "child").read_text() == "None", "it was still running"
 
 
 @pytest.mark.thorough

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.console import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalOptions, compose_file, run_arguments
-from peagle.engine.state import collected_folder, local_engines
+from peagle.engine.state import local_engines
 from peagle.errors import Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan
@@ -126,27 +126,6 @@ def test_a_cancelled_pipeline_leaves_no_engine(
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert list(engine_home.glob("kept/*")) == []
-
-
-@pytest.mark.thorough
-def test_a_second_command_is_refused_and_changes_nothing(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
-    refused: list[str] = []
-
-    def again(step: str, detail: str) -> None:
-        if step == "packing" and not refused:
-            compiled = collected_folder(f"{NAME}-warm") / "triton" / "kernel"
-            compiled.parent.mkdir(parents=True, exist_ok=True)
-            compiled.touch()
-            with raises_code("already-running", UserError) as raised:
-                collect(plan_for("mark"), engine_home / "warm", again)
-            refused.append(raised.value.message)
-            assert compiled.is_file()
-
-    collect(plan_for("mark"), engine_home / "warm", again)
-    assert refused
-    assert local_engines() == ()
 
 
 @pytest.mark.thorough

@@ -56,7 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
             port = port or int(listener.getsockname()[1])
             engine.process = SimpleNamespace(port=port)  # type: ignore[assignment]
             monkeypatch.setattr(engine, "end_reason", lambda: "killed")
-            endpoint = SimpleNamespace(config_name=lambda instance: "c")
+            endpoint = SimpleNamespace(endpoint_config_name="c")
             monkeypatch.setattr(invocations, "_choose", lambda _: (endpoint, engine))
             thread = threading.Thread(target=answer, daemon=True)
             thread.start()

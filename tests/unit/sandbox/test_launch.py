@@ -18,7 +18,6 @@ from peagle.catalog import load_catalog
 from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
 from peagle.engine.runner import for_cpu
-from peagle.errors import NotFound
 from peagle.images import Image
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
@@ -205,16 +204,6 @@ def test_for_an_image_of_aws_the_newest_one_of_the_pair_is_run(
     call, mounts = started(with_docker, image_spec(OF_AWS, "peagle/tiny+p-eagle"), tmp_path)
     assert call["argv"][-2:] == ["sha256:same:1", "serve"]
     assert mounts == {TARGET_PATH: (tmp_path / "ml/model/target").resolve()}
-
-
-@pytest.mark.thorough
-def test_without_any_cpu_image_the_command_that_builds_one_is_named(
-    with_docker: FakeDocker, tmp_path: Path
-) -> None:
-    with_docker.answers("ls")
-    with pytest.raises(NotFound) as missing:
-        launch(image_spec(OF_AWS), "i-1", {}, tmp_path, tmp_path / "log", lambda process: None)
-    assert missing.value.command == ("peagle", "image", "build", "tiny", "--runtime", "cpu")
 
 
 @pytest.mark.thorough

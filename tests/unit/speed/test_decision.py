@@ -112,11 +112,6 @@ def test_speculation_can_start_to_pay_with_more_requests() -> None:
     assert (crossover.direction, crossover.basis) == ("starts", "estimated")
 
 
-@pytest.mark.parametrize("curve", [(200, 200, 200), (50, 50, 50)])
-def test_without_a_change_there_is_no_crossover(curve: Curve) -> None:
-    assert verdict({NO_SPECULATION: (100, 100, 100), K3: curve}).crossovers == ()
-
-
 def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
     found = verdict({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)})
     assert found.robust == K3
@@ -124,18 +119,6 @@ def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
     speeds = found.loads[0].speed(K3)
     assert speeds is not None
     assert speeds.regret_percent == 25.0
-
-
-def test_a_change_within_the_tie_is_no_crossover() -> None:
-    curves = {NO_SPECULATION: (100, 100, 100, 100), K3: (150, 99, 101, 140)}
-    assert verdict(curves, loads=(1, 8, 64, 128)).crossovers == ()
-
-
-def test_a_tie_after_the_last_crossover_does_not_make_speculation_pay_again() -> None:
-    curves = {NO_SPECULATION: (100, 100, 100), K3: (150, 80, 101)}
-    (crossover,) = verdict(curves).crossovers
-    assert crossover.direction == "stops"
-    assert 1 < crossover.low < crossover.requests < crossover.high < 8
 
 
 def test_a_crossover_may_have_ties_on_its_way() -> None:
@@ -168,14 +151,6 @@ def test_settings_that_never_matter_are_left_out() -> None:
     found = verdict({NO_SPECULATION: (100, 100, 100), **many})
     shown = {one.setting for one in found.loads[0].speeds}
     assert shown == {NO_SPECULATION, Setting(drafter="p-eagle", k=1)}
-
-
-def test_a_drafter_without_a_known_speed_is_shown_as_unknown() -> None:
-    found = verdict({NO_SPECULATION: (100, 100, 100), RIVAL: (None, None, None)})
-    speed = found.loads[0].speed(RIVAL)
-    assert speed is not None
-    assert speed.basis == "unknown"
-    assert speed.regret_percent is None
 
 
 def test_at_its_break_even_length_speculation_is_as_fast_as_the_target_alone() -> None:

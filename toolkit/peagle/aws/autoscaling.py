@@ -88,7 +88,9 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     bounds = next(iter(all_registered(aws, ResourceIds=ids).values()), None)
     if bounds is None or not policies:
         return bounds
-    policy = find_policy(aws, endpoint, POLICY, bounds.scales_copies) or {}
+    target = target_parameters(endpoint, VARIANT, bounds.scales_copies)
+    listed = aws.items(_SERVICE, "describe_scaling_policies", "ScalingPolicies", **target)
+    policy = next((policy for policy in listed if policy["PolicyName"] == POLICY), {})
     tracking = policy.get("TargetTrackingScalingPolicyConfiguration") or {}
     metric = tracking.get("PredefinedMetricSpecification", {}).get("PredefinedMetricType")
     if metric != (COPY_METRIC if bounds.scales_copies else METRIC):
@@ -99,16 +101,6 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
         scale_in_cooldown=tracking.get("ScaleInCooldown"),
         scale_out_cooldown=tracking.get("ScaleOutCooldown"),
     )
-
-
-def find_policy(
-    aws: Aws, endpoint: str, name: str = WAKE_POLICY, copies: bool = True
-) -> dict[str, Any] | None:
-    """A policy of the endpoint, by default the one that starts the first copy, as
-    DescribeScalingPolicies has it; ``None`` without one."""
-    target = target_parameters(endpoint, VARIANT, copies)
-    listed = aws.items(_SERVICE, "describe_scaling_policies", "ScalingPolicies", **target)
-    return next((policy for policy in listed if policy["PolicyName"] == name), None)
 
 
 def all_registered(aws: Aws, **chosen: Sequence[str]) -> dict[str, Bounds]:

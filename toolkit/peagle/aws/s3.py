@@ -10,14 +10,13 @@ the SHA-256s of its parts, so the object's metadata records the part size.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
-from boto3.s3.transfer import ProgressCallbackInvoker
+from boto3.s3.transfer import TransferConfig
 from s3transfer.exceptions import S3CopyFailedError
-from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.utils import ChunksizeAdjuster
 
 from peagle.aws.client import Aws, translated
@@ -347,87 +346,66 @@ ALGORITHM = "SHA256"
 PART_SIZE = "part-size"
 """Object metadata: the part size in bytes, on which the checksum depends."""
 
-PARTS_AT_ONCE = 8
-"""boto3 keeps ten connections."""
+PARTS_AT_ONCE = 4
+"""Of each file."""
 
 _OTHER_ETAG = "PreconditionFailed"
 
 
-class Transfers:
-    """Transfers to one region, of ``files`` at a time; as a context, which ends those in flight
-    and their multipart uploads when it is left with an error.
+def upload_stream(
+    aws: Aws,
+    stream: Any,
+    size: int,
+    place: S3Uri,
+    more: Mapping[str, Any],
+    progress: Callable[[int], object],
+) -> None:
+    """Upload ``size`` bytes that ``stream.read`` gives; ``progress`` gets bytes as they leave. With
+    an error in either there is no object. ``more`` are metadata and encryption."""
+    settings, config = _transfer(size, PART_BYTES, more)
+    with translated("s3", aws.region):
+        client = aws.client("s3")
+        client.upload_fileobj(stream, place.bucket, place.key, settings, progress, config)
 
-    ``encryption`` are the parameters with which S3 encrypts what is written.
-    """
 
-    def __init__(self, aws: Aws, files: int, encryption: Mapping[str, str]) -> None:
-        self._aws, self._files, self._encryption = aws, files, encryption
-        self._managers = ExitStack()
+def copy_object(
+    aws: Aws,
+    source: S3Uri,
+    etag: str,
+    size: int,
+    place: S3Uri,
+    more: Mapping[str, Any],
+    progress: Callable[[int], object],
+) -> None:
+    """Let S3 copy an object of ``size`` bytes. Raises CheckpointError for an original that is gone
+    or has another ETag."""
+    settings, config = _transfer(size, COPY_PART_BYTES, more)
+    settings |= {"MetadataDirective": "REPLACE", "CopySourceIfMatch": etag}
+    original = {"Bucket": source.bucket, "Key": source.key}
+    try:
+        with translated("s3", aws.region):
+            client = aws.client("s3")
+            client.copy(original, place.bucket, place.key, settings, progress, Config=config)
+    except (Missing, S3CopyFailedError) as error:
+        raise source_changed(source) from error
+    except CloudError as error:
+        raise source_changed(source) if error.code == _OTHER_ETAG else error from error
 
-    def __enter__(self) -> Self:
-        managers = []
-        for size in (PART_BYTES, COPY_PART_BYTES):
-            config = TransferConfig(
-                multipart_threshold=size + 1,
-                multipart_chunksize=size,
-                max_request_concurrency=PARTS_AT_ONCE,
-                max_submission_concurrency=self._files,
-            )
-            manager = TransferManager(self._aws.client("s3"), config)
-            managers.append(self._managers.enter_context(manager))
-        self._uploads, self._copies = managers
-        return self
 
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._managers.__exit__(*error)
-
-    def upload(
-        self,
-        stream: Any,
-        size: int,
-        place: S3Uri,
-        metadata: Mapping[str, str],
-        progress: Callable[[int], object],
-    ) -> None:
-        """Upload ``size`` bytes of a stream; ``progress`` gets bytes as they leave. Raises
-        CloudError, and what reading the stream raises; there is no object then."""
-        extra = self._extra(metadata, size, PART_BYTES)
-        with translated("s3", self._aws.region):
-            self._uploads.upload(
-                stream, place.bucket, place.key, extra, [ProgressCallbackInvoker(progress)]
-            ).result()
-
-    def copy(
-        self,
-        source: S3Uri,
-        etag: str,
-        size: int,
-        place: S3Uri,
-        metadata: Mapping[str, str],
-        progress: Callable[[int], object],
-    ) -> None:
-        """Let S3 copy an object of ``size`` bytes. Raises CloudError, and CheckpointError for an
-        original that is gone or has another ETag."""
-        extra = self._extra(metadata, size, COPY_PART_BYTES)
-        extra |= {"MetadataDirective": "REPLACE", "CopySourceIfMatch": etag}
-        original = {"Bucket": source.bucket, "Key": source.key}
-        try:
-            with translated("s3", self._aws.region):
-                self._copies.copy(
-                    original, place.bucket, place.key, extra, [ProgressCallbackInvoker(progress)]
-                ).result()
-        except (Missing, S3CopyFailedError) as error:
-            raise source_changed(source) from error
-        except CloudError as error:
-            raise source_changed(source) if error.code == _OTHER_ETAG else error from error
-
-    def _extra(self, metadata: Mapping[str, str], size: int, each: int) -> dict[str, Any]:
-        parts: dict[str, str] = {}
-        if size > each:
-            parts = {PART_SIZE: str(ChunksizeAdjuster().adjust_chunksize(each, size))}
-        return {
-            "Metadata": {**metadata, **parts}, "ChecksumAlgorithm": ALGORITHM, **self._encryption
-        }  # fmt: skip
+def _transfer(
+    size: int, part: int, more: Mapping[str, Any]
+) -> tuple[dict[str, Any], TransferConfig]:
+    """The settings of a transfer in parts of so many bytes, with a SHA-256 of each."""
+    metadata = dict(more.get("Metadata", {}))
+    if size > part:
+        metadata[PART_SIZE] = str(ChunksizeAdjuster().adjust_chunksize(part, size))
+    config = TransferConfig(
+        multipart_threshold=part + 1,
+        multipart_chunksize=part,
+        max_concurrency=PARTS_AT_ONCE,
+        preferred_transfer_client="classic",
+    )
+    return {**more, "Metadata": metadata, "ChecksumAlgorithm": ALGORITHM}, config
 
 
 def source_changed(source: S3Uri) -> CheckpointError:

@@ -178,10 +178,7 @@ def measure_acceptance(
             keep(_evaluate(target, prompts, request, started, groups, why))
         raise
     if not any(group.prompts for group in groups):
-        refused = [prompt for group in groups for prompt in group.refused]
-        why = f"the engine refuses every prompt: {refused[0].message}"
-        fix = "shorten the prompts, lower max_tokens, or lower --output-tokens"
-        raise wrong_line(prompts.file, [prompt.line for prompt in refused], why, fix)
+        raise _refusal(prompts.file, [prompt for group in groups for prompt in group.refused])
     return _evaluate(target, prompts, request, started, groups)
 
 
@@ -194,11 +191,31 @@ def _evaluate(
     ended: str = "",
 ) -> AcceptanceResult:
     """What the groups measured. Raises NotProved where nothing was drafted."""
+
+    def measured(domain: str, members: Sequence[_Group]) -> DomainAcceptance | None:
+        """The acceptance of these groups together; ``None`` where nothing was drafted."""
+        counted = sum((group.counted for group in members), Counters())
+        acceptance = acceptance_in(counted, target.setting)
+        share = ratio_interval(
+            [(group.counted.accepted_tokens, group.counted.drafts) for group in members]
+        )
+        if acceptance is None or share is None:
+            return None
+        low, high = max(0.0, share.low), min(len(acceptance.per_position), share.high)
+        return DomainAcceptance(
+            domain,
+            sum(group.prompts for group in members),
+            sum(group.counted.drafts > 0 for group in members),
+            sum(group.output_tokens for group in members),
+            acceptance,
+            Interval(acceptance.length, 1 + low, 1 + high),
+        )
+
     by_domain = {
-        domain: _domain(domain, list(members), target.setting)
+        domain: measured(domain, list(members))
         for domain, members in groupby(groups, key=lambda group: group.domain)
     }
-    total = _domain("all domains", groups, target.setting)
+    total = measured("all domains", groups)
     if total is None:
         raise no_speculation(target.facts.name)
     k = len(total.acceptance.per_position)
@@ -215,32 +232,11 @@ def _evaluate(
         source=target.counted_by,
         request=request,
         total=total,
-        domains=tuple(measured for measured in by_domain.values() if measured is not None),
-        undrafted=tuple(domain for domain, measured in by_domain.items() if measured is None),
+        domains=tuple(part for part in by_domain.values() if part is not None),
+        undrafted=tuple(domain for domain, part in by_domain.items() if part is None),
         refused=tuple(prompt for group in groups for prompt in group.refused),
         others_sent=counted_tokens > 1.05 * total.output_tokens,  # than those of the own answers
         incomplete=ended,
-    )
-
-
-def _domain(
-    domain: str, groups: Sequence[_Group], setting: BenchSetting
-) -> DomainAcceptance | None:
-    """The acceptance of all groups together; ``None`` where nothing was drafted."""
-    measured = acceptance_in(sum((group.counted for group in groups), Counters()), setting)
-    share = ratio_interval(
-        [(group.counted.accepted_tokens, group.counted.drafts) for group in groups]
-    )
-    if measured is None or share is None:
-        return None
-    low, high = max(0.0, share.low), min(len(measured.per_position), share.high)
-    return DomainAcceptance(
-        domain,
-        sum(group.prompts for group in groups),
-        sum(group.counted.drafts > 0 for group in groups),
-        sum(group.output_tokens for group in groups),
-        measured,
-        Interval(measured.length, 1 + low, 1 + high),
     )
 
 
@@ -252,9 +248,13 @@ def acceptance_bytes(result: AcceptanceResult) -> bytes:
 def require_none_refused(result: AcceptanceResult) -> None:
     """Raise UserError, with the lines, where the engine refused prompts of ``result``."""
     if result.refused:
-        why = f"the engine refuses the prompt: {result.refused[0].message}"
-        fix = "shorten it, lower its max_tokens, or remove it; the other prompts were measured"
-        raise wrong_line(result.file, [prompt.line for prompt in result.refused], why, fix)
+        raise _refusal(result.file, result.refused)
+
+
+def _refusal(file: str, refused: Sequence[RefusedPrompt]) -> UserError:
+    why = f"the engine refuses the prompt: {refused[0].message}"
+    fix = "shorten it, lower its max_tokens, or remove it; any other prompts were measured"
+    return wrong_line(file, [prompt.line for prompt in refused], why, fix)
 
 
 _FIX = Fix("measure it again", ("peagle", "bench", "NAME", "--acceptance", "PROMPTS.jsonl"))

@@ -268,7 +268,7 @@ class ResultFile:
         UserError for a damaged file and for rows of another pair, engine or GPU."""
         if again or not path.exists():
             return cls(path, fresh)
-        kept, _ = read_result(path)
+        kept = read_result(path)
         for name in ("pair", "vllm", "gpu", "tensor_parallel_size", "where", "instance_type"):
             old, new = getattr(kept.server, name), getattr(fresh.server, name)
             if old != new:

@@ -24,7 +24,7 @@ from peagle.protocol import request_body
 from peagle.render.plan_file import first_problem
 from peagle.speed.models import WORKLOADS, Workload
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits, read_regular
+from peagle_serve.json_reader import InvalidJson, read_regular
 
 LARGEST_FILE = 64 << 20
 
@@ -41,7 +41,8 @@ class Prompt(BaseModel):
     prompt: str | None = None
     messages: list[dict[str, Any]] = []
     domain: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)
+        str,
+        StringConstraints(strip_whitespace=True, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$"),
     ] = "all"
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
 
@@ -52,8 +53,6 @@ class Prompt(BaseModel):
         texts = [self.prompt, *(message.get("content") for message in self.messages)]
         if not any(text.strip() if isinstance(text, str) else text for text in texts):
             raise ValueError("has no text in prompt or messages")
-        if not self.domain.isprintable():
-            raise ValueError("domain has characters that cannot be printed")
         return self
 
     def body(self, *, chat: bool, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
         if not content.strip():
             continue
         try:
-            document = json_reader.read(content, "the line", limits=Limits(size=6 << 20))
+            document = json_reader.read(content, "the line", limit=6 << 20)
             if isinstance(document, dict):
                 document["line"] = number
             prompts.append(Prompt.model_validate(document))
@@ -146,8 +145,7 @@ def find_workload(
         raise OptionsConflict(
             "prompts from a file have a size of their own", "leave out --prompt-tokens"
         )
-    prompts = read_prompts(file)
-    texts = []
+    prompts, texts = read_prompts(file), []
     for prompt in prompts.prompts:
         content = prompt.prompt or prompt.messages[0].get("content")
         if len(prompt.messages) > 1 or not isinstance(content, str):
@@ -170,13 +168,8 @@ def make_loads(
     sends ``requests``, by default twice the concurrency. Raises UserError."""
     requested = find_workload(workload, prompt_tokens, output_tokens)
     return tuple(
-        BenchLoad(
-            requested,
-            concurrency,
-            max(requests or max(2 * concurrency, 4), concurrency),
-            repetitions,
-        )
-        for concurrency in concurrencies
+        BenchLoad(requested, load, max(requests or max(2 * load, 4), load), repetitions)
+        for load in concurrencies
     )
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from peagle.errors import CheckpointError, DamagedCheckpoint, UserError
 from peagle_serve import checkpoint as parser
 from peagle_serve import json_reader
-from peagle_serve.checkpoint import CONFIG_LIMITS, FIX, LARGEST_INDEX, index_name, wrong_value
+from peagle_serve.checkpoint import CONFIG_LIMIT, FIX, LARGEST_INDEX, index_name, wrong_value
 from peagle_serve.json_reader import InvalidJson
 
 CONFIG = "config.json"
-LONGEST_CONFIG = CONFIG_LIMITS.size
+LONGEST_CONFIG = CONFIG_LIMIT
 """Bytes; a typical file has a few thousand."""
 
 
@@ -50,7 +50,7 @@ def parse_config(content: bytes) -> dict[str, Any]:
     them, and transformers reads them.
     """
     try:
-        document = json_reader.read(content, CONFIG, limits=CONFIG_LIMITS)
+        document = json_reader.read(content, CONFIG, limit=CONFIG_LIMIT, constants=True)
     except InvalidJson as error:
         raise DamagedCheckpoint(str(error), FIX, code="config-damaged") from error
     if not isinstance(document, dict):
@@ -123,11 +123,7 @@ class FolderSource:
 
     def names(self) -> dict[str, int]:
         """The regular files of the folder with their sizes in bytes, following links: reading a
-        pipe named model.safetensors would block.
-
-        Raises DamagedCheckpoint for weights or a config.json that are no readable file, as an
-        aborted download leaves them, and CheckpointError without a folder.
-        """
+        pipe named model.safetensors would block. Raises CheckpointError without a folder."""
         if not self._folder.is_dir():
             if self._folder.is_file():
                 is_inside = (self._folder.parent / CONFIG).is_file()
@@ -139,25 +135,9 @@ class FolderSource:
                 "use a folder with a config.json",
                 "no-such-folder",
             )
-        sizes: dict[str, int] = {}
-        unusable: list[str] = []
         with _as_checkpoint_error(self._folder):
-            for path in sorted(self._folder.iterdir()):
-                if path.is_file():
-                    sizes[path.name] = path.stat().st_size
-                else:
-                    unusable.append(path.name)
-        # Of weights that an index names, the error about the index lists all that are missing.
-        indexed = any(name.endswith(".safetensors.index.json") for name in sizes)
-        for name in unusable:
-            weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
-            if weights or name == CONFIG:
-                raise DamagedCheckpoint(
-                    f"{self._folder}/{name} is a broken link or no readable file",
-                    "copy it again; an aborted download may have left it",
-                    code="unreadable-file",
-                )
-        return sizes
+            files = [path for path in self._folder.iterdir() if path.is_file()]
+            return {path.name: path.stat().st_size for path in files}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         path = self._folder / name

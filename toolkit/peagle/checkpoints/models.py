@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from peagle.errors import CheckpointError, Fix
-from peagle.s3uri import S3Uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle_serve.checkpoint import Tensor as Tensor
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
@@ -142,11 +142,8 @@ def s3_prefix(location: str) -> S3Uri:
     for anything but an ``s3://`` URI with the name of a bucket."""
     prefix = S3Uri.parse(location).folder if is_s3_uri(location) else None
     if prefix is None or not prefix.has_bucket_name:
-        raise CheckpointError(
-            f"{location!r} is not an s3:// prefix",
-            "use the form s3://bucket/folder",
-            "invalid-s3-uri",
-        )
+        message = f"{location!r} is not an s3:// prefix"
+        raise CheckpointError(message, PREFIX_FORMAT, "invalid-s3-uri")
     return prefix
 
 

@@ -19,6 +19,7 @@ from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
+    StatusLine,
     json_option,
     print_documents,
     print_findings,
@@ -27,7 +28,6 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.cli.view.deploy import floor_text, second_turn_text
-from peagle.cli.view.progress import StatusLine
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint
@@ -36,7 +36,6 @@ from peagle.deploy.status import stand_in_of
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
 from peagle.render import read_plan
-from peagle.sandbox.state import engine_version
 from peagle_serve import json_reader
 
 _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
@@ -99,20 +98,14 @@ def invoke(
     record, aws = (None, None) if engine else session.find_served(name)
     text = _read_prompt(prompt)
     request = InvokeRequest(text, chat, max_tokens, temperature, stream, _payload(text))
-    here = None
-    if engine and engine.image is None and engine.speculates:
-        here = engine.vllm
-    elif aws and aws.in_sandbox:
-        if stand_in := stand_in_of(aws, name):
-            print_status(
-                f"Answered by {stand_in}, a stand-in for a target too large for this machine."
-            )
-        if record and record.current.served.k > 0:
-            here = engine_version()
-    if here and temperature > 0:
+    in_sandbox = aws is not None and aws.in_sandbox
+    if aws and in_sandbox and (stand_in := stand_in_of(aws, name)):
+        print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
+    on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
+    if on_cpu and temperature > 0 and (record is None or record.current.served.k > 0):
         print_status(
-            f"vLLM {here} on a CPU returns noise when it samples with speculation "
-            "(vllm issue 55005): use --temperature 0 here."
+            "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): use "
+            "--temperature 0 here."
         )
     line, has_text = StatusLine(), False
 
@@ -161,10 +154,7 @@ def _read_prompt(prompt: str) -> str:
 
 
 def _payload(text: str) -> dict[str, Any] | None:
-    """The JSON object that the prompt is; ``None`` for one that does not look like one.
-
-    Raises UserError for invalid JSON, and OptionsConflict for options that it says itself.
-    """
+    """The JSON object that the prompt is; ``None`` for one that does not look like one."""
     if not _LIKE_JSON.match(text):
         return None
     try:

@@ -46,6 +46,7 @@ from peagle.cli.view.console import (
     print_json,
     print_line,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import (
     AT_PROMOTION,
@@ -55,7 +56,6 @@ from peagle.cli.view.deploy import (
     show_candidate,
     show_changes,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import preview_rollback, remove_previous, revision_for_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
@@ -66,6 +66,7 @@ from peagle.deploy.comparison import (
 )
 from peagle.deploy.comparison import drop as drop_candidate
 from peagle.deploy.comparison import promote as promote_candidate
+from peagle.deploy.diff import Change as Setting
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import deployment_names, load_record
 from peagle.deploy.removal import Ended, Leftover, find_ended, find_leftovers, remove_leftover
@@ -99,25 +100,33 @@ from peagle.text import counted, format_price, k_text, parse_share
 _DEFAULT_SHARE = 0.1
 
 
-def _print_changed(document: dict[str, Any], session: Session, as_json: bool, how: str) -> None:
-    if as_json:
-        return print_json(deployment_in_context(document))
-    print_line(f"{document['name']} is {document['state']}{measured(document)}", bold=True)
-    print_line(f"It serves configuration {document['endpoint_config']} {how}.")
-    price = format_price(document["price_per_hour_usd"], session.sandbox)
-    return print_status(f"Costs    {price}")
-
-
-def _run_until_proved(
-    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
-) -> NotProved | None:
-    """Run a change that ends with a proof; return why it is not proved."""
-    again = in_context(("peagle", ctx.command.name or "", change.record.name))
+def _change_and_prove(
+    ctx: click.Context,
+    change: Change,
+    verb: Callable[..., Deployment],
+    how: str,
+    changes: Sequence[Setting] | None = None,
+) -> None:
+    """Run a change that ends with a proof, and print what serves then, ``how``. Raises NotProved
+    after that."""
+    name, session, unproved = change.record.name, change.account, None
     try:
+        again = in_context(("peagle", ctx.command.name or "", name))
         change.run(verb, command_catalog(ctx), again=again)
     except NotProved as error:
-        return error
-    return None
+        unproved = error
+    document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
+    if changes is not None:
+        document["changes"] = [setting.document() for setting in changes]
+    if ctx.params["as_json"]:
+        print_json(deployment_in_context(document))
+    elif not unproved:
+        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
+        print_line(f"It serves configuration {document['endpoint_config']} {how}.")
+        price = format_price(document["price_per_hour_usd"], session.sandbox)
+        print_status(f"Costs    {price}")
+    if unproved:
+        raise unproved
 
 
 _SCALE_OPTIONS = (
@@ -205,7 +214,7 @@ def scale(
     yes=True,
 )
 @click.pass_context
-def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
+def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_: Any) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
@@ -223,14 +232,7 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         price = format_price(target.served.usd_per_hour, session.sandbox)
         print_facts((("rollout", rollout), ("price", price)))
         confirm("Return to this revision?", "not rolled back", yes=yes)
-        unproved = _run_until_proved(ctx, change, roll_back)
-        record = load_record(*record.key) or record
-        document = deployment_status(change.aws, record)
-        document["changes"] = [setting.document() for setting in changes]
-        if as_json or not unproved:
-            _print_changed(document, session, as_json, "again")
-    if unproved:
-        raise unproved
+        _change_and_prove(ctx, change, roll_back, "again", changes)
 
 
 _COMPARE_OPTIONS = (
@@ -358,35 +360,24 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
 
 
 def _end_comparison(
-    ctx: click.Context,
-    end: Callable[..., Deployment],
-    question: str,
-    name: str,
-    session: Session,
-    yes: bool,
-    as_json: bool,
+    ctx: click.Context, session: Session, end: Callable[..., Deployment], question: str, then: str
 ) -> None:
     """End the comparison with ``end``; after an error, show what exists."""
-    with session.changing(name) as change:
+    with session.changing(ctx.params["name"]) as change:
         require_own(change.record)
         comparison = required_comparison(change.record)
         served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
-        is_promoted = end is promote_candidate
-        facts = (
-            ("where", session.where(change.record.region)),
-            ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
-            ("change", "all instances are replaced, then the proof is repeated"),
-            ("then", f"its plan's {AT_PROMOTION} apply" if is_promoted else ""),
+        print_status(change.record.name, bold=True)
+        print_facts(
+            (
+                ("where", session.where(change.record.region)),
+                ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
+                ("change", "all instances are replaced, then the proof is repeated"),
+                ("then", then),
+            )
         )
-        print_status(name, bold=True)
-        print_facts(facts)
-        confirm(question, "the comparison goes on", yes=yes)
-        unproved = _run_until_proved(ctx, change, end)
-    document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
-    if as_json or not unproved:
-        _print_changed(document, session, as_json, "alone")
-    if unproved:
-        raise unproved
+        confirm(question, "the comparison goes on", yes=ctx.params["yes"])
+        _change_and_prove(ctx, change, end, "alone")
 
 
 @deployment_command(
@@ -395,16 +386,15 @@ def _end_comparison(
     yes=True,
 )
 @click.pass_context
-def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
+def promote(ctx: click.Context, /, session: Session, **_: Any) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
 
     Its scaling, alarms, dashboard, log retention and end time apply then, as with `peagle deploy`.
     The plan that served is the previous revision then, for `peagle rollback`. Without a proof, it
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
-    _end_comparison(
-        ctx, promote_candidate, "Let this plan serve alone?", name, session, yes, as_json
-    )
+    then = f"its plan's {AT_PROMOTION} apply"
+    _end_comparison(ctx, session, promote_candidate, "Let this plan serve alone?", then)
 
 
 @deployment_command(
@@ -414,12 +404,12 @@ def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json:
     implicit=False,
 )
 @click.pass_context
-def drop(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
+def drop(ctx: click.Context, /, session: Session, **_: Any) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    _end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)
+    _end_comparison(ctx, session, drop_candidate, "Remove this plan?", "")
 
 
 _ALIKE = 0.8
@@ -483,9 +473,9 @@ def destroy(
         if not previous:
             return _destroy_deployment(change, session, everything, yes, as_json)
         resources = stale_resources(change.record.model_copy(update={"previous": None}))
-        if resources and not yes:
-            _show(f"{name} in {session.where(change.record.region)}:", resources)
-            confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
+        if resources:
+            where = f"{name} in {session.where(change.record.region)}:"
+            _confirm_removal(where, resources, yes, "Remove the previous revision only?")
         removed = change.run(remove_previous)
         if not removed and not as_json:
             print_status(f"Nothing to remove: {name} has no previous revision.")
@@ -511,12 +501,9 @@ def _destroy_deployment(
         if (leftover.kind, leftover.name) not in recorded  # such as the alarms of a rollout
     ]
     removable = [leftover for leftover in leftovers if everything or leftover.goes_with_endpoint]
-    if not yes:
-        where = f"{record.name} in {session.where(record.region)}:"
-        _show(where, (*record.resources, *removable))
-        cost = format_price(cost_of_remaining(aws, record), session.sandbox)
-        print_status(f"Current cost: {cost}.")
-        confirm("Remove all of these?", "not removed")
+    cost = format_price(cost_of_remaining(aws, record), session.sandbox)
+    where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
+    _confirm_removal(where, (*record.resources, *removable), yes)
     again = in_context(("peagle", "destroy", record.name))
     removed, kept = change.run(remove_with_leftovers, removable, again=again)
     left = [leftover for leftover in leftovers if leftover not in removable]
@@ -544,9 +531,8 @@ def _destroy_leftovers(
         if not session.is_available:
             nowhere = "the sandbox is not running, and this machine has no record of it"
         print_status(f"Nothing to remove: {nowhere}.")
-    elif not yes:
-        _show(f"Left by {name}:", removable)
-        confirm("Remove all of these?", "not removed")
+    else:
+        _confirm_removal(f"Left by {name}:", removable, yes)
     for leftover in removable:
         remove_leftover(aws, leftover)
     _report(name, as_json, removable, left=() if everything else leftovers)
@@ -573,6 +559,17 @@ def _show(title: str, resources: Iterable[Resource | Leftover]) -> None:
         print_status(f"  {line}")
 
 
+def _confirm_removal(
+    title: str,
+    resources: Iterable[Resource | Leftover],
+    yes: bool,
+    question: str = "Remove all of these?",
+) -> None:
+    if not yes:
+        _show(title, resources)
+        confirm(question, "not removed")
+
+
 def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects, roles and build contexts."""
     aws = session.aws(session.region or DEFAULT_REGION)
@@ -583,13 +580,10 @@ def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
     removed = remove_image_resources(aws, print_status)
     if as_json:
-        print_json(
-            {"removed": [{"type": resource.kind, "name": resource.name} for resource in removed]}
-        )
+        documents = [{"type": resource.kind, "name": resource.name} for resource in removed]
+        print_json({"removed": documents})
     elif not removed:
-        print_status(
-            f"Nothing to remove: no image of this toolkit, nor what builds it, is in {aws.region}."
-        )
+        print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
 def _report(

@@ -24,7 +24,14 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import confirm, confirmed, json_option, print_json, print_status
+from peagle.cli.view.console import (
+    confirm,
+    confirmed,
+    json_option,
+    print_json,
+    print_status,
+    show_hashing,
+)
 from peagle.cli.view.deploy import (
     add_remaining,
     print_calls,
@@ -33,7 +40,6 @@ from peagle.cli.view.deploy import (
     show_plan,
     show_remaining_resources,
 )
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.context import DeploymentContext, WillNotServe
@@ -62,7 +68,7 @@ from peagle.planning.plan import Alternative
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.sandbox.client import check_sandbox_engine
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_price, format_usd
 
 _NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
@@ -206,8 +212,6 @@ def _apply(
             print_status("Nothing was created.")
             add_remaining()
         raise
-    finally:
-        _show_attempts(attempts)
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
         print_status(warm.text)
@@ -320,15 +324,7 @@ def _choose_types(
     return [*others] if agreed else []
 
 
-def _show_attempts(attempts: Sequence[Attempt]) -> None:
-    if len(attempts) > 1:
-        print_status("Tried:")
-        for attempt in attempts:
-            outcome, after = attempt.outcome.replace("-", " "), format_duration(attempt.seconds)
-            print_status(f"  {_priced(attempt)}: {outcome} after {after}")
-
-
-def _priced(plan: Plan | Alternative | Attempt) -> str:
+def _priced(plan: Plan | Alternative) -> str:
     usd = plan.price_per_hour_usd
     price = "price unknown" if usd is None else f"{format_usd(usd)} an hour"
     return f"{plan.instance_type} ({price})"

@@ -22,6 +22,7 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
+    StatusLine,
     json_option,
     print_document,
     print_json,
@@ -29,7 +30,6 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
-from peagle.cli.view.progress import StatusLine
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.images.build import findings_for_build

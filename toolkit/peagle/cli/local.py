@@ -29,6 +29,7 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
 from peagle.cli.view.console import (
+    StatusLine,
     json_option,
     print_documents,
     print_facts,
@@ -39,7 +40,6 @@ from peagle.cli.view.console import (
     print_status,
 )
 from peagle.cli.view.deploy import second_turn_text
-from peagle.cli.view.progress import StatusLine
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import (

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import NamedTuple
 
 import click
 
@@ -23,7 +22,7 @@ from peagle.cli.view.console import (
 )
 from peagle.data import data_folder
 from peagle.engine.machine import machine_checks
-from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
+from peagle.errors import NotFound, Refused, command_line, nearest
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
@@ -52,17 +51,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 NAME = "peagle-demo"
-
-
-class DemoFailed(PeagleError, code="demo-failed"):
-    """A command of the demo failed; the demo ends with its exit code.
-
-    Fix: see the error of that command
-    """
-
-    def __init__(self, step: str, exit_code: int) -> None:
-        super().__init__(f"the demo stopped at `peagle {step}`", "see the error above")
-        self.exit_code = exit_code
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
@@ -103,22 +91,13 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
 def _run(*arguments: str, check: bool = True) -> None:
     click.secho(f"\n$ peagle {command_line(arguments)}", bold=True)
     code = subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=False).returncode
-    if code and check:
-        raise DemoFailed(arguments[0], code)
+    if code and check:  # its error is printed above
+        click.get_current_context().exit(code)
 
 
-class Explanation(NamedTuple):
-    """A row of a table below the heading ``about``; ``severity`` is a finding's."""
-
-    code: str
-    about: str
-    severity: str | None
-    cause: str | None
-    fix: str | None
-
-
-def read_explanations() -> Iterator[Explanation]:
-    """The rows of all tables of docs/errors.md, with ``<>`` in place of Markdown's italics."""
+def read_explanations() -> Iterator[dict[str, str | None]]:
+    """The rows of all tables of docs/errors.md, with ``<>`` in place of Markdown's italics: code,
+    heading (``about``), severity of a finding, cause and fix."""
     marks = re.compile(r"\\([\\`*_|<>\[\]])|\*(\w[^*|]*)\*")
     text = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
     about, headings = "", list[str]()
@@ -136,11 +115,14 @@ def read_explanations() -> Iterator[Explanation]:
         elif code := re.match(r"`([^`]+)`", cells[0]):
             row = dict(zip(headings, cells, strict=False))
             cause = row.get("cause") if headings[0] != "cause" else None
-            yield Explanation(code[1], about, row.get("severity"), cause, row.get("fix") or None)
+            yield {
+                "code": code[1], "about": about, "severity": row.get("severity"), "cause": cause,
+                "fix": row.get("fix") or None,
+            }  # fmt: skip
 
 
 def _codes() -> list[str]:
-    return list(dict.fromkeys(row.code for row in read_explanations()))
+    return list(dict.fromkeys(str(row["code"]) for row in read_explanations()))
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle explain fc-width")
@@ -154,15 +136,15 @@ def explain(code: str, as_json: bool) -> None:
 
     What only the case at hand knows is in the message itself.
     """
-    rows = [row for row in read_explanations() if row.code == code]
+    rows = [row for row in read_explanations() if row["code"] == code]
     if not rows:
         fix = nearest(code, _codes()) or "docs/errors.md has all codes; AWS's own are in its docs"
         raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
     if as_json:
-        return print_json({"code": code, "explanations": [row._asdict() for row in rows]})
+        return print_json({"code": code, "explanations": rows})
     for row in rows:
-        print_line(f"{code}: {row.severity or row.about}", bold=True)
-        about = row.about if row.severity else ""
-        facts = [("about", about), ("cause", row.cause or ""), ("fix", row.fix or "")]
-        print_facts(facts, err=False)
+        print_line(f"{code}: {row['severity'] or row['about']}", bold=True)
+        about = row["about"] if row["severity"] else ""
+        facts = (("about", about), ("cause", row["cause"]), ("fix", row["fix"]))
+        print_facts(((label, text or "") for label, text in facts), err=False)
     return None

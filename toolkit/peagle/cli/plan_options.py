@@ -1,8 +1,5 @@
 """The planning options of commands, made from the fields of ``Options``; and how PAIR|PLAN with
 them becomes a Plan.
-
-A target of the user's own is read and joins the command's catalogue, from a folder, or from S3 and
-the Hub where the command may use the network.
 """
 
 from __future__ import annotations
@@ -34,10 +31,11 @@ from peagle.cli.options import (
     complete_instance_type,
     complete_pair,
     duration,
+    option,
     set_command_catalog,
 )
 from peagle.cli.project import CHOICE, project_options
-from peagle.cli.view.progress import show_hashing
+from peagle.cli.view.console import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
     AUTO,
@@ -85,47 +83,40 @@ class _Tag(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-_KINDS: dict[Kind, dict[str, Any]] = {
-    "text": {},
-    "switch": {"is_flag": True},
-    "count": {"type": COUNT},
-    "number": {"type": click.IntRange(min=0), "metavar": "N"},
-    "k": {"type": click.INT},
-    "copies": {"type": Parsed("copies", parse_copies), "metavar": "N|auto"},
-    "tokens": {"type": TOKENS, "metavar": "TOKENS"},
-    "requests": {"type": REQUESTS, "metavar": "REQUESTS"},
-    "batch": {"type": BATCH, "metavar": "N"},
-    "percent": {"type": click.IntRange(1, 100), "metavar": "PERCENT"},
-    "days": {"type": click.IntRange(0, LONGEST_CAPTURE_DAYS), "metavar": "DAYS"},
-    "usd": {"type": POSITIVE, "metavar": "USD"},
-    "speed": {"type": POSITIVE, "metavar": "N"},
-    "load": {"type": POSITIVE, "metavar": "REQUESTS"},
-    "duration": {"callback": duration, "metavar": "DURATION"},
-    "hours": {"callback": duration, "metavar": "DURATION"},
-    "slo": {"type": SLO, "metavar": "TIMES"},
-    "ids": {
-        "type": Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))),
-        "metavar": "ID,...",
-    },
-    "texts": {"multiple": True, "metavar": "SHA256"},
-    "settings": {
-        "multiple": True,
-        "callback": lambda _, __, words: parse_settings(words),
-        "metavar": "ARGUMENT[=VALUE]",
-    },
-    "variables": {
-        "multiple": True,
-        "callback": lambda _, __, words: parse_variables(words),
-        "metavar": "NAME=VALUE",
-    },
-    "tags": {
-        "multiple": True,
-        "type": _Tag(),
-        "callback": lambda _, __, words: parse_tags(words),
-        "metavar": "KEY=VALUE",
-    },
+_KINDS: dict[Kind, tuple[Any, str | None]] = {
+    "text": (None, None),
+    "switch": (None, None),
+    "choice": (None, None),
+    "count": (COUNT, None),
+    "number": (click.IntRange(min=0), "N"),
+    "k": (click.INT, None),
+    "copies": (Parsed("copies", parse_copies), "N|auto"),
+    "tokens": (TOKENS, "TOKENS"),
+    "requests": (REQUESTS, "REQUESTS"),
+    "batch": (BATCH, "N"),
+    "percent": (click.IntRange(1, 100), "PERCENT"),
+    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
+    "usd": (POSITIVE, "USD"),
+    "speed": (POSITIVE, "N"),
+    "load": (POSITIVE, "REQUESTS"),
+    "duration": (None, "DURATION"),
+    "hours": (None, "DURATION"),
+    "slo": (SLO, "TIMES"),
+    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
+    "texts": (None, "SHA256"),
+    "settings": (None, "ARGUMENT[=VALUE]"),
+    "variables": (None, "NAME=VALUE"),
+    "tags": (_Tag(), "KEY=VALUE"),
 }
-"""Kind of value -> its settings of click."""
+"""Kind of value -> its type of click, and its metavar."""
+
+_CALLBACKS: dict[Kind, Callable[..., Any]] = {
+    "duration": duration,
+    "hours": duration,
+    "settings": lambda _, __, words: parse_settings(words),
+    "variables": lambda _, __, words: parse_variables(words),
+    "tags": lambda _, __, words: parse_tags(words),
+}
 
 
 class PlanOption(click.Option):
@@ -136,26 +127,29 @@ class PlanOption(click.Option):
 
 def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option:
     """The option of that field of Options."""
-    settings = dict(_KINDS.get(flag.kind, {}))
+    kind, metavar = _KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
         words = get_args(Options.model_fields[field].annotation)
-        settings["type"] = click.Choice(get_args(words[0]) or words)
-    if flag.metavar:
-        settings["metavar"] = flag.metavar
-    name = tag_flag if field == "tags" else option_name(field, flag)
-    parameter = "no_speculation" if field == "speculation" else field
+        kind = click.Choice(get_args(words[0]) or words)
     repeatable = " Repeatable." if flag.kind in ("settings", "variables") else ""
-    option = (KeyOfFile if flag.in_file else PlanOption)(
-        [name, parameter],
+    made = (KeyOfFile if flag.in_file else PlanOption)(
+        [
+            tag_flag if field == "tags" else option_name(field, flag),
+            "no_speculation" if field == "speculation" else field,
+        ],
+        type=kind,
+        metavar=flag.metavar or metavar,
+        is_flag=flag.kind == "switch" or None,
+        multiple=flag.kind in ("texts", "settings", "variables", "tags"),
+        callback=_CALLBACKS.get(flag.kind),
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
         shell_complete=complete_instance_type if field == "instance_type" else None,
-        **settings,
     )
-    if isinstance(option, PlanOption):
-        option.group = flag.group
-    return option
+    if isinstance(made, PlanOption):
+        made.group = flag.group
+    return made
 
 
 def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
@@ -174,8 +168,7 @@ def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
 
 def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") -> Callable[..., Any]:
     """Add the argument PAIR|PLAN and all planning options to a ``ProjectCommand``, which receives
-    ``plan``. ``tag_flag`` is the option that adds tags; ``None`` leaves out what a company
-    prescribes."""
+    ``plan``. Without ``tag_flag``, what a company prescribes is left out."""
 
     @click.pass_context
     @wraps(command)
@@ -183,41 +176,33 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         chosen = {name: parameters.pop(name) for name in PLAN_FIELDS & parameters.keys()}
         return ctx.invoke(command, plan=planned(ctx, pair, chosen), **parameters)
 
-    argument = click.argument(
-        "pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair
-    )
-    image_from = click.Option(
-        ["--image-from"],
-        type=FILE,
-        metavar="FILE",
-        help="The image of an endpoint with build_image in the project file: its address, from "
+    pair = click.argument("pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair)
+    image_from = option(
+        "--image-from",
+        "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
+        FILE,
+        "FILE",
     )
-    options = [image_from, *_make_options(command.__name__, tag_flag)]
-    return argument(project_options()(add_options(options)(with_plan)))
+    with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
+    return pair(project_options()(image_from(with_options)))
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add the planning options, except for parameters ``without``, to a command that
-    calls ``planned`` itself."""
+    """Add the planning options except ``without`` to a command that calls ``planned`` itself."""
 
     return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
 def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add the options of these fields, also of keys of the file, to a command without
-    a project file."""
+    """Add the options of these fields, also of keys of the file, to a command."""
     flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags()}
     return add_options([make_option(field, flags[field]) for field in fields])
 
 
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
-    """The plan in the file ``pair``, or the plan for that pair and those options: with the
-    command's catalogue and, if it has ``--online``, with today's price, the Hub's commits, and
-    findings about quota and weights.
-
-    Raises what planning and reading raise.
-    """
+    """The plan in the file ``pair``, or for that pair and those options, with the command's
+    catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = {
         name: value
@@ -225,8 +210,8 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         if value is not None and value is not False and value not in ({}, ())
     }
     if pair.endswith((".yaml", ".yml")):
-        takes = "a pair of the catalogue, a model's folder or id, or a plan file (.json)"
-        fix = f"name {takes}; --project FILE takes a project file, peagle --catalog DIR a catalogue"
+        fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
+        fix += "use --project FILE, for a catalogue peagle --catalog DIR"
         raise UserError(f"{pair} is a YAML file, from which no plan is made", fix)
     if is_plan_file(pair):
         plan = read_plan(Path(pair))
@@ -262,7 +247,7 @@ def plan_in_project(
     ctx: click.Context, name: str, path: Path | None = None, image: str | None = None
 ) -> Plan:
     """The plan that the command ``name`` would make of the endpoint that this command is about, of
-    its project file or the one at ``path``, with that ``image``. Raises what planning raises."""
+    its project file or the one at ``path``, with that ``image``."""
     root, choice = ctx.find_root(), ctx.meta[CHOICE]
     command = root_group(ctx).get_command(root, name)
     assert command is not None
@@ -271,7 +256,7 @@ def plan_in_project(
     words += ["--image", image] if image else []
     meta = dict(ctx.meta)
     other = command.make_context(name, words, parent=root)
-    chosen = {option: other.params[option] for option in PLAN_FIELDS & other.params.keys()}
+    chosen = {name: other.params[name] for name in PLAN_FIELDS & other.params.keys()}
     plan = planned(other, chosen.pop("pair"), chosen)
     ctx.meta.update(meta)
     return plan
@@ -284,13 +269,12 @@ def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
 
 
 _OWN_TARGETS = "peagle.own-targets"
-"""Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
-the location that the user typed; ``None`` where the catalogue has the target."""
+"""Key in click's ``Context.meta``: location -> checkpoint of a target of the user's own."""
 
 
 def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
     """The checkpoint of a target that the catalogue does not have, which joins the command's
-    catalogue. Raises NotFound for one in S3 or on the Hub where the command is not online."""
+    catalogue. Raises NotFound for one elsewhere where the command is not online."""
 
     def read(location: str) -> Checkpoint:
         if not (is_s3_uri(location) or is_on_hub(location)):

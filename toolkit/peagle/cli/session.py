@@ -17,8 +17,7 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.context import in_context, is_typed
 from peagle.cli.options import catalog_of, command_catalog, yes_option
 from peagle.cli.project import CHOICE, ProjectCommand, endpoint_argument
-from peagle.cli.view.console import json_option, print_status
-from peagle.cli.view.progress import DeploymentProgress
+from peagle.cli.view.console import DeploymentProgress, json_option, print_status
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotFound
 from peagle.project import EndpointChoice

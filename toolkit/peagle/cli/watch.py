@@ -28,15 +28,16 @@ from peagle.cli.view.console import (
     document_facts,
     json_option,
     line_width,
+    make_console,
     print_documents,
     print_facts,
     print_json,
     print_line,
     print_status,
     print_table,
+    show_hashing,
 )
 from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
-from peagle.cli.view.progress import show_hashing
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
@@ -282,8 +283,6 @@ _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
 money."""
 
 _SHORTEST_WINDOW = 60
-_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
-_OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
 @deployment_command("peagle top peagle-tiny --sandbox --once")
@@ -323,21 +322,20 @@ def top(
         for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)
         return None
-    seconds, out = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS), sys.stdout
+    from rich.live import Live
+    from rich.text import Text
+
+    seconds = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS)
     usage = read()  # an error before the first screen stays on the usual one
-    out.write(_OTHER_SCREEN)
     try:
-        while True:
-            at = time.strftime("%H:%M:%S", time.localtime(usage.at))
-            end = click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
-            lines = [*usage_screen(usage, line_width()), "", end]
-            text = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
-            out.write(f"{_HOME}{text}{_CLEAR_REST}")
-            out.flush()
-            time.sleep(seconds)
-            usage = read()
+        with Live(console=make_console(), screen=True, auto_refresh=False) as live:
+            while True:
+                at = time.strftime("%H:%M:%S", time.localtime(usage.at))
+                end = click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
+                live.console.width = line_width()  # the window may have another size now
+                lines = [*usage_screen(usage, live.console.width), "", end]
+                live.update(Text.from_ansi("\n".join(lines)), refresh=True)
+                time.sleep(seconds)
+                usage = read()
     except KeyboardInterrupt:  # the usual end
         return None
-    finally:
-        out.write(_USUAL_SCREEN)
-        out.flush()

@@ -40,6 +40,7 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     Fact,
+    StatusLine,
     confirm,
     json_option,
     print_document,
@@ -49,9 +50,9 @@ from peagle.cli.view.console import (
     print_line,
     print_next,
     print_status,
+    show_hashing,
 )
 from peagle.cli.view.deploy import show_remaining_resources
-from peagle.cli.view.progress import StatusLine, show_hashing
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record, refuse_weights_in_use
@@ -258,13 +259,9 @@ def _files_text(count: int, size: float) -> str:
 def _storage_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
     if price is None:
         return f"the price of S3 Standard in {region} is unknown"
-    free = " on AWS (free in the sandbox)" if sandbox else ""
-    usd = price.month_usd(size)
-    amount = format_usd(usd) if usd >= 0.01 else "less than $0.01"
-    return (
-        f"{amount} per month{free}: S3 Standard in {region}, "
-        f"{format_unit_price(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
-    )
+    usd = f"{format_usd(price.month_usd(size))} per month{' on AWS' if sandbox else ''}"
+    rate = format_unit_price(price.usd_per_gb_month)
+    return f"{usd}: S3 Standard in {region}, {rate} per GB-month (list price of {price.date})"
 
 
 def _usd_per_month(size: int, price: StoragePrice | None) -> float | None:

@@ -110,8 +110,8 @@ def deploy(
 
 
 def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
-    """Bring ``desired`` into service; records a failure. The same call continues an interrupted
-    deployment. Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
+    """Bring ``desired`` into service; records a failure, and continues an interrupted deployment.
+    Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
     revision = desired.revision
     end = scaling.planned_end(context, revision)
     context.change(pending=revision, failure=None)
@@ -142,7 +142,6 @@ def put(context: DeploymentContext, revision: Revision, end: scaling.End) -> tup
 
 
 def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
-    """Give what exists the user's tags, where a plan differs in nothing else."""
     tags = desired.plan.company.tags
     endpoint = sagemaker.describe(context.aws, context.record.name) if tags else None
     if endpoint is None:
@@ -192,7 +191,7 @@ def put_endpoint(
 ) -> None:
     """Create or update the endpoint by ``request``, that of CreateEndpoint, unless that is
     happening. Another change ends first, and a broken endpoint is deleted. With ``rolled_out``, an
-    update has the rollout of the revision's plan, for the number of instances that it gets."""
+    update has the rollout of the revision's plan."""
     aws, name, clock = context.aws, context.record.name, context.clock
     live = sagemaker.describe(aws, name)
     arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
@@ -227,9 +226,8 @@ def _put_copies(
     request: dict[str, Any],
     rolled_out: bool = False,
 ) -> None:
-    """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
-    unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
-    update has the rollout of the revision's plan."""
+    """Create the component of ``request``, or update it to that model, unless that is happening.
+    Waits for the instances first."""
     aws = context.aws
     live = sagemaker.describe(aws, context.record.name)
     if live and live.status in BUSY and live.revision != revision.name:
@@ -259,9 +257,8 @@ def _put_copies(
 def wait_in_service(
     context: DeploymentContext, revision: Revision, request: dict[str, Any]
 ) -> float:
-    """Wait until the endpoint serves the revision. When AWS rolled an update back, what served
-    before serves, and nothing is pending. Returns what ``apply`` does. Raises CloudError with the
-    cause, and WillNotServe once it is known that a new endpoint never will."""
+    """Wait until the endpoint serves the revision; returns what ``apply`` does. When AWS rolled an
+    update back, nothing is pending. Raises CloudError with the cause."""
     updating, started = False, 0.0
     if live := sagemaker.describe(context.aws, context.record.name):
         if context.record.billing_since is None:
@@ -324,7 +321,6 @@ def prove_in_service(
 
 
 def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError) -> NoReturn:
-    """Return to ``before``. The pending revision stays on record until that serves again."""
     name = context.record.name
     context.say("Rolling back", f"to {before.name}: {error.message}")
     try:
@@ -355,8 +351,8 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``apply`` does. The end time stays. ``rolled_out``: in the steps of its plan's
-    rollout; else at once, as what serves is not proved, or is half of a comparison."""
+    returns what ``apply`` does. ``rolled_out``: in the steps of its plan's rollout; else at once,
+    as what serves is not proved, or is half of a comparison."""
     aws, name, plan = context.aws, context.record.name, revision.plan
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     description = sagemaker.description(aws, kind, revision.name)
@@ -482,8 +478,7 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
 
 
 def revision_for_rollback(record: Deployment) -> Revision:
-    """The revision that ``rollback`` returns to. Raises Refused when there is none, during a
-    comparison, and for the deployment of another owner."""
+    """The revision that ``rollback`` returns to. Raises Refused when there is none."""
     revisions.require_own(record)
     revisions.require_no_comparison(record)
     target = revisions.rollback_target(record)
@@ -571,9 +566,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What to do when AWS has no instance of the planned type. ``choose`` gets the first such error
-    and returns the other types to try; it may ask. ``prepare`` returns the checked plan on a type;
-    raises Refused or UserError. All are tried again until ``retry_seconds`` are over."""
+    """What to do when AWS has no instance of the planned type. ``choose`` returns the other types
+    to try; it may ask. ``prepare`` returns the checked plan on a type. All are tried again until
+    ``retry_seconds`` are over."""
 
     choose: Callable[[InsufficientCapacity], Sequence[str]]
     prepare: Callable[[str], Preflight]
@@ -589,9 +584,8 @@ def deploy_where_possible(
     clock: Clock | None = None,
 ) -> Preflight:
     """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
-    raise InsufficientCapacity; returns the plan that is deployed. What is tried is added to
-    ``attempts``. Raises the last InsufficientCapacity, and at once whatever else ``deploy``
-    raises."""
+    raise InsufficientCapacity; returns the plan that is deployed. Raises the last such error, and
+    at once whatever else ``deploy`` raises."""
     clock = clock or Clock()
 
     def attempt(preflight: Preflight) -> InsufficientCapacity | None:

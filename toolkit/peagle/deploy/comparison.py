@@ -204,7 +204,7 @@ def _put_beside(
     context: DeploymentContext, preflight: Preflight, both: Revision, share: float
 ) -> float:
     """Bring the configuration with both variants into service; returns what ``wait_in_service``
-    does. Raises Refused for a configuration in service that the comparison cannot keep."""
+    does. Raises Refused for a configuration that the comparison cannot keep."""
     desired, serving, name = preflight.desired, context.record.serving, context.record.name
     assert serving is not None
     live = sagemaker.describe(context.aws, name)
@@ -243,16 +243,15 @@ def _put_beside(
 
 
 def mixes_drafts(record: Deployment, candidate: Served) -> bool:
-    """Whether a comparison with ``candidate`` mixes the tokens that the acceptance alarm counts:
-    the engines of both variants write to one log."""
+    """Whether the acceptance alarm would count the tokens of both variants."""
     name = alarm_name(record.name, "acceptance")
     both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
     return both and any(alarm.name == name for alarm in record.of_type("Alarm"))
 
 
 def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> None:
-    """Remove the acceptance alarm during a comparison that mixes its tokens; the plan that serves
-    alone afterwards creates it again. Without permission, or without that plan, it stays."""
+    """Remove the acceptance alarm where it would count both; the plan that serves alone afterwards
+    creates it again. Without permission, or without that plan, it stays."""
     record, name = context.record, alarm_name(context.record.name, "acceptance")
     if not mixes_drafts(record, candidate):
         return
@@ -267,8 +266,8 @@ def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> Non
 
 
 def change_share(context: DeploymentContext, share: float) -> Deployment:
-    """Give the candidate another share of the requests; returns the record. Raises Refused unless
-    both variants serve."""
+    """Give the candidate another share of the requests. Raises Refused unless both variants
+    serve."""
     record = context.record
     revisions.require_own(record)
     comparison = revisions.required_comparison(record)
@@ -344,8 +343,7 @@ def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
 
 
 def _serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
-    """Return to the configuration without the candidate, prove it, and forget the comparison. An
-    endpoint that was deleted elsewhere is not created again."""
+    """Return to the configuration without the candidate, prove it, and forget the comparison."""
     serving = context.record.serving
     live = sagemaker.describe(context.aws, context.record.name)
     if serving and live:

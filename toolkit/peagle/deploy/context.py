@@ -51,11 +51,8 @@ _BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
 
 @dataclass(frozen=True)
 class Progress:
-    """One state of a deployment to display. ``cost_usd`` is ``None`` when the price is unknown.
-
-    ``lasting`` marks frequent updates, of which a display may skip most; ``is_logging``: the
-    engine has begun to log; ``is_notice``: the line stays on the screen.
-    """
+    """One state of a deployment to display. ``lasting`` marks frequent updates, of which a display
+    may skip most; ``is_notice``: the line stays on the screen."""
 
     state: str
     seconds: float = 0.0
@@ -94,8 +91,7 @@ class DeploymentContext:
     @contextmanager
     def creating(self, resource: Resource) -> Iterator[None]:
         """Record the resource as intended before the block, and as created after it. The entry of a
-        new one that AWS rejects goes; that of weights stays, as one of many requests may be
-        rejected."""
+        new one that AWS rejects goes; that of weights stays."""
         entries = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in entries for key in earlier.keys)}
         made = any(earlier.made for earlier in entries)
@@ -215,10 +211,9 @@ def wait_while_busy(
     purpose: str = "",
 ) -> Endpoint | None:
     """The endpoint once SageMaker has finished the change that began at ``since``, in epoch
-    seconds; ``None`` when it is gone. ``purpose`` is displayed instead of SageMaker's status, costs
-    at the price of ``revision``. Raises WillNotServe, and CloudError for an update that will fail,
-    as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter takes a
-    rolled-back update for a success, and polls ``UpdateRollbackFailed`` for an hour."""
+    seconds; ``None`` when it is gone. Raises WillNotServe, and CloudError for an update that will
+    fail, as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter
+    takes a rolled-back update for a success."""
     served, clock = revision.served, context.clock
     started, warned = clock.now(), False
     polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
@@ -287,8 +282,8 @@ def limit_seconds(revision: Revision) -> float:
 
 
 def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
-    """The error for an endpoint that does not serve the new configuration after the wait: with
-    SageMaker's reason, and the log line that explains it unless the reason contains it."""
+    """The error for an endpoint that does not serve the new configuration: with SageMaker's reason,
+    and the log line that explains it."""
     cause, fix = (live.failure or "SageMaker reports no reason").rstrip("."), Fix(CAPACITY_FIX)
     if not lacks_capacity(cause):  # else nothing has started, so nothing has logged
         crash = log.end()

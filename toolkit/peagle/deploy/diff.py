@@ -67,13 +67,9 @@ _IN_ANSWER = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """One setting before and after; ``None`` where it is not set, or unknown.
-
-    ``path`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
-    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``; of
-    drift, it begins with the resource, as ``configuration.instance_type``, and ``before`` is what
-    the account has. Values of variables that may be secret are hidden.
-    """
+    """One setting before and after; ``None`` where it is not set, or unknown. ``path`` is a field
+    of ``Served``, or such as ``engine.kv-cache-dtype`` and ``variable.NAME``; of drift, it begins
+    with the resource, and ``before`` is what the account has. Secrets are hidden."""
 
     path: str
     before: Any
@@ -150,8 +146,8 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
 
 @dataclass(frozen=True)
 class PlanComparison:
-    """Two ``plans``, their answers with equal keys, and their ``changes`` from the first to the
-    second. ``refused`` is the first error of a plan that cannot be deployed, else ``None``."""
+    """Two plans, their answers with equal keys, and the ``changes`` from the first to the
+    second."""
 
     plans: tuple[Plan, Plan]
     answers: tuple[dict[str, Any], dict[str, Any]]
@@ -164,8 +160,7 @@ class PlanComparison:
 
     @property
     def price_increase(self) -> float | None:
-        """By how much the second plan costs more per hour, as a share of the first one's price;
-        ``None`` when a price is unknown."""
+        """By how much the second plan costs more per hour, as a share of the first one's price."""
         before, after = (plan.price_per_hour_usd for plan in self.plans)
         return after / before - 1 if before and after is not None else None
 

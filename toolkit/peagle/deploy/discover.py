@@ -183,9 +183,8 @@ class Found:
 
 
 def find_deployment(aws: Aws, name: str, prices: Prices = lambda: None) -> Deployment | None:
-    """The deployment ``name`` of the account and region, without a record; ``None`` when no
-    resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
-    is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
+    """The deployment ``name`` of the account and region by its tags; ``None`` without any. The
+    index of tags is minutes behind, so the endpoint is looked up itself. Raises AccessDenied."""
     resources = list(_find_tagged(aws, name))
     if all(resource.kind != "Endpoint" for resource in resources):
         endpoint = _describe(aws, "Endpoint", name)
@@ -200,44 +199,34 @@ def current_deployment(
     record: Deployment | None,
     prices: Prices = lambda: None,
     live: Endpoint | None = None,
+    complete: bool = False,
 ) -> Deployment | None:
     """The record as the account has it now; without one, the deployment that the tags show. Where
-    the endpoint was made again elsewhere, has another owner now, or serves a configuration that the
-    record does not know, the account replaces what it says about revisions. ``live`` is the
-    endpoint, if it was described already."""
+    the endpoint was made again, has another owner, or serves an unknown configuration, the account
+    replaces what the record says. With ``complete``, it has the resources and the previous revision
+    that another machine has added since. ``live`` is the endpoint, if described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
-    if live is None:
-        return record
     tags = sagemaker.readable_tags(aws, live)
     is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
-    if is_same and revision_in_service(record, live.revision):
-        return with_end_in(record, tags)
-    deployment = find_deployment(aws, name, prices)
-    if deployment is None or deployment.serving is None:
+    if live and not (is_same and revision_in_service(record, live.revision)):
+        tagged = find_deployment(aws, name, prices)
+        serves = tagged is not None and tagged.serving is not None
+        return with_resources(tagged, record.resources) if tagged and serves else record
+    record = with_end_in(record, tags)
+    if not complete:
         return record
-    return with_resources(deployment, record.resources)
-
-
-def complete_deployment(aws: Aws, record: Deployment, prices: Prices = lambda: None) -> Deployment:
-    """The deployment with what the tags show besides: resources and the previous revision that
-    another machine has added since; as it is known where the tags may not be read."""
-    try:
-        deployment = find_deployment(aws, record.name, prices)
-    except AccessDenied:
-        return record
-    if deployment is None or deployment.id != record.id:
-        return record
-    keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
-    complete = with_resources(
-        record,
-        (each for each in deployment.resources if not each.keys or not keys.issuperset(each.keys)),
-    )
-    serving = {side.serving.fingerprint if side.serving else "" for side in (record, deployment)}
-    if record.previous is None and len(serving) == 1:
-        return complete.model_copy(update={"previous": deployment.previous})
-    return complete
+    with suppress(AccessDenied):
+        tagged = find_deployment(aws, name, prices)
+        if tagged is not None and tagged.id == record.id:
+            keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
+            added = (r for r in tagged.resources if not r.keys or not keys.issuperset(r.keys))
+            record = with_resources(record, added)
+            serving = {side.serving and side.serving.fingerprint for side in (record, tagged)}
+            if record.previous is None and len(serving) == 1:
+                record = record.model_copy(update={"previous": tagged.previous})
+    return record
 
 
 def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployment:
@@ -352,8 +341,7 @@ def _deployment(
 def _served_without_index(
     aws: Aws, resources: list[Found], live: Endpoint | None
 ) -> Iterator[Found]:
-    """Configuration and model in service that the index of tags does not name: it is behind, or
-    these carry no tags of ours."""
+    """Configuration and model in service that the index of tags does not name yet."""
     if live is None:
         return
     indexed = {(resource.kind, resource.name): resource for resource in resources}
@@ -433,5 +421,4 @@ def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
 
 
 def _is_uploaded(uri: str) -> bool:
-    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
     return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)

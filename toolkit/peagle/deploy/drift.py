@@ -9,7 +9,6 @@ not the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,16 +95,13 @@ class Drift:
 
 
 def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. ``role`` is by default that of
-    the deployment. What may not be read is unknown, and named; raises CloudError when the endpoint
-    itself cannot be looked up."""
+    """Compare the plan, as deploy would apply it, with the account. What may not be read is
+    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = None
-    with suppress(records.DamagedRecord):  # then by the tags alone
-        stored = records.load_record(aws.scope, aws.region, plan.name)
+    stored = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
     serving = pins_of(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
@@ -166,9 +162,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
 
 
 def _served(compared: Compared) -> Iterator[Change]:
-    """Image, engine arguments, environment, data, network, instance type, timeouts, counts: but a
-    number of instances, or of copies, that automatic scaling may have chosen; no copies while an
-    endpoint that scales to zero sleeps."""
+    """What ``Served`` has, but not numbers of instances or copies that scaling may have chosen."""
     scaling = compared.plan.scaling
     chosen = {}
     if scaling is not None:
@@ -259,8 +253,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
 
 
 def _schedule(compared: Compared) -> Iterator[Change]:
-    """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
-    which ``limit`` compares; that of copies is before the end, at least in a minute."""
+    """The schedules that delete endpoint and copies, by the endpoint's tag."""
     planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:

@@ -41,8 +41,7 @@ class NotAwake(CloudError, code="not-awake"):
 
 @dataclass(frozen=True)
 class WakeUpOptions:
-    """Wait at most ``timeout`` seconds, and call ``on_progress`` every second, with a text such as
-    ``peagle-tiny wakes up: 12s of about 11 min``."""
+    """How long to wait, in seconds, and what to call every second, with a text."""
 
     timeout: float = 30 * 60
     on_progress: Callable[[str], object] = lambda text: None
@@ -52,8 +51,7 @@ class WakeUpOptions:
 def _retry_until_awake(
     aws: Aws, name: str, record: Deployment | None, send: Callable[[], T], options: WakeUpOptions
 ) -> tuple[T, float | None]:
-    """The response of ``send``, and how many seconds it waited for a copy; ``None`` if one ran.
-    Raises NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
+    """The response of ``send``, and how many seconds it waited for a copy; ``None`` if one ran."""
     plan = record.current.plan if record else None
     expected = plan.scaling.wake_up_seconds if plan and plan.scaling else None
     about = "" if expected is None else f" of about {expected // 60:.0f} min"
@@ -87,9 +85,8 @@ def _retry_until_awake(
 def wake(
     aws: Aws, live: Endpoint, record: Deployment | None, options: WakeUpOptions | None = None
 ) -> float | None:
-    """Wake an endpoint that scaled to zero, with a request of one token, before requests whose
-    times or drafts count. Returns the seconds that it took; ``None`` if a copy runs already. Raises
-    NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
+    """Wake an endpoint that scaled to zero, before requests whose times or drafts count. Returns
+    the seconds that it took; ``None`` if a copy runs already. Raises NoCopyRuns and NotAwake."""
     if live.component is None or live.engine_count or live.status != "InService":
         return None
     plan = record.current.plan if record else None
@@ -104,9 +101,8 @@ def wake(
 
 @dataclass(frozen=True)
 class InvokeRequest:
-    """A prompt and how to answer it. ``chat`` is as a chat or as a completion, by default what the
-    target is made for; ``max_tokens`` limits the answer; temperature 0 is greedy decoding. A
-    ``payload`` is the complete body, sent as it is, and the other fields do not count."""
+    """A prompt and how to answer it. ``chat`` is by default what the target is made for. A
+    ``payload`` is the complete body, and the other fields do not count."""
 
     prompt: str
     chat: bool | None = None
@@ -130,9 +126,7 @@ class InvokeRequest:
 
 @dataclass(frozen=True)
 class InvokeResult:
-    """The complete answer. Times are in seconds; ``first_token_seconds`` only of a stream.
-    ``waited_seconds`` passed before the request, until an endpoint that had scaled to zero woke
-    up."""
+    """The complete answer. Times are in seconds; ``first_token_seconds`` only of a stream."""
 
     text: str
     output_tokens: int | None
@@ -150,11 +144,10 @@ def invoke(
     on_text: OnText = lambda text: None,
     wake_up: WakeUpOptions | None = None,
 ) -> InvokeResult:
-    """Send the request to the endpoint; ``on_text`` receives the model's reasoning and answer as
-    they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create. The
-    acceptance length is computed from the engine's counters before and after, which include other
-    clients' requests. Where no copy of the engine runs, the request waits as ``wake_up`` says:
-    raises NotAwake after that, UserError for a body that is too long, and CloudError."""
+    """Send the request to the endpoint; ``on_text`` receives the answer as it arrives. ``record``
+    is ``None`` for an endpoint that ``peagle deploy`` did not create. The acceptance length is from
+    the engine's counters, which include other clients' requests. Raises NotAwake, UserError for a
+    body that is too long, and CloudError."""
     revision = record.current if record else None
     plan = revision.plan if revision else None
     # AWS's image has no counters, and answers the question for them with an error that counts as

@@ -28,7 +28,7 @@ from peagle.data import weights_folder
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
-from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
+from peagle.deploy.discover import changes_of_live, current_deployment
 from peagle.deploy.resources import DASHBOARD
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
@@ -113,8 +113,7 @@ Action = Literal["nothing", "scale", "prove", "create", "update"]
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What deploy creates in the account: the revision, its uploads, its requests. ``component`` is
-    CreateInferenceComponent for copies, ``None`` without."""
+    """What deploy creates in the account. ``component`` is CreateInferenceComponent for copies."""
 
     plan: Plan
     revision: Revision
@@ -135,10 +134,9 @@ class DesiredState:
 def desired_state(
     plan: Plan, role: str, bucket: str | None, record: Deployment | None = None
 ) -> DesiredState:
-    """The plan with role and bucket filled in; the prefix of uploaded weights has the hash of their
-    files. Names are the plan's own, unless the record has a model of that name made with another
-    role: nothing in service is overwritten. Raises UserError for a folder that does not exist, and
-    Refused when it has other files than the plan was made of."""
+    """The plan with role and bucket filled in. Names are the plan's own, unless the record has a
+    model of that name made with another role: nothing in service is overwritten. Raises UserError
+    for a folder that does not exist, and Refused when it has changed since the plan was made."""
     folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
     contents = contents_of(folders)
     if folders and planned_contents(plan) is None:
@@ -193,7 +191,7 @@ def role_and_bucket(
     bucket: str | None = None,
 ) -> tuple[Role, str | None]:
     """The role, and the bucket of uploaded weights: the user's choice, else those of the
-    deployment, whose change would be an update, else what the account has."""
+    deployment, else what the account has."""
     current = record.current if record else None
     if current and role is None:
         used = Role(current.role, "as deployed before")
@@ -248,9 +246,8 @@ def _priced(plan: Plan, price: Price) -> Plan:
 def plan_with_live_prices(
     aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
 ) -> Plan:
-    """The plan, ranked by today's prices, with findings about the account's quota and the weights.
-    ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
-    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning."""
+    """The plan, ranked by today's prices, with findings about quota and weights. ``plan`` makes a
+    plan from a catalogue; its second argument is whether it reads a drafter from the Hub or S3."""
     fresh = prices.fresh_prices(aws, catalog.instances)
     catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
@@ -290,11 +287,9 @@ def _with_account_findings(
 
 @dataclass(frozen=True)
 class Preflight:
-    """The change to make, the requests to make it with, and the findings. ``changes`` are the
-    settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
-    an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
-    run; ``most_usd_per_hour`` the price of the most that may run; ``instances`` how many run after
-    the change."""
+    """The change to make and the findings. ``changes`` are the settings that it changes. ``broken``
+    is the state of an endpoint that is deleted and created again. ``rollout`` is the plan's, for
+    the instances that run; ``most_usd_per_hour`` the price of the most that may run."""
 
     desired: DesiredState
     change: Action
@@ -318,8 +313,7 @@ def preflight(
     beside: bool = False,
 ) -> Preflight:
     """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on. ``role`` and ``bucket`` are the user's
-    choices. Raises UserError and CloudError when credentials, role or folders cannot be read, and
+    serving it beside the revision in service depends on. Raises UserError and CloudError, and
     Refused while the deployment compares two plans, unless ``beside``."""
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
@@ -382,19 +376,17 @@ def _record(
     aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
 ) -> Deployment | None:
     """The deployment of that name, also one of another machine. Raises AccessDenied when an
-    endpoint exists and its tags may not be read, and Refused for that of another owner."""
-    stored = records.load_record(aws.scope, aws.region, name)
+    endpoint exists whose tags may not be read, and Refused for that of another owner."""
+    record = records.load_record(aws.scope, aws.region, name)
     try:
-        record = current_deployment(aws, name, stored, lambda: instances, live)
+        record = current_deployment(aws, name, record, lambda: instances, live, complete=True)
     except AccessDenied:
-        if stored is None and live is not None:
+        if record is None and live is not None:
             raise
-        return stored
-    if record is None:
-        return None
-    require_own(record)
-    # With what another machine has made since.
-    return complete_deployment(aws, record, lambda: instances) if stored else record
+        return record
+    if record is not None:
+        require_own(record)
+    return record
 
 
 def _changes(
@@ -434,8 +426,7 @@ def _changes(
 
 
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
-    """What SageMaker needs from IAM, S3 and ECR, and from the network for the instances that it
-    starts. Nothing is asked about a role that is not fit."""
+    """What SageMaker needs from IAM, S3, ECR and the network."""
     unfit = tuple(role_findings(aws, role))
     yield from unfit
     if not unfit:
@@ -448,8 +439,7 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
 
 
 def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
-    """The error that an update would change the instances on which copies run, or turn an endpoint
-    with copies into one without, which SageMaker does not do."""
+    """The error that an update would change more than the model of an endpoint with copies."""
     if live is None or live.status in BROKEN:  # then it is created again
         return
     is_same = live.endpoint_config == desired.config["EndpointConfigName"]
@@ -466,9 +456,8 @@ def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[F
 def _quota(
     aws: Aws, plan: Plan, instances: InstanceTable, count: int, more: int
 ) -> tuple[Finding, ...]:
-    """About ``count`` instances, and ``more`` during an update, which are 0 for a new endpoint:
-    also one that is being created does not count against itself. A quota below the maximum of
-    scaling is a warning."""
+    """About ``count`` instances, and ``more`` during an update. A new endpoint does not count
+    against itself. A quota below the maximum of scaling is a warning."""
     if more:
         need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
@@ -500,8 +489,7 @@ def _quota_beside(
 
 def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
     """Findings about the plan's subnets and security groups, of which the change starts
-    ``more_instances``; nothing without a VPC. SageMaker reports a wrong network only after minutes
-    of a starting instance."""
+    ``more_instances``. SageMaker reports a wrong network only after minutes."""
     company = plan.company
     if not company.in_vpc:
         return
@@ -573,9 +561,8 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
 def _role_access_findings(
     aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
 ) -> Iterator[Finding]:
-    """Whether the role's policies let it read these prefixes in S3, attach containers to the plan's
-    VPC, see the alarms of its rollout and write the data that it captures. The policies of bucket
-    and key are not simulated: what these can allow is a warning."""
+    """Whether the role's policies allow what the plan needs. Those of bucket and key are not
+    simulated: what these can allow is a warning."""
     for actions, resource, others, conditions in _needs(aws, role, plan, folders):
         context = [
             {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}

@@ -18,9 +18,9 @@ from typing import Any
 from peagle import proof
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, EngineRejected, Missing
+from peagle.aws.errors import AccessDenied, EngineRejected
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
-from peagle.aws.sagemaker import Endpoint, ResourceKind
+from peagle.aws.sagemaker import Endpoint
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
@@ -66,11 +66,9 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class ProofRequest:
-    """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
-    ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
-    unless the user set it (``floor_source``). Log streams older than ``revision_started``, in epoch
-    seconds, do not count. ``variant``: prove only that one. ``two_turns``: prefix caching is on, so
-    the prompts are sent as conversations."""
+    """What to prove of the endpoint ``name``. ``pair`` completes the commands of fixes. The floor
+    does not apply to the sandbox's stand-in, unless the user set it. Log streams older than
+    ``revision_started``, in epoch seconds, do not count. ``two_turns``: prefix caching is on."""
 
     name: str
     prompts: tuple[str, ...]
@@ -114,8 +112,8 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
 
 
 def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
-    """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
-    else with default prompts and no floor."""
+    """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its
+    pair."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
     floor = floor_of(drafter, served.k) if drafter and served.k else None
     return replace(
@@ -130,16 +128,14 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
 
 
 def request_of_revision(revision: Revision, catalog: Catalog) -> ProofRequest:
-    """The proof of a revision by its plan; ``catalog`` says what to prove of one without, which
-    another machine deployed."""
+    """The proof of a revision by its plan, else by ``catalog``."""
     if revision.plan:
         return request_of_plan(revision.plan, revision.served.name)
     return request_of_served(revision.served, catalog)
 
 
 def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
-    """The proof of a server of which only the name of its model is known: with the prompts of the
-    target of that name, else with default prompts. Any accepted draft passes."""
+    """The proof of a server by the name of its model alone: any accepted draft passes."""
     return replace(_request_of_target(catalog.targets.get(model), name), pair=model)
 
 
@@ -158,8 +154,7 @@ def _request_of_target(target: Target | None, name: str) -> ProofRequest:
 
 
 def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
-    """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
-    the user's own."""
+    """The target and drafter of a tag's value; a target alone with a drafter of the user."""
     for target_id, target in catalog.targets.items():
         value = tag_value(target_id)
         if tagged == value or tagged.startswith(f"{value}+"):
@@ -169,9 +164,8 @@ def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Draf
 
 
 class StatisticsReader:
-    """Counts the lines of statistics that the instances of ``live``, an endpoint, write from now
-    on. Earlier instances do not count; ``revision_started`` is when the revision in service was
-    requested, in epoch seconds, where it is known."""
+    """Counts the lines of statistics that the instances of ``live`` write from now on. Those of
+    earlier instances, and before ``revision_started`` (epoch seconds), do not count."""
 
     def __init__(
         self, aws: Aws, live: Endpoint, clock: Clock, revision_started: float = 0.0
@@ -185,13 +179,7 @@ class StatisticsReader:
         skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
         self._skew = skew if abs(skew) > _CLOCK_SECONDS else 0.0
         self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
-        # No engine is older than its configuration, or the model of its copies.
-        created = 0.0
-        with suppress(AccessDenied, Missing):  # it may be deleted while it serves
-            kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
-            described = sagemaker.description(aws, kind, live.revision).get("CreationTime")
-            created = described.timestamp() if described else 0.0
-        self._started = max(live.created, created, revision_started)
+        self._started = max(live.created, revision_started)
         self._known: set[str] = set()
 
     def read(self) -> None:
@@ -244,9 +232,8 @@ class StatisticsReader:
 
 
 def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
-    """The proof; ``say`` receives the progress. Without speculation, any non-empty answer passes.
-    Raises Refused unless the endpoint is in service, NotProved when the engine refuses a prompt,
-    EngineError when it does not answer, and CloudError."""
+    """The proof. Without speculation, any non-empty answer passes. Raises Refused unless the
+    endpoint is in service, NotProved, EngineError and CloudError."""
     name = request.name
     live = sagemaker.describe(aws, name)
     if live is None or live.status != "InService":
@@ -361,12 +348,11 @@ def prove(
     say: Say = lambda line: None,
     clock: Clock | None = None,
 ) -> Proof:
-    """Prove that the endpoint ``name`` speculates, also one of a template or another machine; one
-    that scaled to zero is woken first. With a ``record`` of the revision in service, its plan says
-    what to prove, and the proof is recorded if it is by the plan's own standard; else the catalogue
-    does, for the pair in the endpoint's tag. ``floor`` and ``min_drafts`` replace those of the
-    pair. A proof that fails is returned too. Raises NotFound, Refused for one that is not in
-    service, NotAwake, and NotProved for a ``floor`` of one that does not speculate."""
+    """Prove that the endpoint ``name`` speculates; one that scaled to zero is woken first. With a
+    ``record``, the plan in service says what to prove, and the proof is recorded if it is by that
+    standard; else the catalogue does, for the pair in the endpoint's tag. A proof that fails is
+    returned too. Raises NotFound, Refused, NotAwake, and NotProved for a ``floor`` without
+    speculation."""
     clock = clock or Clock()
     live = sagemaker.describe(aws, name)
     if live is None:
@@ -394,9 +380,8 @@ def prove(
 
 
 def prove_request(context: DeploymentContext, request: ProofRequest, started: float = 0.0) -> Proof:
-    """Prove ``request`` of the endpoint that the context works on; a proof that fails is returned
-    too. ``started`` is when the update to what serves began, in epoch seconds. Raises what
-    ``prove`` raises."""
+    """Prove ``request`` of the endpoint that the context works on; ``started`` is when the update
+    to what serves began, in epoch seconds. A proof that fails is returned too."""
     request = replace(request, name=context.record.name, revision_started=started)
     context.say("Proving", f"{len(request.prompts)} prompts")
     say = partial(context.say, "Proving", lasting=True)
@@ -406,8 +391,7 @@ def prove_request(context: DeploymentContext, request: ProofRequest, started: fl
 def tag_proofs(
     aws: Aws, name: str, proved: Revision, previous: Revision | None, clock: Clock
 ) -> None:
-    """Record the proof, and the previous revision with its own, as tags of the endpoint, for other
-    machines; the record has them in any case."""
+    """Record the proof, and the previous revision with its own, as tags for other machines."""
     live = sagemaker.describe(aws, name)
     if live is None or proved.proof is None:
         return
@@ -422,8 +406,8 @@ def tag_proofs(
 
 
 def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, clock: Clock) -> None:
-    """Write the proof of the revision in service to the tags and the record, unless another command
-    has changed that meanwhile. A proof that passes ends an update that was kept unproved."""
+    """Write the proof to the tags and the record, unless another command has changed that
+    meanwhile. A proof that passes ends an update that was kept unproved."""
     fields = revisions.fields_with_proof(record, revision)
     if fields.get("pending") is None:
         tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)

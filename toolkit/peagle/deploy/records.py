@@ -23,12 +23,10 @@ class Ambiguous(UserError, code="ambiguous-name"):
 
 
 class DamagedRecord(UserError, code="record-damaged"):
-    """A record of this machine cannot be read. ``region`` is that of its deployment.
+    """A record of this machine cannot be read.
 
     Fix: delete the file: the deployment is then read from its tags in the account
     """
-
-    region = ""
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
@@ -125,12 +123,10 @@ def _read(path: Path) -> Deployment:
         reason = str(error).partition("\n")[0].replace(f"{path} ", "it ", 1)
         if isinstance(error, ValidationError):
             reason = first_problem(error, Deployment)
-        damaged = DamagedRecord(
+        raise DamagedRecord(
             f"the deployment record {path} is damaged, or of another version: {reason}",
             "delete the file: the deployment is then read from its tags in the account",
-        )
-        damaged.region = path.parent.name
-        raise damaged from error
+        ) from error
 
 
 def refuse_weights_in_use(

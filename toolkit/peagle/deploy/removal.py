@@ -19,7 +19,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
+from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
@@ -45,9 +45,8 @@ class Unknown(CloudError, code="resources-unknown"):
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource outside of SageMaker; ``service``, ``operation`` and ``parameters`` are those of
-    the call that removes it. ``goes_with_endpoint``: a scaling target, and the alarms of its
-    policies, since an endpoint that scales is not deleted."""
+    """A resource outside of SageMaker, and the call that removes it. ``goes_with_endpoint``: a
+    scaling target and its alarms, since an endpoint that scales is not deleted."""
 
     kind: Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
     name: str
@@ -67,8 +66,7 @@ class Leftover:
 
 
 def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
-    """The scaling targets, alarms, log and dashboard of the endpoint, in the order of removal.
-    Raises AccessDenied when one kind may not be listed."""
+    """The scaling targets, alarms, log and dashboard of the endpoint. Raises AccessDenied."""
     return tuple(_leftovers(aws, name))
 
 
@@ -115,8 +113,7 @@ def destroy(
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
     What could not be looked at stays in the record: raises Unknown after everything else is
-    removed. An endpoint that stays keeps its schedule, configuration and model, and objects their
-    bucket."""
+    removed. An endpoint that stays keeps what it needs."""
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -143,8 +140,7 @@ def destroy(
 
 
 def remove_failed_start(context: DeploymentContext) -> None:
-    """Remove what a deploy whose engine will never serve created. Earlier revisions stay. Where
-    SageMaker accepts no deletion during a creation, the removal waits until it gives up. Raises
+    """Remove what a deploy whose engine will never serve created. Earlier revisions stay. Raises
     Refused for an endpoint that serves after all."""
     record = context.record
     live = sagemaker.describe(context.aws, record.name)
@@ -164,9 +160,8 @@ def remove_failed_start(context: DeploymentContext) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A deployment after its end. ``usd_per_hour`` is what its endpoint still costs: 0 without
-    one, ``None`` where unknown. Once it is reaped: what was ``removed`` and ``kept``, and the
-    ``error`` for which it was not removed."""
+    """A deployment after its end, what its endpoint still costs, and once it is reaped: what was
+    ``removed`` and ``kept``, and the ``error`` for which it was not removed."""
 
     record: Deployment
     usd_per_hour: float | None
@@ -211,8 +206,8 @@ class Search:
 
 
 def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
-    """The deployments of these regions whose end time has passed, of this machine's records and
-    of the account. Raises CloudError when no region accepts the credentials."""
+    """The deployments of these regions whose end time has passed. Raises CloudError when no region
+    accepts the credentials."""
     readable, _ = records.readable_records(aws.scope)
     now = Clock().now()
 
@@ -246,10 +241,9 @@ def _ended(
     aws: Aws, name: str, stored: Deployment | None, prices: Prices, now: float
 ) -> Ended | None:
     """The deployment, if its end has passed: the endpoint's own tag decides."""
-    record = current_deployment(aws, name, stored, prices)
+    record = current_deployment(aws, name, stored, prices, complete=True)
     if record is None or not is_past_end(record, now):
         return None
-    record = complete_deployment(aws, record, prices)
     live = sagemaker.describe(aws, name)
     return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
 

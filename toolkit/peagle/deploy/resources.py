@@ -74,8 +74,8 @@ def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
 
 
 class Kind:
-    """One kind of resource. ``type`` is that of its records, which the log has none of.
-    ``path`` is how the fields of one begin, ``missing`` the field of one that does not exist."""
+    """One kind of resource. ``path`` is how the fields of one begin, ``missing`` the field of one
+    that does not exist."""
 
     type: ClassVar[ResourceType]
     noun: ClassVar[str] = ""
@@ -383,8 +383,7 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
-    first, unless SageMaker lets a creation be deleted."""
+    """Delete the endpoint with its copies, after the end of a change, and wait until it is gone."""
     revision, name, since = context.record.current, live.name, context.clock.now()
     left: Endpoint | None = live
     if live.component is not None:
@@ -421,8 +420,8 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it. It
-    rejects the request, or accepts it and does nothing; which of them is not documented."""
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it, which
+    is not documented."""
     with suppress(Busy):
         sagemaker.delete(context.aws, "Endpoint", live.name)
     now = sagemaker.describe(context.aws, live.name)
@@ -460,8 +459,8 @@ configuration its model."""
 def put_settings(
     context: DeploymentContext, revision: Revision, kinds: Collection[Kind] = SETTINGS
 ) -> None:
-    """Apply what the revision's plan sets of these kinds, and remove what an earlier plan set and
-    this one does not. Raises AccessDenied where the bucket's lifecycle may not be changed."""
+    """Apply what the revision's plan sets of these kinds, and remove what only an earlier plan
+    set."""
     plan = revision.plan
     assert plan is not None
     for kind in kinds:
@@ -495,8 +494,8 @@ def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -
 def found_resources(
     aws: Aws, name: str, revision: str, configs: Collection[tuple[Body, str]]
 ) -> Iterator[Resource]:
-    """What the endpoint has outside, as of the revision in service; the rules for what the
-    ``configs`` capture, each with its revision. What may not be looked at is left out."""
+    """What the endpoint has outside, as of the revision in service, as far as it may be read; the
+    rules for what the ``configs`` capture, each with its revision."""
     for kind in (ALARMS, FILTERS, DASHBOARD):
         with suppress(AccessDenied):
             for resource_name in kind.find(aws, name):

@@ -53,9 +53,8 @@ Roles = tuple[Revision | None, Revision | None, Revision | None]
 def proof_tag(
     proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
 ) -> dict[str, str]:
-    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log
-    time=...``; without a ``proof`` only the revision. A value allows letters, digits, spaces and
-    ``_.:/=+-@``."""
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log time=...``;
+    without a ``proof`` only the revision."""
     fields = {"revision": fingerprint}
     if proof is not None:
         fields |= {
@@ -118,9 +117,8 @@ def as_compared(revision: Revision) -> Revision:
 
 
 def revision_in_service(record: Deployment, config: str) -> Revision | None:
-    """The serving or pending revision with that configuration. The previous one is in service only
-    while it is pending again, or after another machine's rollback. During a comparison, it is the
-    serving one, which has the first variant."""
+    """The serving or pending revision with that configuration; during a comparison the serving one,
+    which has the first variant."""
     if record.comparison and config == record.comparison.config:
         return record.serving
     revisions = (record.serving, record.pending)
@@ -178,9 +176,7 @@ def rollback_unfinished(record: Deployment) -> bool:
 
 
 def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
-    """The command that was killed before it could record a failure, and how to finish it; ``None``
-    when there is none, and for another owner's deployment. A command that still runs looks the
-    same."""
+    """The command that was killed before it could record a failure, and how to finish it."""
     if record.owner:
         return None
     if live is None and record.serving is None:
@@ -316,8 +312,7 @@ def compares_now(record: Deployment, live: Endpoint | None) -> RunningComparison
 
 
 def usd_per_hour_of(record: Deployment, live: Endpoint) -> dict[str, float | None]:
-    """Variant -> price per hour of its instances that run, during a comparison; ``None``: unknown.
-    While none runs, those of the configuration count."""
+    """Variant -> price per hour of its instances that run, or are configured; ``None``: unknown."""
     assert record.comparison is not None
     assert record.serving is not None
     revisions = {VARIANT: record.serving, CANDIDATE: record.comparison.candidate}

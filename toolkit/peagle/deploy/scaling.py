@@ -80,8 +80,8 @@ class ScalingChange:
 def required_scaling(
     aws: Aws, record: Deployment | None, live: Endpoint | None, after: Scaling | None
 ) -> ScalingChange | None:
-    """What deploying a plan with this scaling changes; ``None`` for nothing. A plan without scaling
-    ends that of an earlier plan, and leaves alone what others registered. Raises AccessDenied."""
+    """What deploying a plan with this scaling changes; ``None`` for nothing. What others registered
+    is left alone. Raises AccessDenied."""
     before = None
     if after is None and not _planned_before(record):
         revisions = (record.serving, record.pending) if record else ()
@@ -94,7 +94,6 @@ def required_scaling(
 
 
 def _planned_before(record: Deployment | None) -> bool:
-    """Whether the plan in service or the pending one scales, as far as this machine knows."""
     return record is not None and any(map(_scaling_of, (record.serving, record.pending)))
 
 
@@ -118,8 +117,7 @@ def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, liv
 
 
 def copies_at_update(aws: Aws, live: Endpoint, revision: Revision, planned: int) -> int:
-    """How many copies an update brings up: those that scaling chose, at least one to prove, else
-    the ``planned`` number."""
+    """How many copies an update brings up: those that scaling chose, else the ``planned``."""
     if live.component is None:
         return planned
     scales = _scaling_of(revision) is not None
@@ -131,8 +129,8 @@ def copies_at_update(aws: Aws, live: Endpoint, revision: Revision, planned: int)
 def end_scaling_for_new_type(
     context: DeploymentContext, revision: Revision, live: Endpoint
 ) -> None:
-    """Deregister what our own plans registered, if ``revision`` has a different instance type:
-    SageMaker refuses one while the endpoint scales. It is registered again after the proof."""
+    """Deregister what our own plans registered, until the proof, if ``revision`` has another
+    instance type: SageMaker refuses one while the endpoint scales."""
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
@@ -191,9 +189,8 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """What the user asks for: ``to`` a fixed number, other bounds or another target, or ``off``,
-    the end of automatic scaling. Raises UserError for nothing, and for parts that contradict each
-    other."""
+    """``to`` a fixed number, other bounds or another target, or ``off``. Raises UserError for
+    nothing, and for parts that contradict each other."""
 
     to: int | None = None
     minimum: int | None = None
@@ -218,9 +215,8 @@ class ScaleRequest:
 
 @dataclass(frozen=True)
 class Scale:
-    """A checked change: ``scaling`` of the bounds, ``None`` for none, and the ``count`` of
-    instances or copies, ``None`` where that stays. ``per_instance`` copies fit on an instance.
-    ``end`` is the earlier one to which a higher price moves that of a budget."""
+    """A checked change of the bounds and of the ``count`` of instances or copies; ``None`` where
+    these stay. ``end`` is the earlier one to which a higher price moves that of a budget."""
 
     live: Endpoint
     scaling: ScalingChange | None
@@ -249,8 +245,7 @@ def plan_scale(
     aws: Aws, record: Deployment, request: ScaleRequest, clock: Clock | None = None
 ) -> Scale:
     """What ``request`` changes. Reads only. Raises UserError for a request that contradicts what is
-    registered; Refused for an endpoint that is not in service, compares two plans or has another
-    owner, for more copies than its instances hold, and for a fixed number while it scales."""
+    registered, and Refused where the endpoint cannot be scaled so."""
     require_own(record)
     require_no_comparison(record)
     look = Fix("look at it", ("peagle", "status", record.name))
@@ -287,8 +282,7 @@ def plan_scale(
 
 
 def _require_room(record: Deployment, change: Scale) -> None:
-    """Raise Refused for more copies than the instances of the endpoint may hold, and for none where
-    they stay. Another machine's plan is left to SageMaker."""
+    """Raise Refused for more copies than the instances may hold, and for none where these stay."""
     plan, after = record.current.plan, change.scaling.after if change.scaling else None
     if plan is None:
         return
@@ -306,7 +300,6 @@ def _require_room(record: Deployment, change: Scale) -> None:
 
 
 def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
-    """The scaling that is asked for; what is not given stays as registered, or as planned."""
     planned, served = _scaling_of(record.current), record.current.served
     if before is None and planned is not None:
         before = bounds_of(planned)
@@ -347,8 +340,7 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
 
 def scale(context: DeploymentContext, change: Scale) -> None:
     """Make the change, after one that SageMaker makes at the moment, and wait until a fixed number
-    of instances or copies serves; else raises CloudError. The end of a budget moves before the
-    price rises."""
+    serves; else raises CloudError. The end of a budget moves before the price rises."""
     aws, record = context.aws, context.record
     if change.end is not None:
         set_end(context, shown_revision(record, change.live), change.end)
@@ -384,8 +376,7 @@ def scale(context: DeploymentContext, change: Scale) -> None:
 
 @dataclass(frozen=True)
 class End:
-    """``at`` in epoch seconds; ``None`` for never. ``budget_usd`` is what it is computed from, if
-    that is a budget."""
+    """``at`` in epoch seconds, ``None`` for never, and the budget that it is computed from."""
 
     at: float | None = None
     budget_usd: float | None = None
@@ -393,9 +384,8 @@ class End:
 
 def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bool = False) -> End:
     """When the deployment ends once ``revision`` is applied now. A plan without a limit keeps the
-    end, or moves it to an earlier time if a budget ends sooner at the price of the most instances.
-    ``keeps_bounds``: scaling stays as registered if the plan has none. Raises Refused for an end
-    that has passed."""
+    end, or moves it to an earlier time at a higher price. ``keeps_bounds``: scaling stays as
+    registered if the plan has none. Raises Refused for an end that has passed."""
     record, now = context.record, context.clock.now()
     limit = revision.plan.limit if revision.plan else None
     if limit is None and record.ends_at is None:
@@ -425,8 +415,8 @@ def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bo
 
 
 def _end_at_price(record: Deployment, usd_per_hour: float | None, now: float) -> End:
-    """The end of a deployment at this price of the most instances: as it is, or earlier where its
-    budget, counted from now on, ends sooner."""
+    """The end at this price of the most instances: as it is, or earlier by its budget from now
+    on."""
     ends_at, budget = record.ends_at, record.budget_usd
     if ends_at is not None and budget is not None and usd_per_hour:
         sooner = end_time(Limit(budget_usd=budget), usd_per_hour, now)
@@ -438,8 +428,7 @@ def highest_price(
     aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
 ) -> float | None:
     """USD per hour at the most instances that ``live`` may have once it serves ``revision``: by its
-    plan; without scaling there, by what is registered if that stays, as after a promotion
-    (``keeps_bounds``) and where others scale it."""
+    plan, else by what is registered if that stays."""
     served = revision.served
     if after := _scaling_of(revision):
         return served.with_instances(after.max_instances).usd_per_hour
@@ -456,8 +445,8 @@ def highest_price(
 
 
 def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
-    """Let the scheduler delete the endpoint at ``end``, or never; the tags that the endpoint, if
-    there is one, and the configuration of the revision get."""
+    """Let the scheduler delete the endpoint at ``end``, or never; the tags that it and the
+    configuration of the revision get."""
     aws, before, name = context.aws, context.record, context.record.name
     if end.at is None:
         if before.ends_at is None and not _limits(before):
@@ -488,7 +477,7 @@ def keep_end(
     context: DeploymentContext, revision: Revision, earlier: Mapping[str, str]
 ) -> tuple[Tag, ...]:
     """The end time as tags of an endpoint that returns to a kept revision, whose configuration has
-    the tags ``earlier``: that of the deployment now. A new endpoint, after the end, has none."""
+    the tags ``earlier``. A new endpoint, after the end, has none."""
     ends_at = context.record.ends_at
     if ends_at is not None and ends_at <= context.clock.now():
         live = sagemaker.describe(context.aws, context.record.name)
@@ -547,8 +536,7 @@ def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deploymen
 
 
 def limit_resources(region: str, name: str, copies: bool) -> Iterator[Resource]:
-    """Schedules and role of a deployment that another machine limited: they carry no tags that AWS
-    would find, but their names are known."""
+    """Schedules and role of a deployment that another machine limited: they carry no tags."""
     for schedule in schedule_names(region, name, copies):
         yield Resource(type="Schedule", name=schedule, made=True, revision="")
     yield Resource(type="SchedulerRole", name=limit_name(region, name), made=True, revision="")

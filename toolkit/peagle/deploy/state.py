@@ -214,14 +214,10 @@ class Resource(Frozen):
 
 
 class Revision(Frozen):
-    """One plan as applied: with role, bucket and resource names.
-
-    ``fingerprint`` is a hash of the complete requests and of the uploaded files: equal
-    fingerprints mean that applying again would change nothing. ``plan`` is ``None`` for what
-    another machine deployed. ``name`` tells revisions apart, and is that of the endpoint
-    configuration. With copies of the model it is the model's, and ``instances_config`` is the
-    configuration of the instances, which revisions share.
-    """
+    """One plan as applied. ``fingerprint`` is a hash of the complete requests and of the uploaded
+    files. ``plan`` is ``None`` for what another machine deployed. ``name`` is that of the endpoint
+    configuration; with copies of the model it is the model's, and ``instances_config`` is the
+    configuration that revisions share."""
 
     fingerprint: str
     served: Served
@@ -253,12 +249,9 @@ class Revision(Frozen):
 
 
 class RunningComparison(Frozen):
-    """A second variant of the endpoint, which shares the requests with the revision in service.
-
-    ``candidate`` is its revision, whose own configuration serves after `peagle promote`; ``config``
-    is the configuration with both. ``share`` is the candidate's of the requests, between 0 and 1.
-    ``since`` is when both began to serve, in epoch seconds; ``None`` before that.
-    """
+    """A second variant of the endpoint. ``candidate`` is its revision, ``config`` the configuration
+    with both, ``share`` the candidate's of the requests, and ``since`` when both began to serve, in
+    epoch seconds."""
 
     candidate: Revision
     config: str
@@ -279,15 +272,10 @@ class Failure(Frozen):
 
 
 class Deployment(Frozen):
-    """Everything known about one endpoint.
-
-    ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``. ``comparison``
-    is set from the start of `peagle compare` until `peagle promote` or `peagle drop` has ended it.
-    ``billing_since`` is when the endpoint was requested and ``ends_at`` when EventBridge Scheduler
-    deletes it, in epoch seconds, and
-    ``budget_usd`` the budget that this was computed from. ``owner`` is the template or program that
-    changes the endpoint; empty for this toolkit.
-    """
+    """Everything known about one endpoint. ``peagle.deploy.revisions`` explains ``serving``,
+    ``pending`` and ``previous``. ``billing_since`` is when the endpoint was requested and
+    ``ends_at`` when EventBridge Scheduler deletes it, in epoch seconds. ``owner`` is the template
+    or program that changes the endpoint; empty for this toolkit."""
 
     format: Literal[3] = 3
     id: str = Field(default_factory=lambda: uuid4().hex)

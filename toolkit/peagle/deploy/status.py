@@ -67,8 +67,7 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
 
 
 def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
-    """USD per hour of the instances that run now, or that start; ``None`` when that is unknown, or
-    the endpoint was deleted elsewhere."""
+    """USD per hour of the instances that run now, or that start; ``None`` when unknown."""
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":
@@ -84,8 +83,7 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
 
 
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
-    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
-    exist."""
+    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts."""
     if not record.of_type("Endpoint"):
         return 0.0
     try:
@@ -108,8 +106,7 @@ def require_known_price(plan: Plan, accepted: bool) -> None:
 def _common_fields(
     record: Deployment, live: Endpoint | None, revision: Revision, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The keys of ``list`` and ``status``. Cost and end are in USD, seconds and UTC; ``None`` where
-    the price is unknown, or there is no end."""
+    """The keys of ``list`` and ``status``, in USD, seconds and UTC."""
     now, ends_at, price = Clock().now(), record.ends_at, usd_per_hour_now(record, live)
     cost, until, rate = None, now, price
     since = record.billing_since or (live.created if live else None)
@@ -194,7 +191,6 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
 
 
 def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """The revision that ``rollback`` returns to; ``None`` where that one serves already."""
     target = revisions.rollback_target(record)
     if target is None or record.owner or (live and live.revision == target.name):
         return None
@@ -207,8 +203,7 @@ def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | Non
 
 
 def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """What `peagle compare` added to the endpoint; ``None`` without a comparison. The ``state`` is
-    ``running``, ``starting`` or ``not-in-service``."""
+    """What `peagle compare` added to the endpoint; ``None`` without a comparison."""
     comparison = record.comparison
     if comparison is None:
         return None
@@ -236,8 +231,7 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
 
 @dataclass(frozen=True)
 class Listing:
-    """The rows of ``list``; ``unknown`` says which regions may have more, and ``damaged`` which
-    records of this machine cannot be read."""
+    """The rows of ``list``, the regions that may have more, and the damaged records."""
 
     rows: tuple[dict[str, Any], ...]
     unknown: tuple[AccessDenied, ...]
@@ -246,8 +240,7 @@ class Listing:
 
 def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
     """The deployments of the account in these regions, by our tags and this machine's records. A
-    region whose tags may not be read shows the records only, and counts as unknown. A record that
-    cannot be read hides no other deployment, and not its own one where the account shows it."""
+    region whose tags may not be read shows the records only, and counts as unknown."""
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
     readable, damaged = records.readable_records(aws.scope)
@@ -332,8 +325,8 @@ _STATISTICS = {
 def endpoint_log(
     aws: Aws, record: Deployment, since: float | None = None, follow: bool = False
 ) -> Iterator[LogEvent]:
-    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on;
-    with ``follow`` it continues with new lines and never ends."""
+    """The lines of the endpoint's log from ``since`` (epoch seconds; by default its creation) on;
+    with ``follow`` it never ends."""
     begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
     tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
     yield from tail.new()
@@ -345,8 +338,8 @@ def endpoint_log(
 def reported_warm_start(
     aws: Aws, preflight: Preflight, begun: float
 ) -> engine_log.WarmStart | None:
-    """What the log reports about a warm start of the engine that ``deploy`` has just started, which
-    needs mounted weights; ``begun`` is when that deploy began, in epoch seconds."""
+    """What the log reports about a warm start of the engine that a deploy has started at ``begun``,
+    in epoch seconds."""
     plan = preflight.desired.plan
     if preflight.change not in ("create", "update") or not plan.mounts:
         return None
@@ -361,9 +354,9 @@ def reported_warm_start(
 def usage_of_endpoint(
     aws: Aws, record: Deployment, window_seconds: float = WINDOW_SECONDS
 ) -> Usage:
-    """The use in the last ``window_seconds``, or since the endpoint was created: an earlier one of
-    that name has the same log. During a comparison, each variant has its own numbers in
-    ``variants``. What may not be read is missing, and the notes say so. Raises CloudError."""
+    """The use in the last ``window_seconds``, or since the endpoint was created. During a
+    comparison, each variant has its own numbers. What may not be read is missing, and the notes say
+    so."""
     now = time.time()
     live = sagemaker.describe(aws, record.name)
     window_seconds = min(window_seconds, max(now - live.created, 1.0)) if live else window_seconds
@@ -418,8 +411,8 @@ def _used(
     statistics: LogStatistics,
     notes: list[str],
 ) -> Usage:
-    """``usage`` with what the engines of a revision do: its metrics have these dimensions. A
-    percentile of several minutes is the mean of theirs, weighted by their requests."""
+    """``usage`` with what the engines of a revision do. A percentile of several minutes is the mean
+    of theirs, weighted by their requests."""
     served, window_seconds = revision.served, usage.window_seconds
     queries = {
         query: MetricQuery(METRIC_NAMESPACE, metric, stat, dimensions)

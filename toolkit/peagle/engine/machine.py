@@ -195,10 +195,6 @@ def this_machine() -> Machine:
     return Machine(min(limits), cores, platform.system(), platform.machine())
 
 
-ENGINE_GB = 4
-"""Disk space for the CPU engine, with room to unpack."""
-
-
 @dataclass(frozen=True)
 class MachineCheck:
     """``needed_for`` names what fails without it; ``fix`` and ``command`` apply if not ``fine``."""
@@ -217,9 +213,9 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
     gib = machine.memory_bytes / 2**30
     shown = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
     folder = next(path for path in (home(), *home().parents) if path.is_dir())
-    gigabytes = shutil.disk_usage(folder).free / 1e9
+    free = shutil.disk_usage(folder).free
     is_writable = os.access(folder, os.W_OK)
-    space = f"{gigabytes:.0f} GB free" if is_writable else "not writable"
+    space = f"{free / 1e9:.0f} GB free" if is_writable else "not writable"
     has_moto = find_spec("moto") is not None
     try:
         found = f"vLLM {vllm} in {find_engine(vllm).python}"
@@ -233,8 +229,8 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
                      "demo", "use Python 3.11, 3.12 or 3.13"),
         MachineCheck("Machine", shown, gib >= 4, "demo",
                      "use a machine with at least 4 GiB of memory"),
-        MachineCheck("Home", f"{home()}, {space}", is_writable and gigabytes >= ENGINE_GB, "demo",
-                     f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"),
+        MachineCheck("Home", f"{home()}, {space}", is_writable and free >= NEEDED_BYTES, "demo",
+                     f"set PEAGLE_HOME to a folder on a disk with {NEEDED_BYTES / 1e9:.0f} GB"),
         engine,
         MachineCheck("Sandbox", f"moto is {'' if has_moto else 'not '}installed", has_moto, "demo",
                      "install it", ("pip", "install", "peagle-toolkit[sandbox]")),

@@ -225,18 +225,14 @@ def fit_document(report: FitReport) -> dict[str, Any]:
 def _refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
     """Raise UserError for options that cannot be combined, and for missing hardware."""
 
-    def flag(name: str) -> str:
-        return f"--{name.replace('_', '-')}"
-
-    for first, second in _CONTRADICTIONS:
-        if getattr(request, first) and getattr(request, second):
-            message = f"{flag(first)} and {flag(second)} cannot be combined"
-            raise OptionsConflict(message, "use one of the two")
+    for names in _CONTRADICTIONS:
+        if all(getattr(request, name) for name in names):
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+            raise OptionsConflict(f"{flags} cannot be combined", "use one of the two")
     named = request.drafter or (pair and pair.drafter) or request.no_speculation
-    for name in ("k", "drafter_embeddings"):
-        if getattr(request, name) and request.target and not named:
-            message = f"{flag(name)} needs a drafter, but none is given"
-            raise OptionMissing(message, "add --drafter with its location")
+    if (request.k or request.drafter_embeddings) and request.target and not named:
+        message = "--k and --drafter-embeddings need a drafter"
+        raise OptionMissing(message, "add --drafter with its location")
     if request.instance_type is None and request.gpu_memory_gib is None:
         raise OptionMissing(
             "specify the hardware with --gpu-memory-gib or --instance-type",

@@ -30,7 +30,6 @@ from peagle.text import json_number
 from peagle_serve.logs import ACCEPTED_FIELD, DRAFTED_FIELD
 
 METRIC_NAMESPACE = "AWS/SageMaker"
-"""The namespace of SageMaker's metrics of requests."""
 
 COMPONENT_DIMENSION = "InferenceComponentName"
 """The only dimension of a component's metrics of requests."""

@@ -38,13 +38,11 @@ LAYER_LIMIT_BYTES = 5 * 10**6
 """The most bytes of the layer without weights: a scale-out waits for it."""
 
 DIGITS = 12
-"""Of the content's digest, in the name of an image."""
 
 CACHE_FOLDER = "/var/cache/peagle"
 """The one folder other than ``/tmp`` that the container writes to: compiled code, downloads."""
 
 CONTENT_LABEL = "peagle.content"
-"""The label with ``content_digest``."""
 
 RuntimeKind = Literal["gpu", "cpu"]
 

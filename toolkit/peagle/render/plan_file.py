@@ -29,7 +29,6 @@ from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
 _COMPUTED = ("requests", "digest")
-"""Keys computed from the Plan's fields."""
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
         if path.is_fifo() and path.parent.name != "fd":  # one of <(jq ...) has a writer
             raise kind(f"{path} is a named pipe, not a file", again)
         with path.open("rb") as stream:
-            return json_reader.read(stream.read(json_reader.DEFAULT.size + 1), str(path))
+            return json_reader.read(stream.read(json_reader.LIMIT + 1), str(path))
     except FileNotFoundError:
         raise kind(f"there is no file {path}", again) from None
     except OSError as error:

@@ -32,7 +32,6 @@ COPY_METRIC = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolutio
 seconds."""
 
 POLICY, WAKE_POLICY = "peagle-concurrency", "peagle-wake-up"
-"""Names of the scaling policy, and of the one that starts the first copy."""
 
 
 def target_id(endpoint: str, variant: str) -> str:
@@ -174,7 +173,6 @@ BUDGET_TAG = "peagle:budget"
 END_TAGS = (ENDS_TAG, BUDGET_TAG)
 
 END_POLICY = "delete-one-endpoint"
-"""The name of the role's policy."""
 
 
 def limit_name(region: str, endpoint: str) -> str:

@@ -33,7 +33,6 @@ from peagle.sandbox.launch import is_local_image, model_data, objects_of
 from peagle.sandbox.state import catalog
 
 PRICES, QUOTAS = "AmazonSageMaker", "sagemaker"
-"""The codes of SageMaker in the price list and among the quotas."""
 
 DEFAULT_QUOTA = 2.0
 _LARGEST_QUOTA = 1_000_000

@@ -34,7 +34,6 @@ from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve import json_reader
 
 ACCOUNT = "123456789012"
-"""The account that owns everything in the sandbox."""
 
 EXECUTION_ROLE = "peagle-sandbox-role"
 """The role that exists from the start and that SageMaker may assume."""
@@ -349,7 +348,7 @@ def _request(
         headers = {"Authorization": key.authorization}
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document or {}), headers)
         response = connection.getresponse()
-        body = json_reader.read(response.read(json_reader.DEFAULT.size + 1), "its answer")
+        body = json_reader.read(response.read(json_reader.LIMIT + 1), "its answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
         if wait_for_end(daemon, _ENDING_SECONDS):
             return None

@@ -8,8 +8,8 @@
     the last engine ends by itself   InService -> Failed
 
 One thread per change waits for the engines; ``LOCK`` guards its result and every check before it.
-An update with alarms starts all new engines, which get a half of the requests for a second: an
-alarm fires by the fault ``alarm-fires`` or by SetAlarmState. GPUs are not counted.
+An update with alarms starts all new engines, and waits a second before they serve: an alarm fires
+by the fault ``alarm-fires`` or by SetAlarmState. GPUs are not counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 LOCK = threading.RLock()
 
 Variants = Sequence[dict[str, Any]]
-"""Variants as a configuration has them."""
 
 _BAKING_SECONDS = 1.0
 _POLL_SECONDS = 0.05
@@ -88,20 +87,13 @@ class Serving:
         self.current: Fleet | None = None
         self.starting: Fleet | None = None
         self._is_ended = False
-        self._stage, self._share, self._requests = "", 0.0, 0
+        self._stage = ""
         self._thread: threading.Thread | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether AWS would reject another change now."""
         return self.status in ("Creating", "Updating", "RollingBack", "Deleting")
-
-    def next_fleet(self) -> Fleet | None:
-        """The engines for the next request: in an update, the new ones for their share."""
-        with LOCK:
-            self._requests += 1
-            is_for_new = self._requests * self._share % 1 < self._share
-            return self.starting if self.current and self.starting and is_for_new else self.current
 
     def tag_engine(self, chosen: EngineInstance) -> None:
         """Record in tags of the endpoint what runs instead of the requested model or engine."""
@@ -170,9 +162,8 @@ class Serving:
         self._begin("Updating" if self.current else "Creating", replace_engines, undone)
 
     def _bake(self, fleet: Fleet, operation: str, alarms: Sequence[str]) -> None:
-        """Let the new engines have a share of the requests while the alarms watch. Raises
-        LaunchFailed, after which the old engines have all requests again."""
-        self._stage, self._share, region = "Baking", 0.5, self.region
+        """Wait while the alarms watch. Raises LaunchFailed where one fires."""
+        self._stage, region = "Baking", self.region
         if FAULTS.meet_alarm(operation):
             set_alarms(region, alarms, "ALARM")
         end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
@@ -180,7 +171,7 @@ class Serving:
             time.sleep(_POLL_SECONDS)
             fired = alarms_in_alarm(region, alarms)
         if self._is_ended or fired:
-            self.status, self._share = self.undoing, 0.0
+            self.status = self.undoing
             fleet.retire()
             set_alarms(region, alarms, "OK")
             raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
@@ -212,8 +203,7 @@ class Serving:
             self.last_modified_time = utcnow()
 
     def _end_update(self) -> None:
-        self.starting = None
-        self._stage, self._share = "", 0.0
+        self.starting, self._stage = None, ""
 
 
 class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
@@ -283,13 +273,6 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     def is_created(self) -> bool:
         """For CloudFormation."""
         return self.is_serving
-
-    def config_name(self, instance: EngineInstance) -> str:
-        """The name of the configuration that the instance runs."""
-        new, config = self.starting, self.next_config
-        if new and config and instance in new.instances:
-            return str(config.endpoint_config_name)
-        return str(self.endpoint_config_name)
 
     @property
     def weights(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -199,7 +200,8 @@ class Fleet:
         self.specs = tuple(specs)
         self._lock = threading.Lock()
         self._instances = [EngineInstance(spec) for spec in self.specs for _ in range(spec.count)]
-        self._credit: dict[str, float] = {}
+        self._weights: Mapping[str, float] = {}
+        self._served: Counter[str] = Counter()
         self._turn = 0
 
     @property
@@ -265,15 +267,12 @@ class Fleet:
             return min(turned, key=lambda engine: engine.in_progress)
 
     def _share(self, weights: Mapping[str, float]) -> str:
-        """The variant for the next request that names none: each collects its share, and the one
-        with the most pays for the request."""
-        total = sum(weights.get(name) or 0.0 for name in self.variants) or 1.0
-        for name in self.variants:
-            share = (weights.get(name) or 0.0) / total
-            self._credit[name] = self._credit.get(name, 0.0) + share
-        weighted = [name for name in self.variants if weights.get(name)] or self.variants
-        chosen = max(weighted, key=lambda name: round(self._credit[name], 9))
-        self._credit[chosen] -= 1.0
+        """The variant for the next request that names none: the one that is behind its share."""
+        if weights != self._weights:
+            self._weights, self._served = dict(weights), Counter()
+        names = [name for name in self.variants if weights.get(name)] or self.variants
+        chosen = min(names, key=lambda name: (self._served[name] + 1) / (weights.get(name) or 1.0))
+        self._served[chosen] += 1
         return chosen
 
     def _start(self, instances: Sequence[EngineInstance], on_chosen: OnChosen) -> None:

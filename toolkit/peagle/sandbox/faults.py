@@ -173,4 +173,3 @@ class Faults:
 
 
 FAULTS = Faults()
-"""The faults of this process."""

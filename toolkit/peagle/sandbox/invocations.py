@@ -162,7 +162,7 @@ class Answer:
         self._begun = time.monotonic()
         with ExitStack() as stack:
             endpoint, instance = _admit(invocation, stack)
-            spec, config = instance.spec, endpoint.config_name(instance)
+            spec, config = instance.spec, str(endpoint.endpoint_config_name)
             self._metrics = MetricSource(
                 invocation.region, invocation.name, spec.variant, spec.component, config
             )
@@ -275,7 +275,7 @@ def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:
     endpoint = find_endpoint(invocation.region, name)
     if endpoint is None:
         raise invocation.refused(f"Endpoint {name} of account {ACCOUNT} not found.")
-    fleet = endpoint.next_fleet() if endpoint.is_serving else None
+    fleet = endpoint.current if endpoint.is_serving else None
     if fleet is None:
         state = endpoint.endpoint_status
         raise invocation.refused(f"Endpoint {name} is not in service; its state is {state}.")
@@ -307,7 +307,7 @@ def _choose_copy(invocation: Invocation, endpoint: SandboxEndpoint) -> EngineIns
         raise invocation.refused(
             f"Inference Component {name} of endpoint {endpoint.endpoint_name} not found."
         )
-    fleet = component.next_fleet()
+    fleet = component.current
     if fleet is None or not fleet.instances:
         component.refused_at = time.time()
         variant = component.parameters["VariantName"]

@@ -65,7 +65,6 @@ DEFAULT_STARTUP_SECONDS = 600
 gives the range 60-3600 and no default."""
 
 _PIECE = 1 << 20
-"""Bytes of an object that are read from S3 at a time."""
 
 
 class LaunchFailed(Exception):

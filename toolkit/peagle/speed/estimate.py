@@ -28,7 +28,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from peagle.catalog.schema import Seconds, Speed, SpeedRun
+from peagle.catalog.schema import Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, fit_of
 from peagle.speed.models import (
@@ -248,8 +248,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     def at(lower: float | None, upper: float | None) -> float | None:
         return None if lower is None or upper is None else lower + share * (upper - lower)
 
-    def mean(lower: Seconds | None, upper: Seconds | None) -> float | None:
-        return at(lower.mean if lower else None, upper.mean if upper else None)
+    def mean(name: str) -> float | None:
+        lower, upper = getattr(below, name), getattr(above, name)
+        return at(lower.mean, upper.mean) if lower and upper else None
 
     low, high = below.output_tokens_per_second, above.output_tokens_per_second
     length = at(below.acceptance_length, above.acceptance_length)
@@ -266,9 +267,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         tokens_per_second=low + share * (high - low),
         low=at(below.low or low, above.low or high),
         high=at(below.high or low, above.high or high),
-        ttft_seconds=mean(below.ttft_seconds, above.ttft_seconds),
-        itl_seconds=mean(below.itl_seconds, above.itl_seconds),
-        tpot_seconds=mean(below.tpot_seconds, above.tpot_seconds),
+        ttft_seconds=mean("ttft_seconds"),
+        itl_seconds=mean("itl_seconds"),
+        tpot_seconds=mean("tpot_seconds"),
     )
 
 

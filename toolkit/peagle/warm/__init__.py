@@ -115,11 +115,8 @@ OnBytes = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class WarmArtifact:
-    """An artifact on this machine.
-
-    ``size`` (of the archive) and ``unpacked_bytes`` (of its contents) are in bytes;
-    ``seconds_cold`` is how long the engine took to become healthy without it.
-    """
+    """An artifact on this machine. ``size`` and ``unpacked_bytes`` are in bytes; ``seconds_cold``
+    is how long the engine took to become healthy without it."""
 
     key: str
     archive: Path
@@ -133,9 +130,9 @@ class WarmArtifact:
 
 @dataclass(frozen=True)
 class CollectedWarmStart:
-    """An artifact in S3. ``others`` are the artifacts next to it, size in bytes by key, which every
-    start downloads too. ``stand_in`` is the pair that the sandbox ran instead, and ``seconds`` how
-    long the endpoint existed."""
+    """An artifact in S3. ``others`` are the artifacts next to it, size in bytes by key,
+    ``stand_in`` the pair that the sandbox ran instead, ``seconds`` how long the endpoint
+    existed."""
 
     artifact: WarmArtifact
     place: WeightsPrefix
@@ -205,8 +202,7 @@ def collect_on_aws(
     clock: Clock | None = None,
 ) -> CollectedWarmStart:
     """Deploy what ``preflight`` describes, prove it, store its artifact at ``place``, and remove
-    the deployment, however this ends. After an error, ``failed`` is called with it and the record
-    before the removal. The record is left if the removal failed."""
+    the deployment, however this ends. After an error, ``failed`` is called before the removal."""
     clock, name = clock or Clock(), preflight.desired.plan.name
     try:
         record = deploy(aws, preflight, observe, clock=clock)
@@ -323,10 +319,9 @@ def fetch(
     sleep: Callable[[float], object] = time.sleep,
     log: str = "the container's log",
 ) -> WarmArtifact:
-    """Bring the container's artifact into ``folder``, completely or not at all, replacing one with
-    the same key. ``log`` names the log that errors refer to. Raises Refused when there is nothing
-    to fetch or the image is too old, EngineError when the container fails or sends other bytes than
-    its manifest lists, UserError when the disk is full."""
+    """Bring the container's artifact into ``folder``, completely or not at all. Raises Refused when
+    there is nothing to fetch or the image is too old, EngineError when the container fails or sends
+    other bytes than its manifest lists, UserError when the disk is full."""
     request = partial(_request, send, sleep, log)
     text = request({})
     artifact = _read_manifest(text, folder)

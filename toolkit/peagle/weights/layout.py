@@ -26,6 +26,7 @@ from peagle.checkpoints.models import (
     is_location,
     location_fix,
     means_folder,
+    s3_prefix,
     split_revision,
 )
 from peagle.errors import Fix, UserError
@@ -147,7 +148,6 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
         if aws_of is None:
             message = f"{location} cannot be read here"
             raise UserError(message, "specify a folder", code="invalid-location")
-        _check_bucket(location)
         from peagle.aws.s3 import S3Source
 
         return S3Source(aws_of(), location)
@@ -168,20 +168,13 @@ def _not_a_location(location: str) -> UserError:
     return UserError(f"{location!r} is not a weights location", fix, "invalid-location")
 
 
-def _check_bucket(location: str) -> None:
-    bucket = S3Uri.parse(location).bucket
-    if bucket != bucket.lower():
-        message = f"{location}: bucket names are in lower case, not {bucket}"
-        raise UserError(message, f"write {bucket.lower()}", "invalid-s3-uri")
-
-
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     """The options ``drafter`` and ``drafter_checkpoint``, for a folder, and with ``aws_of`` also
     for S3 and the Hub. ``heads/mine`` is a folder if it exists, else a Hugging Face id; a word
     without a slash is a drafter of the catalogue."""
     if not means_folder(drafter):
         if is_s3_uri(drafter):
-            _check_bucket(drafter)
+            s3_prefix(drafter)
         if aws_of is None or not is_location(drafter):
             return {"drafter": drafter}
         return {"drafter": drafter, "drafter_checkpoint": checkpoint_at(drafter, aws_of)}
@@ -191,11 +184,8 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
         folder = folder.resolve()
     head = read_checkpoint(FolderSource(folder))
     if head.tensors is None and not head.other_weights:  # else a finding says how to convert them
-        raise UserError(
-            f"{drafter} has no *.safetensors",
-            "use the folder of the head itself",
-            code="weights-missing",
-        )
+        message = f"{drafter} has no *.safetensors"
+        raise UserError(message, "use the folder of the head itself", "weights-missing")
     return {"drafter": str(folder), "drafter_checkpoint": head}
 
 

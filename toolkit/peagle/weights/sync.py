@@ -21,11 +21,12 @@ from peagle.aws.s3 import (
     ALGORITHM,
     PART_BYTES,
     S3Source,
-    Transfers,
     abort_uploads,
     bucket_exists,
+    copy_object,
     create_bucket,
     source_changed,
+    upload_stream,
 )
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
@@ -256,8 +257,8 @@ class SyncProgress:
 
     def move(self, bytes_transferred: int) -> None:
         """``bytes_transferred`` have left; negative where a part is sent again."""
+        self.compare(bytes_transferred)
         with self._lock:
-            self._in_place += bytes_transferred
             self.moved += bytes_transferred
 
     def compare(self, count: int) -> None:
@@ -404,25 +405,24 @@ def _copy(
     """Bring all files to S3, several at a time; their manifest entries by key. ``tick`` is called
     regularly. Raises the first failure, after parts in flight have ended."""
     workers = ThreadPoolExecutor(FILES_AT_ONCE)
-    with Transfers(bucket.aws, FILES_AT_ONCE, bucket.encryption) as transfers:
-        futures = {
-            key: workers.submit(_bring, bucket, key, source, name, transfers, progress)
-            for part, source in plan.sources.items()
-            for name in source.files
-            for key in [plan.prefix.file_key(part, name)]
-        }
-        pending = set(futures.values())
-        try:
-            while pending:
-                tick()
-                done, pending = wait(pending, _TICK_SECONDS, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-        except BaseException:
-            progress.stopped = True
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
-    workers.shutdown()
+    futures = {
+        key: workers.submit(_bring, bucket, key, source, name, progress)
+        for part, source in plan.sources.items()
+        for name in source.files
+        for key in [plan.prefix.file_key(part, name)]
+    }
+    pending = set(futures.values())
+    try:
+        while pending:
+            tick()
+            done, pending = wait(pending, _TICK_SECONDS, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+    except BaseException:
+        progress.stopped = True
+        raise
+    finally:
+        workers.shutdown(cancel_futures=True)
     tick()
     return {key: future.result() for key, future in futures.items()}
 
@@ -432,7 +432,6 @@ def _bring(
     key: str,
     source: WeightSource,
     name: str,
-    transfers: Transfers,
     progress: SyncProgress,
 ) -> FileEntry:
     """Copy a file to its key, unless S3 has these bytes there. S3 copies between prefixes itself;
@@ -447,10 +446,12 @@ def _bring(
         if head and head.size == file.size and marks.items() <= head.metadata.items():
             progress.compare(file.size)
         else:
-            transfers.copy(uri, original.etag, file.size, place, marks, progress.move)
+            more = {"Metadata": marks, **bucket.encryption}
+            copy_object(bucket.aws, uri, original.etag, file.size, place, more, progress.move)
     elif head is None or not _is_same(source, name, head, progress):
         listed = {_SHA256: file.sha256} if file.sha256 else {}
-        transfers.upload(_Stream(source, name), file.size, place, listed, progress.move)
+        more = {"Metadata": listed, **bucket.encryption}
+        upload_stream(bucket.aws, _Stream(source, name), file.size, place, more, progress.move)
     head = bucket.head(key)
     if head is None or head.size != file.size:
         raise CloudError(

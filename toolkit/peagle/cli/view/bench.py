@@ -7,14 +7,7 @@ from dataclasses import asdict
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
-from peagle.bench.result import (
-    BenchedServer,
-    BenchResult,
-    BenchRow,
-    BenchSetting,
-    Times,
-    highest,
-)
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Times, highest
 from peagle.cli.view.console import print_documents, print_line, print_status, print_table
 from peagle.text import format_usd, sanitize
 
@@ -23,45 +16,49 @@ _HEADINGS = (
     "TPOT", "ACCEPTANCE", "$/1M",
 )  # fmt: skip
 BUSY_SHARE = 0.8
-"""A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
+"""A sender that uses so much of one CPU has no headroom."""
 
 _NONE = "-"
 
 
 def print_result(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
-    print_line(f"{sanitize(result.server.name)}: {sanitize(', '.join(_server(result.server)))}")
+    server = result.server
+    parts = [server.pair or server.model]
+    if server.instance_type:
+        parts.append(f"{server.instance_count or 1} x {server.instance_type}".removeprefix("1 x "))
+    if server.gpu:
+        parts.append(f"{server.gpu_count or 1} x {server.gpu}")
+    if server.vllm:
+        parts.append(f"vLLM {server.vllm}")
+    if server.where == "sandbox":
+        parts.append("in the sandbox: speeds are of this machine's CPU")
+    if server.stand_in:
+        parts.append(f"{server.stand_in} answers")
+    print_line(f"{sanitize(server.name)}: {sanitize(', '.join(parts))}")
     for workload, rows in result.by_workload().items():
         prompt = sum(row.prompt_tokens for row in rows) / len(rows)
         answer = sum(row.output_tokens for row in rows) / len(rows)
         source = "prompts of the file" if workload.digest else "random words"
-        length = "" if workload.fixed_length else ", of their natural length"
         settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
         print_line(
             f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
-            f"answers of {answer:.0f}{length}; measured, "
-            f"{max(row.load.repetitions for row in rows)} repetitions"
+            f"answers of {answer:.0f}{'' if workload.fixed_length else ', of their natural length'}"
+            f"; measured, {max(row.load.repetitions for row in rows)} repetitions"
         )
         print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             for note in _notes(row):
                 print_line(f"  {row.load.concurrency} at a time: {note}")
-    for line in _footer(result):
-        print_status(line)
-
-
-def _server(server: BenchedServer) -> Iterator[str]:
-    yield server.pair or server.model
-    if server.instance_type:
-        yield f"{server.instance_count or 1} x {server.instance_type}".removeprefix("1 x ")
-    if server.gpu:
-        yield f"{server.gpu_count or 1} x {server.gpu}"
-    if server.vllm:
-        yield f"vLLM {server.vllm}"
-    if server.where == "sandbox":
-        yield "in the sandbox: speeds are of this machine's CPU"
-        if server.stand_in:
-            yield f"{server.stand_in} answers"
+    sender = highest(row.sender_cpu_share for row in result.rows)
+    print_status(
+        "Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
+        f"first. Sent by {' '.join(result.sender)}."
+    )
+    if (sender or 0.0) > BUSY_SHARE:
+        print_status("The sender has no headroom: it, not the server, may limit these numbers.")
+    if result.usd_per_hour is not None:
+        print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
@@ -96,23 +93,6 @@ def _notes(row: BenchRow) -> Iterator[str]:
         yield f"saturated: {row.saturated}"
     if row.incomplete:
         yield f"incomplete: {row.incomplete}"
-
-
-def _footer(result: BenchResult) -> Iterator[str]:
-    sender = highest(row.sender_cpu_share for row in result.rows)
-    machine = highest(row.machine_cpu_share for row in result.rows)
-    used, busy = ("unknown" if share is None else f"{share:.0%}" for share in (sender, machine))
-    yield (
-        "Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
-        f"first. Sent by {' '.join(result.sender)}; CPU of its busiest process: {used}, of this "
-        f"machine: {busy}."
-    )
-    if (sender or 0.0) > BUSY_SHARE:
-        yield "The sender has no headroom: it, not the server, may limit these numbers."
-    elif (machine or 0.0) > BUSY_SHARE and result.server.where in ("aws", "url"):
-        yield "This machine is busy, which makes the times longer than the server's."
-    if result.usd_per_hour is not None:
-        yield f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}."
 
 
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
@@ -152,35 +132,22 @@ def print_acceptance(result: AcceptanceResult) -> None:
     for part in (*result.domains, *([result.total] if len(result.domains) > 1 else [])):
         low, high = part.interval.low, part.interval.high
         rates = [f"{rate:.2f}" for rate in part.acceptance.per_position]
-        table.append(
-            (
-                part.domain,
-                f"{part.acceptance.length:.2f}",
-                f"{low:.2f} to {high:.2f}" if part.groups > 1 else "unknown",
-                f"{part.acceptance.drafts:,}",
-                f"{part.prompts:,}",
-                f"{part.output_tokens:,}",
-                *rates,
-                *(_NONE for _ in range(result.k - len(rates))),
-            )
-        )
+        length, drafts = part.acceptance.length, part.acceptance.drafts
+        interval = f"{low:.2f} to {high:.2f}" if part.groups > 1 else "unknown"
+        counts = (f"{count:,}" for count in (drafts, part.prompts, part.output_tokens))
+        none = [_NONE] * (result.k - len(rates))
+        table.append((part.domain, f"{length:.2f}", interval, *counts, *rates, *none))
     print_table(headings, table, right=headings[1:])
-    for line in _acceptance_notes(result):
-        print_status(line)
-
-
-def _acceptance_notes(result: AcceptanceResult) -> Iterator[str]:
-    few = [part.domain for part in result.domains if not part.is_reliable]
-    if few:
-        yield f"Few drafts, so the length is not reliable: {', '.join(few)}."
+    if few := [part.domain for part in result.domains if not part.is_reliable]:
+        print_status(f"Few drafts, so the length is not reliable: {', '.join(few)}.")
     if result.undrafted:
-        yield f"Nothing was drafted, since the answers are short: {', '.join(result.undrafted)}."
+        print_status(f"Nothing was drafted, as answers are short: {', '.join(result.undrafted)}.")
     if result.others_sent:
-        yield "Other clients sent requests meanwhile, which are counted, too."
+        print_status("Other clients sent requests meanwhile, which are counted, too.")
     if result.server.stand_in:
-        yield f"{result.server.stand_in} answers in the sandbox: on AWS the acceptance is another."
+        print_status(f"{result.server.stand_in} answers: on AWS the acceptance is another.")
     if result.incomplete:
-        yield f"Ended early ({result.incomplete}): this is of the prompts until then."
+        print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")
 
 
 def print_lossless(result: LosslessResult) -> None:

@@ -1,4 +1,4 @@
-"""How every command prints: one JSON document with ``--json``, else facts, tables and findings.
+"""How every command prints: one JSON document, or facts, tables and findings; and progress.
 
 A terminal gets lines of its width; a pipe gets each text in one line, without colour, and all of
 it. With ``COLUMNS`` both have that width. Commands and addresses are never broken.
@@ -10,21 +10,25 @@ import json
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import click
 
 from peagle.cli.context import command_text
 from peagle.errors import Fix, UserError
-from peagle.text import format_usd
+from peagle.text import format_duration, format_size, format_usd, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from peagle.deploy.context import Progress
     from peagle.findings import Finding
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -57,8 +61,7 @@ def json_option(command: Command) -> Command:
 
 
 def print_json(document: Any) -> None:
-    """Print a document, a model or a dataclass to stdout, in UTF-8 characters if stdout can encode
-    them."""
+    """Print a document, a model or a dataclass, escaped if stdout cannot encode it."""
     from pydantic_core import to_jsonable_python
 
     document = to_jsonable_python(document)
@@ -82,8 +85,7 @@ def line_width(err: bool = False) -> int:
 
 
 def folded(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Each line of ``text`` in lines of ``width``; what continues a line is indented more. Words
-    longer than a line are not broken."""
+    """Each line of ``text`` in lines of ``width``; words longer than a line are not broken."""
     lines: list[str] = []
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip(" "))]
@@ -95,8 +97,8 @@ def folded(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def with_command(text: str, command: str, width: int) -> list[str]:
-    """``TEXT: COMMAND`` in lines of ``width``. A command that does not fit behind its text has its
-    own line, however long: a break within its quotes would change it when it is pasted."""
+    """``TEXT: COMMAND`` in lines of ``width``. A command that does not fit has a line of its own,
+    however long: a break within its quotes would change what is pasted."""
     whole = f"{text}{' ' if text.endswith('?') else ': '}{command}" if text else command
     if not command or len(whole) <= width:
         return folded(whole if command else text, width)
@@ -263,8 +265,7 @@ def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None
 
 
 def print_document(document: dict[str, Any], title: str = "") -> None:
-    """Print a document as people read it: its values as facts, objects as sections, lists of
-    objects as tables. What is empty is left out."""
+    """Print values as facts, objects as sections, lists of objects as tables, nothing for empty."""
     facts: dict[str, Any] = {}
     sections: list[tuple[str, Any]] = []
     for key, value in document.items():
@@ -306,9 +307,8 @@ def print_table(
     title: str = "",
     whole: Collection[str] = (),
 ) -> None:
-    """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
-    ``right`` are aligned to the right; these and those in ``whole`` are never folded, others are
-    where the terminal is narrow, and no cell is cut off."""
+    """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
+    to the right; these and those in ``whole`` are never folded, and no cell is cut off."""
     from rich.table import Table
 
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
@@ -346,8 +346,7 @@ def print_table(
 
 
 def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
-    """A bar of ``width`` characters: each part is a share of it and rich's style; the rest is
-    empty. Blocks, or ``#`` and ``.`` if stdout cannot encode them."""
+    """A bar of ``width`` characters; each part is a share of it and rich's style."""
     from rich.text import Text
 
     full, empty = ("█", "░") if can_print("█░") else ("#", ".")
@@ -372,12 +371,115 @@ def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
 
 class Declined(UserError, code="declined"):
     """The answer to a question was not yes, and nothing was changed.
-
-    Fix: answer y, or pass --yes.
-    """
+    Fix: answer y, or pass --yes."""
 
 
 def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees, by ``yes`` or now."""
     if not yes and not confirmed(question, fix):
         raise Declined(f"{declined}; nothing was changed")
+
+
+_ERASE = "\r\x1b[2K"
+
+
+@contextmanager
+def show_hashing() -> Iterator[None]:
+    """In the block, show how far large files of weights are read for their hash."""
+    from peagle.checkpoints.contents import watch_hashing  # many commands read none
+
+    with StatusLine() as status:
+
+        def read(name: str, done: int, size: int) -> None:
+            status.show(f"hashing {name}", f"{format_size(done)} of {format_size(size)}")
+
+        with watch_hashing(read):
+            yield
+
+
+class StatusLine:
+    """Shows the current step, on a terminal in one line that is cleared at the end; without one, as
+    in a pipeline, in a line every ``repeat_seconds``."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, repeat_seconds: float = 15.0
+    ) -> None:
+        self._clock = clock
+        self._repeat_seconds = repeat_seconds
+        self._started_at = clock()
+        self._printed_at = float("-inf")
+        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._line = ""  # on the terminal
+        self._lock = threading.RLock()  # calls in threads show their steps
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_closed = True  # a thread that still runs writes nothing below an error
+            self.clear()
+
+    def clear(self) -> None:
+        """Remove the line from a terminal, before other output."""
+        with self._lock:
+            if self._line:
+                print(_ERASE, end="", file=sys.stderr, flush=True)
+                self._line = ""
+
+    def show(self, step: str, detail: str = "") -> None:
+        """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
+        seconds = self._clock() - self._started_at
+        self.show_line(f"{step}, {seconds:.0f} s{': ' if detail else ''}{detail}")
+
+    def show_line(self, line: str, at_once: bool = False) -> None:
+        """Show a line. Without a terminal one that follows too soon is omitted, but ``at_once``."""
+        with self._lock:
+            if self._is_closed:
+                return
+            now = self._clock()
+            if self._is_terminal:
+                self._line = shortened(_printable(line), line_width(err=True) - 1)
+                print(f"{_ERASE}{self._line}", end="", file=sys.stderr, flush=True)
+            elif at_once or now - self._printed_at >= self._repeat_seconds:
+                self._printed_at = now
+                self.show_notice(line)
+
+    def show_notice(self, text: str) -> None:
+        """Show a text that stays: on a terminal, above the line."""
+        with self._lock:
+            start = _ERASE if self._line else ""
+            print(f"{start}{_printable(text)}\n{self._line}", end="", file=sys.stderr, flush=True)
+
+
+class DeploymentProgress(StatusLine):
+    """The progress of a deployment with its cost (``sandbox``: on AWS). Without a terminal: a line
+    for each new state, for the first line of the log, and every minute."""
+
+    def __init__(self, sandbox: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock, 60.0)
+        self._sandbox = sandbox
+        self._shown = ("", False)
+
+    def observe(self, progress: Progress) -> None:
+        """Show state, elapsed time, cost so far and the last log line, where known."""
+        if progress.is_notice:
+            self.show_notice(f"{progress.state}: {progress.line}")
+            return
+        parts = [progress.state]
+        if progress.seconds:
+            parts.append(format_duration(progress.seconds))
+        if progress.cost_usd is not None:
+            so_far = "on AWS" if self._sandbox else "so far"
+            parts.append(f"{format_usd(progress.cost_usd)} {so_far}")
+        if progress.line:
+            parts.append(progress.line)
+        shown = (progress.state, progress.is_logging)
+        is_new = shown != self._shown or not progress.lasting
+        self._shown = shown
+        self.show_line(" | ".join(parts), at_once=is_new)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -225,11 +225,8 @@ def add_remaining(
     nothing."""
 
     def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
-        words = tuple(command)
-        if not words or {"--yes", "-y"} & {*words}:
-            return words or None
-        end = words.index("--") if "--" in words else len(words)
-        return (*words[:end], "--yes", *words[end:])
+        is_asked = bool(command) and not {"--yes", "-y"} & {*command}
+        return (*command, *(("--yes",) if is_asked else ())) or None
 
     add_to_error_document(
         "remaining",

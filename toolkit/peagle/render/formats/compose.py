@@ -38,7 +38,6 @@ _HEALTH = (
     f"r.build_opener(r.ProxyHandler({{}})).open('http://127.0.0.1:{DEFAULT_PORT}/ping', timeout=5)"
 )
 HEALTH_COMMAND = ("python3", "-c", _HEALTH)
-"""Docker's health check of /ping."""
 
 _CACHE = "cache"
 

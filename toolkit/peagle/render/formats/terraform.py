@@ -18,7 +18,6 @@ from peagle.render.values import values
 MAIN = "main.tf"
 VALUES = "values.json"
 MODULE = "endpoint"
-"""Folder of the module that the root module calls."""
 
 _PARTS = (
     "end.tf", "main.tf", "observability.tf", "outputs.tf", "scaling.tf", "variables.tf",
