@@ -98,8 +98,6 @@ VERSIONS = (
     tiny_pair("tools today", "structured-output: note", settings={"tool-call-parser": "hermes"}),
     tiny_pair("a schedule of K", "dynamic-k: warning",
         speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}),
-    tiny_pair("a schedule of K on a version without schedules", "speculative-setting",
-        speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}, vllm="0.23.0"),
     tiny_pair("a misspelt key", "speculative-setting",
         speculative_settings={"quantisation": "fp8"}),
     tiny_pair("a switch with a value", "engine-value", settings={"enforce-eager": "maybe"},
