@@ -196,7 +196,7 @@ class Account:
         record, else by the tags of its resources; with ``complete`` by both. Raises NotFound,
         AccessDenied when the account may not be searched, and UserError for another account's
         deployment."""
-        from peagle.deploy.discover import complete_deployment, current_deployment
+        from peagle.deploy.discover import current_deployment
         from peagle.sandbox.client import sandbox_not_running
 
         region = region or self.region
@@ -218,9 +218,9 @@ class Account:
                 "choose a different --profile",
                 code="other-account",
             )
-        current = current_deployment(aws, name, record, self.prices) or record
+        current = current_deployment(aws, name, record, self.prices, complete=complete) or record
         _require_component(current, aws)
-        return (complete_deployment(aws, current, self.prices) if complete else current), aws
+        return current, aws
 
     def _find_by_tags(
         self, name: str, region: str | None, unknown: NotFound

@@ -19,7 +19,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
+from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
@@ -241,10 +241,9 @@ def _ended(
     aws: Aws, name: str, stored: Deployment | None, prices: Prices, now: float
 ) -> Ended | None:
     """The deployment, if its end has passed: the endpoint's own tag decides."""
-    record = current_deployment(aws, name, stored, prices)
+    record = current_deployment(aws, name, stored, prices, complete=True)
     if record is None or not is_past_end(record, now):
         return None
-    record = complete_deployment(aws, record, prices)
     live = sagemaker.describe(aws, name)
     return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
 
