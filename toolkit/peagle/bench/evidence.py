@@ -33,7 +33,7 @@ from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits
+from peagle_serve.json_reader import InvalidJson
 
 SCRIPT = "toolkit/peagle/bench/sweep.py"
 
@@ -192,7 +192,7 @@ def read_result(path: Path) -> BenchResult:
     shown = display_path(path)
     try:
         content = read_bytes(path)
-        document = json_reader.read(content, shown, limits=Limits(size=LARGEST_EVIDENCE))
+        document = json_reader.read(content, shown, limit=LARGEST_EVIDENCE)
         if isinstance(document, dict) and document.get("speeds"):
             run = read_run(path, content)
             assert run is not None
