@@ -191,11 +191,6 @@ def examples(number: int) -> int:
     return number * usual.max_examples // 100
 
 
-def has_printed() -> bool:
-    """Whether the program that runs ``in_process`` has printed something on stdout."""
-    return isinstance(sys.stdout, io.TextIOWrapper) and bool(_written(sys.stdout))
-
-
 @contextmanager
 def raises_code(
     code: str, cls: type[PeagleError] = PeagleError

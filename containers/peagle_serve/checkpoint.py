@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
-from peagle_serve.json_reader import InvalidJson, Limits, open_regular, read, read_regular
+from peagle_serve.json_reader import InvalidJson, open_regular, read, read_regular
 
 LARGEST_HEADER = 10_000_000
 """Bytes. The library takes 100 million, for which Python needs seconds and a gigabyte; files of
 50,000 tensors, more than known checkpoints have in one, need 7 million."""
 LARGEST_INDEX = 32_000_000
 """Bytes. The largest indexes have about 20 million, that of GPT-OSS-120B has 60,000."""
-CONFIG_LIMITS = Limits(size=1_000_000, constants=True)
-"""Of a model's configuration; transformers writes Infinity into that of some models."""
+CONFIG_LIMIT = 1_000_000
+"""Bytes of a model's configuration."""
 
 _LENGTH = struct.Struct("<Q")
 _COPY_AGAIN = "copy or upload it again"
@@ -86,7 +86,7 @@ def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
     if len(head) < size:
         raise DamagedFile(f"{file} is truncated: it ends inside the header")
     try:
-        document = read(head[_LENGTH.size : size], "its header", limits=Limits(LARGEST_HEADER))
+        document = read(head[_LENGTH.size : size], "its header", limit=LARGEST_HEADER)
     except InvalidJson as error:
         raise DamagedFile(f"{file} is damaged, or not a safetensors file: {error}") from None
     if not isinstance(document, dict):
@@ -134,7 +134,7 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
     """The file of each tensor, by tensor name. Raises DamagedFile when the index named ``file`` is
     damaged, or names files of other folders."""
     try:
-        document: Any = read(content, file, limits=Limits(LARGEST_INDEX))
+        document: Any = read(content, file, limit=LARGEST_INDEX)
     except InvalidJson as error:
         raise DamagedFile(str(error), _COPY_INDEX) from None
     files = document.get("weight_map") if isinstance(document, dict) else None
@@ -300,7 +300,7 @@ def check_folder(
 def read_json(variable: str, file: Path) -> dict[str, Any]:
     """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
-        document = read(read_regular(file, CONFIG_LIMITS.size), str(file), limits=CONFIG_LIMITS)
+        document = read(read_regular(file, CONFIG_LIMIT), str(file), CONFIG_LIMIT, constants=True)
     except OSError as error:
         message = f"{variable}: {file} cannot be read: {error.strerror}"
         raise InvalidEnvironment(message, _COPY_AGAIN) from None

@@ -25,21 +25,12 @@ class Crash(NamedTuple):
     command: tuple[str, ...] = ()
 
 
-class CrashCause(NamedTuple):
-    """A cause, the pattern of the lines that show it, the fix, and its command, if there is one."""
-
-    cause: str
-    pattern: str
-    fix: str
-    command: tuple[str, ...] = ()
-
-
 CAUSES = tuple(
-    CrashCause(**{**row, "command": tuple(row.get("command", ()))})
+    (row["pattern"], Crash("", row["fix"], row["cause"], tuple(row.get("command", ()))))
     for row in read_file(Path(__file__).with_name("crashes.json"))
 )
-"""The deciding causes, in the order in which they are looked for."""
-KILLED_FIX = next(row.fix for row in CAUSES if row.cause == "killed")
+"""The patterns of the lines that show a cause, and the cause, in the order of their search."""
+KILLED = next(crash for _, crash in CAUSES if crash.cause == "killed")
 
 _KILLED = re.compile(
     r"^(\S+: line \d+: +\d+ )?Killed\b|Out of memory: Killed process|OOM ?Killed|oom-kill"
@@ -96,12 +87,12 @@ def parse_crash(lines: Iterable[str]) -> Crash:
         _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
     ]
     for message in messages:
-        for row in CAUSES:
-            if re.search(row.pattern, message):
-                return Crash(_readable(message), row.fix, row.cause, row.command)
+        for pattern, crash in CAUSES:
+            if re.search(pattern, message):
+                return crash._replace(line=_readable(message))
     for line in kept:
         if _KILLED.search(bare_line(line)):
-            return Crash(_readable(bare_line(line)), KILLED_FIX, "killed")
+            return KILLED._replace(line=_readable(bare_line(line)))
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 

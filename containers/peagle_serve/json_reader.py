@@ -15,18 +15,10 @@ from collections import Counter
 from io import BufferedReader
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Limits(NamedTuple):
-    """``size`` in bytes. ``constants`` admits NaN and Infinity, which transformers writes into
-    config.json."""
-
-    size: int = 8 << 20
-    constants: bool = False
-
-
-DEFAULT = Limits()
+LIMIT = 8 << 20
+"""Bytes of a document."""
 
 
 class InvalidJson(ValueError):
@@ -43,9 +35,9 @@ class InvalidJson(ValueError):
         super().__init__(f"{what} {why}{where}")
 
 
-def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
+def read(data: bytes | str, what: str, limit: int = LIMIT, constants: bool = False) -> Any:
     """The document in ``data``, which messages call ``what``. Raises InvalidJson, and nothing else:
-    for text that is not JSON or not UTF-8, more bytes than ``limits`` allow, NaN and Infinity (also
+    for text that is not JSON or not UTF-8, more bytes than ``limit``, NaN and Infinity (also
     a number too large for a float), a duplicate name in an object, and half of a surrogate pair,
     which cannot be encoded as UTF-8."""
     try:
@@ -53,13 +45,13 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
         text = raw.decode()
     except UnicodeError:
         raise InvalidJson(what, "is not UTF-8", syntax=True) from None
-    if len(raw) > limits.size:
-        raise InvalidJson(what, f"is longer than {limits.size:,} bytes")
+    if len(raw) > limit:
+        raise InvalidJson(what, f"is longer than {limit:,} bytes")
     try:
         document = json.loads(
             text,
             parse_float=_finite,
-            parse_constant=float if limits.constants else _finite,
+            parse_constant=float if constants else _finite,
             object_pairs_hook=_unique,
         )
         if b"\\u" in raw:
@@ -96,7 +88,7 @@ def open_regular(file: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def read_regular(file: Path, limit: int = DEFAULT.size) -> bytes:
+def read_regular(file: Path, limit: int = LIMIT) -> bytes:
     """The content of a regular file of at most ``limit`` bytes. Raises OSError."""
     with open_regular(file) as stream:
         content = stream.read(limit + 1)
@@ -105,7 +97,7 @@ def read_regular(file: Path, limit: int = DEFAULT.size) -> bytes:
     return content
 
 
-def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
-    """The document in a regular file of at most ``limits.size`` bytes. Raises InvalidJson,
+def read_file(file: Path, limit: int = LIMIT) -> Any:
+    """The document in a regular file of at most ``limit`` bytes. Raises InvalidJson,
     OSError."""
-    return read(read_regular(file, limits.size), str(file), limits=limits)
+    return read(read_regular(file, limit), str(file), limit)

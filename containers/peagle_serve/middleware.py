@@ -53,7 +53,7 @@ from peagle_serve.contract import (
     WARM_MODE_VARIABLE,
 )
 from peagle_serve.environment import normalized, read_speculative_config
-from peagle_serve.json_reader import InvalidJson, Limits, read
+from peagle_serve.json_reader import InvalidJson, read
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -191,7 +191,7 @@ class Middleware:
             body += message.get("body", b"")
             more = message.get("more_body", False) and len(body) <= _LONGEST_BODY
         try:
-            part = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
+            part = read(body or b"{}", "the body", limit=_LONGEST_BODY)
             offset, length = (part["offset"], part["length"]) if part != {} else (0, 1)
             is_range = type(offset) is int and type(length) is int and len(part) in (0, 2)
         except (InvalidJson, LookupError, TypeError):

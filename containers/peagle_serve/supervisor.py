@@ -230,7 +230,7 @@ class Engine:
 
     def crash(self) -> Crash:
         """Why it ended."""
-        from peagle_serve.crash import KILLED_FIX, Crash, parse_crash  # few crash
+        from peagle_serve.crash import KILLED, Crash, parse_crash  # few crash
 
         see_log = "see the engine's messages above"
         if self._failure:
@@ -239,7 +239,7 @@ class Engine:
         if crash.line:
             return crash._replace(fix=crash.fix or see_log, cause=crash.cause or "unknown")
         if self.exit_status == 128 + signal.SIGKILL:
-            return Crash("killed by SIGKILL", KILLED_FIX, "killed")
+            return KILLED._replace(line="killed by SIGKILL")
         return Crash(f"exit code {self.exit_status}, without a message", see_log, "unknown")
 
     def kill(self) -> None:

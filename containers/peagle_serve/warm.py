@@ -60,7 +60,6 @@ from peagle_serve.contract import (
 from peagle_serve.environment import NEGATION, distributions, is_for_cpu, read_speculative_config
 from peagle_serve.json_reader import (
     InvalidJson,
-    Limits,
     open_regular,
     read,
     read_file,
@@ -139,7 +138,7 @@ def archive_of(place: Path) -> Path:
 def read_manifest(file: Path) -> Manifest:
     """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
     try:
-        return manifest_of(read_file(file, Limits(size=LARGEST)), file.name)
+        return manifest_of(read_file(file, LARGEST), file.name)
     except InvalidJson as error:
         raise Damaged(str(error)) from None
 
@@ -148,7 +147,7 @@ def sha256_in(content: bytes) -> str | None:
     """The SHA-256 of the archive, from a manifest of which nothing else is checked; ``None``
     without a valid one."""
     try:
-        digest = read(content, "the manifest", limits=Limits(size=LARGEST))["sha256"]
+        digest = read(content, "the manifest", limit=LARGEST)["sha256"]
     except (InvalidJson, LookupError, TypeError):
         return None
     return digest if isinstance(digest, str) and SHA256.fullmatch(digest) else None

@@ -20,7 +20,7 @@ WORKLOADS = {
 
 def picture() -> str:
     """The speed of each K against no speculation by load, for two workloads, as SVG."""
-    result, _ = read_result(FOLDER.parents[1] / "model_catalog" / "evidence" / EVIDENCE)
+    result = read_result(FOLDER.parents[1] / "model_catalog" / "evidence" / EVIDENCE)
     server = result.server
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     figure.suptitle(

@@ -22,7 +22,6 @@ from tests.engine.verdicts import (
     As,
     Dies,
     Drafts,
-    Garbles,
     Refuses,
     Unnoticed,
     Verdict,
@@ -93,7 +92,7 @@ CODES = {
 NOTICED = {
     "at start": (Refuses,),
     "on a request": (Dies,),
-    "never": (Drafts, Garbles, Unnoticed, WastesBeyond),
+    "never": (Drafts, Unnoticed, WastesBeyond),
 }
 
 

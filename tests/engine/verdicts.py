@@ -65,18 +65,6 @@ class Unnoticed:
 
 
 @dataclass(frozen=True)
-class Garbles:
-    """vLLM starts and answers differently from the good pair of that name: the target is broken."""
-
-    unlike: str
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome, good = outcomes[name], outcomes[self.unlike]
-        assert outcome.stage == "served", outcome
-        assert outcome.answers != good.answers
-
-
-@dataclass(frozen=True)
 class WastesBeyond:
     """vLLM drafts and verifies tokens after the first ``k``, and nearly none is accepted."""
 

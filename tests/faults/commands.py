@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from tests.faults.calls import (
 )
 from tests.sandbox.clients import own_clients
 from tests.sandbox.sandboxes import Sandbox
-from tests.support import Done, has_printed, in_process
+from tests.support import Done, in_process
 
 FAULTS = ("access-denied", "throttling", "internal-error", "reset-before", "answer-lost", "timeout")
 KILLS = ("killed-before", "killed-after")
@@ -63,7 +62,6 @@ class Commands:
         self.sandbox = sandbox
         self.inventory = Inventory(sandbox)
         self.empty = self.inventory.resources()
-        self._printed = multiprocessing.get_context("fork").Value("b", 0)
 
     def peagle(self, command: Sequence[str]) -> Done:
         """Run a command without faults."""
@@ -72,7 +70,6 @@ class Commands:
     def with_faults(self, command: Sequence[str], faults: Sequence[Fault]) -> Done | None:
         """Run a command that meets ``faults``; ``None`` when it was killed. Faults of endpoints,
         such as one that is stuck, go on until ``clear``. Raises Broken for an undocumented end."""
-        self._printed.value = 0
         if any(one.kind in KILLS for one in faults):
             code, done = run_apart(partial(self._met, command, faults))
             if code not in (0, -signal.SIGKILL):
@@ -83,16 +80,10 @@ class Commands:
             raise Broken(f"{_text(command)} ended with {done.code}: {done.error}")
         return done
 
-    def has_reported_success(self, done: Done | None) -> bool:
-        """Whether the last command ``with_faults``, which ended so, has reported that it
-        succeeded: one that was killed, if it had printed its document before."""
-        return done.code == 0 if done else bool(self._printed.value)
-
     def _met(self, command: Sequence[str], faults: Sequence[Fault]) -> Done:
         def at(moment: str, operation: str, call: int) -> None:
             for fault in faults:
                 if (fault.operation, fault.call) == (operation, call):
-                    self._printed.value = has_printed()
                     _apply(fault, moment)
 
         with own_clients(), short_timeouts(), on_call(partial(at, "before"), partial(at, "after")):

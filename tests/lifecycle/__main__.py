@@ -1,7 +1,7 @@
 """Random walks: ``python -m tests.lifecycle [-n WALKS] [--first SEED] [--minutes M]``.
 
-A walk that violates an invariant is shortened and saved in ``found``, where the suite repeats it;
-the exit code is then 1.
+A walk that violates an invariant is saved in ``found``, where the suite repeats it; the exit code
+is then 1.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import argparse
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.faults.calls import shared_models
 from tests.faults.commands import Broken
 from tests.lifecycle.steps import Walk, random_walk
-from tests.lifecycle.walk import run, shrunk
+from tests.lifecycle.walk import run
 from tests.lifecycle.world import World
 from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
@@ -71,7 +72,10 @@ def _run(world: World, options: argparse.Namespace) -> int:
         except Broken as error:
             broken += 1
             print(f"\n  BROKEN {error}", flush=True)
-            _save(shrunk(world, walk), seed)
+            file = FOUND / f"walk_{seed}.json"
+            file.write_text(replace(walk, broken=str(error)).document())
+            again = f"python -m tests.lifecycle --only {file.relative_to(Path.cwd())}"
+            print(f"  saved; repeat: {again}", flush=True)
         else:
             print(" ok", flush=True)
         walks += 1
@@ -83,14 +87,6 @@ def _run(world: World, options: argparse.Namespace) -> int:
         f"{broken} violated an invariant"
     )
     return 1 if broken else 0
-
-
-def _save(walk: Walk, seed: int) -> None:
-    file = FOUND / f"walk_{seed}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(walk.document())
-    print(f"  shortened: {walk.text}\n  {walk.broken}", flush=True)
-    print(f"  saved; repeat: python -m tests.lifecycle --only {file.relative_to(Path.cwd())}")
 
 
 if __name__ == "__main__":

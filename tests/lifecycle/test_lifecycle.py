@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.commands import FAULTS, INTERRUPTS, KILLS
 from tests.lifecycle.__main__ import FOUND
-from tests.lifecycle.steps import ACTIONS, Walk, random_walk
-from tests.lifecycle.walk import run, shorter
+from tests.lifecycle.steps import Walk, random_walk
+from tests.lifecycle.walk import run
 from tests.lifecycle.world import World
 from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
@@ -44,21 +43,3 @@ def test_what_was_found_broken_holds(world: World) -> None:
 def test_a_walk_is_the_same_in_a_file_and_of_its_number() -> None:
     for seed in range(50):
         assert Walk.read(random_walk(seed).document()) == random_walk(seed)
-
-
-def test_walks_have_every_action_and_every_fault() -> None:
-    steps = [step for seed in range(500) for step in random_walk(seed).steps]
-    assert {step.action for step in steps} == {*ACTIONS}
-    kinds = {fault.kind for step in steps for fault in step.faults}
-    assert {*FAULTS, *KILLS, *INTERRUPTS, "stuck-creating", "out-of-service"} <= kinds
-
-
-def test_a_shorter_walk_has_one_step_or_fault_less() -> None:
-    walk = random_walk(2)
-    size = _size(walk)
-    assert all(_size(one) < size for one in shorter(walk))
-    assert len(list(shorter(walk))) > len(walk.steps)
-
-
-def _size(walk: Walk) -> int:
-    return sum(1 + len(step.faults) + step.again for step in walk.steps)

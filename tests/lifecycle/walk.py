@@ -12,9 +12,6 @@ valid state before its last step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from tests.faults.account import INSTANCE_TYPE, NAME
 from tests.faults.commands import STUCK, Broken
 from tests.lifecycle.judge import judge
@@ -49,7 +46,6 @@ def _take(world: World, step: Step, before: Status) -> Status:
     scarce = INSTANCE_TYPE if action.scarce else ""
     with world.commands.conditions(action.acceptance, scarce):
         done = world.commands.with_faults(action.command, step.faults)
-        reported = world.commands.has_reported_success(done)
         if any(fault.kind == STUCK for fault in step.faults):
             world.commands.cost_is_right()
     after = world.nothing_is_lost()
@@ -57,7 +53,7 @@ def _take(world: World, step: Step, before: Status) -> Status:
     if not step.faults:
         assert done is not None
         judge(world, action, done, before, after)
-    elif step.again and not (action.kind == "rollback" and reported):
+    elif step.again:
         before = after
         with world.commands.conditions(action.acceptance, scarce):
             done = world.commands.peagle(action.command)
@@ -88,43 +84,3 @@ def _end(world: World, shown: Status) -> None:
         if not world.left():
             return
     raise Broken(f"the last destroy left {sorted(world.left())}")
-
-
-def shorter(walk: Walk) -> Iterator[Walk]:
-    """The walk with one part less, the last parts first: what to try for a simpler failure."""
-    for place in reversed(range(len(walk.steps))):
-        steps = walk.steps
-        yield replace(walk, steps=(*steps[:place], *steps[place + 1 :]))
-        step = steps[place]
-        if step.faults and step.again:
-            once = replace(step, again=False)
-            yield replace(walk, steps=(*steps[:place], once, *steps[place + 1 :]))
-        if step.faults:
-            plain = replace(step, faults=())
-            yield replace(walk, steps=(*steps[:place], plain, *steps[place + 1 :]))
-
-
-def shrunk(world: World, walk: Walk, attempts: int = 30) -> Walk:
-    """The shortest walk found that violates an invariant, as ``walk`` does; ``broken`` has it."""
-    best, broken = walk, _failure(world, walk)
-    if not broken:
-        return walk
-    while attempts:
-        for candidate in shorter(best):
-            attempts -= 1
-            if candidate.steps and (found := _failure(world, candidate)):
-                best, broken = candidate, found
-                break
-            if not attempts:
-                break
-        else:
-            break
-    return replace(best, broken=broken)
-
-
-def _failure(world: World, walk: Walk) -> str:
-    try:
-        run(world, walk)
-    except Broken as error:
-        return str(error)
-    return ""

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from peagle.catalog.schema import Catalog
     from peagle.catalog.tables import InstanceTable
     from peagle.deploy.context import DeploymentContext, Observer, Progress
-    from peagle.deploy.removal import Leftover
     from peagle.deploy.state import Deployment, Resource
     from peagle.deploy.status import Listing
     from peagle.engine.state import LocalEngine
@@ -196,7 +195,7 @@ class Account:
         record, else by the tags of its resources; with ``complete`` by both. Raises NotFound,
         AccessDenied when the account may not be searched, and UserError for another account's
         deployment."""
-        from peagle.deploy.discover import complete_deployment, current_deployment
+        from peagle.deploy.discover import current_deployment
         from peagle.sandbox.client import sandbox_not_running
 
         region = region or self.region
@@ -218,9 +217,9 @@ class Account:
                 "choose a different --profile",
                 code="other-account",
             )
-        current = current_deployment(aws, name, record, self.prices) or record
+        current = current_deployment(aws, name, record, self.prices, complete=complete) or record
         _require_component(current, aws)
-        return (complete_deployment(aws, current, self.prices) if complete else current), aws
+        return current, aws
 
     def _find_by_tags(
         self, name: str, region: str | None, unknown: NotFound
@@ -307,13 +306,13 @@ class Change:
 
 
 def remove_with_leftovers(
-    context: DeploymentContext, leftovers: Sequence[Leftover]
+    context: DeploymentContext, leftovers: Sequence[Resource]
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove the deployment and what AWS keeps of its endpoint; returns what was removed, and
     kept."""
     from peagle.deploy.removal import destroy, remove_leftover
 
-    targets = [leftover for leftover in leftovers if leftover.kind == "ScalableTarget"]
+    targets = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
     for leftover in targets:  # SageMaker deletes no endpoint that has one
         remove_leftover(context.aws, leftover)
     removed, kept = destroy(context)

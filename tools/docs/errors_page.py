@@ -126,7 +126,7 @@ def _crashes() -> str:
     """The causes that the container and ``deploy`` recognize in the log of an engine."""
     rows = [
         (f"`{crash.cause}`", cell([Text(crash.fix, crash.command)], 1) or "as the line says")
-        for crash in CRASHES
+        for _, crash in CRASHES
     ]
     introduction = (
         "The container and `deploy` recognize these causes in the engine's log, and quote the line:"

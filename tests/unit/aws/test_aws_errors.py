@@ -126,7 +126,6 @@ def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
     "original",
     [
         '{"error": {"message": "maximum context length is 2048 tokens", "code": 400}}',
-        '{"object": "error", "message": "maximum context length is 2048 tokens"}',
         "maximum context length is 2048 tokens",
     ],
 )

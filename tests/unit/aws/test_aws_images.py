@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +87,6 @@ def answer(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None
     return install
 
 
-@pytest.mark.thorough
-def test_a_new_repository_scans_images_and_has_immutable_tags_and_a_lifecycle_policy(
-    aws: Aws,
-) -> None:
-    uri = ecr.ensure_repository(aws, NAME)
-    assert ecr.ensure_repository(aws, NAME) == uri
-    (repository,) = aws.call("ecr", "describe_repositories")["repositories"]
-    assert repository["imageScanningConfiguration"] == {"scanOnPush": True}
-    assert repository["imageTagMutability"] == "IMMUTABLE"
-    text = aws.call("ecr", "get_lifecycle_policy", repositoryName=NAME)
-    (rule,) = json.loads(text["lifecyclePolicyText"])["rules"]
-    assert rule["selection"]["tagStatus"] == "untagged"
-
-
 def test_a_repository_of_another_owner_is_used_and_left_unchanged(aws: Aws) -> None:
     aws.call("ecr", "create_repository", repositoryName=NAME)
     ecr.ensure_repository(aws, NAME)
@@ -109,13 +94,6 @@ def test_a_repository_of_another_owner_is_used_and_left_unchanged(aws: Aws) -> N
         aws.call("ecr", "get_lifecycle_policy", repositoryName=NAME)
     remove_image_resources(aws, print)
     assert aws.call("ecr", "describe_repositories")["repositories"]
-
-
-def test_the_login_uses_the_token_of_ecr(aws: Aws) -> None:
-    login = ecr.login(aws, "host.example.com")
-    assert (login.host, login.user) == ("host.example.com", "AWS")
-    assert login.password
-    assert login.password not in repr(login)
 
 
 @pytest.mark.thorough
@@ -189,20 +167,6 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
     assert boundary() == BOUNDARY
     tags = aws.call("iam", "list_role_tags", RoleName="builder")["Tags"]
     assert {"Key": "team", "Value": "ml"} in tags
-
-
-@pytest.mark.thorough
-def test_a_build_names_its_role_and_tags_what_it_creates_as_a_company_prescribes(aws: Aws) -> None:
-    company = Company(name_prefix="acme-", tags={"team": "ml"}, kms_key="alias/models")
-    build(aws, replace(ORDER, company=company))
-
-    roles = [role["RoleName"] for role in aws.call("iam", "list_roles")["Roles"]]
-    assert f"acme-{NAME}-us-east-1" in roles
-    (project,) = aws.call("codebuild", "batch_get_projects", names=[NAME])["projects"]
-    assert {"key": "team", "value": "ml"} in project["tags"]
-    (repository,) = aws.call("ecr", "describe_repositories")["repositories"]
-    tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
-    assert {"Key": "team", "Value": "ml"} in tags["tags"]
 
 
 @pytest.mark.thorough
@@ -353,7 +317,6 @@ ALONE = a_plan(drafter=None, speculation=None, pair="a/target")
         (PushedImage(OURS, baked=True), a_plan(), "image-weights"),
         (PushedImage(OURS, baked=False), baked(), "image-weights"),
         (PushedImage("b/other+b/head", baked=False), a_plan(), "image-of-another-pair"),
-        (PushedImage("a/target+a/eagle3", baked=False), a_plan(), "image-of-another-pair"),
         (PushedImage("b/other+b/head", baked=True), baked(), "image-of-another-pair"),
     ],
 )
@@ -373,7 +336,7 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
     assert world.preflight(plan).findings == ()
 
 
-@pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]', '{"x": {"pair": "p"}}', "3"])
+@pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]'])
 def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) -> None:
     for path in (ecr._file(world.aws), ecr._file(world.aws, ".pushed")):
         path.parent.mkdir(parents=True, exist_ok=True)

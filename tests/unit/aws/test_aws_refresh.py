@@ -143,21 +143,6 @@ def test_facts_beyond_the_sdk_are_kept(sdk: Callable[..., None]) -> None:
     assert "-eu-west-1" in gone["regions"]
 
 
-def test_the_bundled_table_equals_the_sdks() -> None:
-    try:
-        importlib.metadata.distribution("sagemaker-core")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("sagemaker-core is not installed")
-
-    images = sdk_images(CATALOG.runtimes)
-
-    assert images.unread == ()
-    known = {runtime.vllm: runtime for runtime in CATALOG.runtimes.runtimes}
-    for version in sorted(set(images.runtimes) & set(known)):
-        assert images.runtimes[version].tag == known[version].tag
-        assert set(images.runtimes[version].regions) == set(known[version].regions)
-
-
 def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)

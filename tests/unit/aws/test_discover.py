@@ -118,20 +118,6 @@ def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: Wo
     assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
 
 
-def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    theirs = world.cloud.configs[world.cloud.endpoints[NAME].config]
-    variants = [{**one, "InitialInstanceCount": 2} for one in theirs["ProductionVariants"]]
-    tags = [{"Key": "peagle:deployment", "Value": "second"}]
-    world.cloud._create_endpoint_config("second", [], ProductionVariants=variants)
-    world.cloud._create_endpoint("second", "second", tags)
-    found = find_deployment(world.aws, "second", prices)
-    assert found.serving.served.k > 0
-    assert found.serving.served.instance_count == 2
-    assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
-    assert [one.name for one in find_deployments(world.aws, prices)] == [NAME, "second"]
-
-
 # Files of this machine that are truncated or hold something else: each stops one entry.
 DAMAGE: dict[str, bytes] = {
     "empty": b"", "cut short": b'{"format": 3, "name": "pe', "no UTF-8": b"\xff\xfe{}",

@@ -273,18 +273,3 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
     dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
     assert {"Name": "EndpointConfigName", "Value": first} in dimensions
-
-
-@pytest.mark.thorough
-def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-    world.deploy(rolled_out(another(a_plan()), floor=1.5))
-    serves = world.serves()
-    reason = f"CloudWatch alarms fired: [{ERRORS}]"
-    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
-    with raises_code("rolled-back-on-alarm"):
-        world.rollback()
-    assert world.serves() == serves
-    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
-    world.rollback()
-    assert world.serves() != serves

@@ -14,7 +14,7 @@ from peagle.errors import EngineError, NotProved, PeagleError, UserError
 from peagle.proof import Proof
 from peagle.render import plan_bytes
 from tests.support import in_process, raises_code
-from tests.unit.bench.engines import StubEngine, serving
+from tests.unit.bench.simulated import StubEngine, engine_serving
 from tests.unit.rendering.plans import CATALOG, plan_of
 
 TINY = plan_of("uploaded")
@@ -40,7 +40,7 @@ def engine() -> StubEngine:
 
 @pytest.fixture
 def url(engine: StubEngine) -> Iterator[str]:
-    with serving(engine) as port:
+    with engine_serving(engine) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -119,7 +119,7 @@ def test_every_address_of_the_host_is_proved(monkeypatch: pytest.MonkeyPatch) ->
         return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (2, 1)]
 
     monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
-    with serving(one) as port, serving(other, "127.0.0.2", port):
+    with engine_serving(one) as port, engine_serving(other, "127.0.0.2", port):
         proof = proved(f"http://gate:{port}/v1", plan=TINY, instances=2)
         passed = [(each.stream, each.passed) for each in proof.instances]
         assert passed == [("127.0.0.1", True), ("127.0.0.2", True)]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from peagle.bench.evidence import (
-    SLOWEST_AND_FASTEST,
     evidence_document,
     priced_result,
     read_result,
@@ -62,8 +61,7 @@ def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path)
 
 
 def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
-    result, intervals = read_result(save_evidence(RESULT, tmp_path))
-    assert intervals == SLOWEST_AND_FASTEST
+    result = read_result(save_evidence(RESULT, tmp_path))
     assert [(r.setting, r.load.concurrency) for r in result.rows] == [
         (r.setting, r.load.concurrency) for r in ROWS
     ]
@@ -81,7 +79,7 @@ def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
 def test_a_result_of_bench_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT.document()))
-    assert read_result(path)[0] == RESULT
+    assert read_result(path) == RESULT
 
 
 def test_raw_rows_hold_each_repetition_and_no_prompts() -> None:

@@ -129,7 +129,7 @@ def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> No
 
     with raises_code("load-failed", EngineError):
         SWEEP.run(ResultFile.continued(path, FRESH), opened)
-    (kept,) = read_result(path)[0].rows
+    (kept,) = read_result(path).rows
     assert kept.incomplete == "the endpoint died"
     engines = Engines()
     assert all(not one.incomplete for one in run(engines, path))
@@ -148,7 +148,7 @@ def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
     rows = run(engines, path, Sweep((ALONE, K3, K7), SWEEP.loads[:1]))
     assert engines.measured == [("p-eagle K=7", "short-prompt", 1)]
     assert [one.setting for one in rows] == [ALONE, K3, K7]
-    assert len(read_result(path)[0].rows) == SWEEP.total + 1
+    assert len(read_result(path).rows) == SWEEP.total + 1
 
 
 @pytest.mark.thorough
@@ -188,7 +188,7 @@ def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) ->
         run(engines, path, budget=Budget(3.85, 36.0))
     assert engines.ended == engines.started == ["no speculation"]
     assert engines.now == 330
-    assert len(read_result(path)[0].rows) == len(engines.measured) == 3
+    assert len(read_result(path).rows) == len(engines.measured) == 3
 
 
 def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -
         run(engines, path, budget=budget)
     # 60 s of a start and 260 s of a row would be $3.80, after $2.00 and before $0.60.
     assert budget.spent > 2.0
-    kept = read_result(path)[0]
+    kept = read_result(path)
     assert kept.spent_usd == round(budget.spent, 4)
     with raises_code("budget-too-small"):
         run(engines, path, budget=Budget(3.0, 36.0, 2.0))

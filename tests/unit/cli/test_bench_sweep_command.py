@@ -159,7 +159,7 @@ def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(
     assert "2 of 4 rows are in bench-peagle-tiny.json. To continue: peagle bench sweep tiny" in (
         done.stderr
     )
-    assert len(read_result(Path("bench-peagle-tiny.json"))[0].rows) == 2
+    assert len(read_result(Path("bench-peagle-tiny.json")).rows) == 2
     engines.error = None
     assert peagle(*SWEEP).returncode == 0
     assert len(engines.started) == 3

@@ -53,15 +53,6 @@ def packages(tmp_path: Path) -> Packages:
     return Packages("0.28.0", "3.11", folder, "lock")
 
 
-def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
-    plan, digest = plan_for("gpt-oss-20b"), "sha256:" + "a" * 64
-    here, there = (
-        Recipe("gpu", f"{host}.example.com/vllm:1@{digest}", None) for host in ("a", "b")
-    )
-    assert image_name(plan, here) == image_name(plan, there)
-    assert image_name(plan, Recipe("gpu", f"vllm:1@{digest[:-1]}b", None)) != image_name(plan, here)
-
-
 REGISTRY_BASE = "registry.example.com/vllm:1"
 
 

@@ -198,8 +198,6 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.update(format=2), "verdict format 2"),
         (lambda d: d.pop("workloads"), "is not a verdict"),
         (lambda d: d.pop("gpu"), "'gpu'"),
-        (lambda d: first_load(d).update(best=None), "best and ties"),
-        (lambda d: first_load(d)["speeds"].append(first_speed(d)), "twice"),
         (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
         (lambda d: d.update(target="a\x1b[31mb"), "target: "),
     ],

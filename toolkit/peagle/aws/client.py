@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -287,35 +287,6 @@ def send_until_visible(
         clock.sleep(pause)
 
 
-class CircuitBreaker:
-    """Ends the calls of a best-effort connection: all, once one service cannot be reached, or once
-    the time budget is used up."""
-
-    def __init__(self) -> None:
-        self._unreachable = ""
-        self._spent = 0.0
-
-    @contextmanager
-    def watch(self, service: str, region: str) -> Iterator[None]:
-        """Around one request; raises CloudError in place of one that is skipped."""
-        if self._unreachable:
-            message = f"skipped {service}: {self._unreachable} cannot be reached"
-            raise CloudError(message, UNREACHABLE_FIX, "unreachable")
-        if self._spent >= BEST_EFFORT_SECONDS:
-            budget = f"the {BEST_EFFORT_SECONDS:g} s budget for AWS queries is used up"
-            raise CloudError(
-                f"skipped {service}: {budget}", "run the command again later", "budget-used-up"
-            )
-        began = time.monotonic()
-        try:
-            yield
-        except CloudError as error:
-            self._unreachable = f"{service} in {region}" if error.code == "unreachable" else ""
-            raise
-        finally:
-            self._spent += time.monotonic() - began
-
-
 @dataclass(frozen=True)
 class Keys:
     """An access key that replaces the machine's AWS configuration."""
@@ -342,7 +313,7 @@ class Aws:
         self.own_scope = own_scope
         self._session = session
         self._clients: dict[str, Any] = {}
-        self._breaker: CircuitBreaker | None = None
+        self._seconds_left: float | None = None
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
@@ -351,12 +322,12 @@ class Aws:
         return Aws(self._session, region, self.endpoint_url, self.own_scope)
 
     def best_effort(self) -> Aws:
-        """The same account, for calls whose answer is optional: short timeouts, and a circuit
-        breaker for all of them together."""
-        if self._breaker is not None:
+        """The same account, for calls whose answer is optional: short timeouts, and a time budget
+        for all of them together, which also ends once a service cannot be reached."""
+        if self._seconds_left is not None:
             return self
         other = copy.copy(self)
-        other._clients, other._breaker = {}, CircuitBreaker()
+        other._clients, other._seconds_left = {}, BEST_EFFORT_SECONDS
         return other
 
     def client(self, service: str) -> Any:
@@ -366,7 +337,8 @@ class Aws:
             if service == "pricing":  # in few regions; each has the prices of its whole partition
                 region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
             usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
-            attempts, connect, read = BEST_EFFORT_TIMEOUTS if self._breaker else usual
+            is_optional = self._seconds_left is not None
+            attempts, connect, read = BEST_EFFORT_TIMEOUTS if is_optional else usual
             config = Config(
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=connect,
@@ -403,11 +375,21 @@ class Aws:
     @contextmanager
     def _receiving(self, service: str, operation: str) -> Iterator[None]:
         """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
-        what = f"the response to {service}:{operation}"
-        breaker = self._breaker.watch(service, self.region) if self._breaker else nullcontext()
+        if self._seconds_left is not None and self._seconds_left <= 0:
+            message = f"skipped {service}: AWS did not answer within {BEST_EFFORT_SECONDS:g} s"
+            raise CloudError(message, UNREACHABLE_FIX, "unreachable")
+        what, began = f"the response to {service}:{operation}", time.monotonic()
         translation = translated(service, self.region, self.in_sandbox)
-        with breaker, parsing(what, CloudError, UNREACHABLE_FIX), translation:
-            yield
+        try:
+            with parsing(what, CloudError, UNREACHABLE_FIX), translation:
+                yield
+        except CloudError as error:
+            if self._seconds_left is not None and error.code == "unreachable":
+                self._seconds_left = 0.0
+            raise
+        finally:
+            if self._seconds_left is not None:
+                self._seconds_left -= time.monotonic() - began
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any

@@ -33,7 +33,7 @@ from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits
+from peagle_serve.json_reader import InvalidJson
 
 SCRIPT = "toolkit/peagle/bench/sweep.py"
 
@@ -183,31 +183,25 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
     return path
 
 
-CONFIDENCE = "the 95 % confidence interval of the repetitions"
-"""What ``Interval`` holds in a result of ``peagle bench``."""
-
-SLOWEST_AND_FASTEST = "the slowest and the fastest repetition"
-"""What low and high are in evidence."""
-
 _RESULT = TypeAdapter(BenchResult)
 
 
-def read_result(path: Path) -> tuple[BenchResult, str]:
-    """The result in the file, of ``peagle bench`` or evidence, and what its intervals are. Raises
-    UserError for a file that is damaged, holds neither, or has impossible numbers."""
+def read_result(path: Path) -> BenchResult:
+    """The result in the file, of ``peagle bench`` or evidence. Raises UserError for a file that is
+    damaged, holds neither, or has impossible numbers."""
     shown = display_path(path)
     try:
         content = read_bytes(path)
-        document = json_reader.read(content, shown, limits=Limits(size=LARGEST_EVIDENCE))
+        document = json_reader.read(content, shown, limit=LARGEST_EVIDENCE)
         if isinstance(document, dict) and document.get("speeds"):
             run = read_run(path, content)
             assert run is not None
-            return _of_evidence(run, document), SLOWEST_AND_FASTEST
+            return _of_evidence(run, document)
         result = _RESULT.validate_json(json.dumps(document))
         for row in result.rows:
             if not row.incomplete:
                 _speed(row, (1, 1))  # impossible numbers
-        return result, CONFIDENCE
+        return result
     except BadFile as bad:
         raise UserError(bad.problem.text, bad.problem.fix, "damaged-result") from bad
     except (InvalidJson, ValueError) as error:

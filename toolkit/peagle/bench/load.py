@@ -54,7 +54,7 @@ from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
 from peagle.text import format_requests, sanitize, usd_per_million
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits
+from peagle_serve.json_reader import InvalidJson
 from peagle_serve.warm import UnknownDevice, cpu_device
 
 AIPERF = "0.13.0"
@@ -342,7 +342,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
     ignored. Raises EngineError for another format."""
     for line in lines:
         try:
-            document = json_reader.read(line, "a record of aiperf", limits=Limits(size=64 << 20))
+            document = json_reader.read(line, "a record of aiperf", limit=64 << 20)
         except InvalidJson as error:
             if error.is_syntax and not line.endswith(b"\n"):
                 return

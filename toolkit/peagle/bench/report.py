@@ -11,7 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peagle.bench.evidence import CONFIDENCE
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
@@ -200,9 +199,8 @@ def require_report() -> None:
         ) from error
 
 
-def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
-    """The report as HTML; ``intervals`` says what low and high of a speed are. Raises UserError as
-    ``require_report`` does."""
+def report(result: BenchResult, slo: Slo | None = None) -> str:
+    """The report as HTML. Raises UserError as ``require_report`` does."""
     require_report()
     from jinja2 import Environment
 
@@ -239,7 +237,9 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
         statistics=_STATISTICS,
         time_headings=[f"{name} {what}" for name in _TIMES for what in _STATISTICS],
         imposed=any(row.is_imposed for row in result.rows),
-        intervals=intervals,
+        intervals="the slowest and the fastest repetition"
+        if result.server.where == "evidence"
+        else "the 95 % confidence interval of the repetitions",
         command=shlex.join(result.command),
     )
 

@@ -91,44 +91,23 @@ class OpenAiServer:
     chat: bool = True
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a chat or a completion. Raises PromptRefused where this request is
-        rejected, UserError where any would be, and EngineError."""
+        """The answer to a chat or a completion. Raises as ``exchange``."""
         return parse_response(self.post(body)[1])
 
     def post(self, body: dict[str, Any]) -> tuple[str, bytes]:
-        """Content type and content of the answer to a chat or a completion. Raises as ``ask``."""
+        """Content type and content of the answer to a chat or a completion."""
         route = "chat/completions" if "messages" in body else "completions"
-        content = json.dumps({"model": self.model, **body}).encode()
-        status, kind, answer = self.exchange("POST", route, content)
-        if status != http.HTTPStatus.OK:
-            raise self.refusal(route, status, answer)
-        return kind, answer
-
-    def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
-        """The error that a request to ``route`` was answered with, as ``ask`` raises it."""
-        text = content[: 1 << 16].decode("utf-8", errors="replace")
-        message = sanitize(engine_message(text).strip() or f"HTTP {status}", 300)
-        if status in (400, 413, 422):
-            why = message.partition(" Please reduce ")[0].rstrip(".")
-            return PromptRefused(why, "shorten the prompt or lower max_tokens")
-        if status in (401, 403, 404):
-            return UserError(
-                f"{self.base_url}/{route} answers {status}: {message}",
-                f"check the URL, which ends in /v1, the model, and the key in {KEY_VARIABLE}",
-                "server-refuses",
-            )
-        return EngineFailed(f"{self.base_url} failed ({status}): {message}", self.fix)
+        return self.exchange(route, {"model": self.model, **body})
 
     @property
     def fix(self) -> Fix:
         """Where to look when the server fails."""
         return Fix("read its log" if self.log else "look at the server's log", self.log)
 
-    def exchange(
-        self, method: str, route: str, body: bytes | None = None
-    ) -> tuple[int, str, bytes]:
-        """Status, content type and content of the answer, by the path from the server's root, or by
-        the route below the base URL. Raises EngineError without a whole answer."""
+    def exchange(self, route: str, body: dict[str, Any] | None = None) -> tuple[str, bytes]:
+        """Content type and content of the answer, by the path from the server's root, or by the
+        route below the base URL. Raises PromptRefused where this request is rejected, UserError
+        where any would be, and EngineError without a whole answer."""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -139,21 +118,34 @@ class OpenAiServer:
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
             with closing(connection):
-                connection.request(method, path, body, headers)
+                content = None if body is None else json.dumps(body)
+                connection.request("GET" if body is None else "POST", path, content, headers)
                 reply = connection.getresponse()
-                return reply.status, reply.getheader("Content-Type") or "", reply.read()
+                status, answer = reply.status, reply.read()
         except (OSError, ValueError, http.client.HTTPException) as error:
-            why = sanitize(error) or type(error).__name__
-            raise EngineError(
-                f"{self.base_url} does not respond: {why}", self.fix, "no-answer"
-            ) from error
+            why = f"{self.base_url} does not respond: {sanitize(error) or type(error).__name__}"
+            raise EngineError(why, self.fix, "no-answer") from error
+        if status == http.HTTPStatus.OK:
+            return reply.getheader("Content-Type") or "", answer
+        text = answer[: 1 << 16].decode("utf-8", errors="replace")
+        message = sanitize(engine_message(text).strip() or f"HTTP {status}", 300)
+        if status in (400, 413, 422):
+            why = message.partition(" Please reduce ")[0].rstrip(".")
+            raise PromptRefused(why, "shorten the prompt or lower max_tokens")
+        if status in (401, 403, 404):
+            raise UserError(
+                f"{self.base_url}/{route} answers {status}: {message}",
+                f"check the URL, which ends in /v1, the model, and the key in {KEY_VARIABLE}",
+                "server-refuses",
+            )
+        raise EngineFailed(f"{self.base_url} failed ({status}): {message}", self.fix)
 
 
 def ask_together(
     ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
     """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
-    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time."""
+    Raises what ``ask`` raises, except PromptRefused, and TimeoutError."""
 
     def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
         try:
@@ -162,13 +154,8 @@ def ask_together(
             return RefusedPrompt(prompt.line, error.message)
 
     calls = [partial(send, prompt, body) for prompt, body in asked]
-    try:
-        seconds = ANSWER_SECONDS * ceil(len(calls) / concurrency)
-        answers = run_parallel(calls, time.monotonic() + seconds, concurrency)
-    except TimeoutError:
-        raise EngineError(
-            f"an answer takes longer than {ANSWER_SECONDS} s", "lower --max-tokens", "no-answer"
-        ) from None
+    until = time.monotonic() + ANSWER_SECONDS * ceil(len(calls) / concurrency)
+    answers = run_parallel(calls, until, concurrency)
     refused = [answer for answer in answers if isinstance(answer, RefusedPrompt)]
     return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 
@@ -235,21 +222,16 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
 
 def served_models(server: OpenAiServer) -> list[str]:
     """The models that the server lists. Raises UserError and EngineError."""
-    status, _, content = server.exchange("GET", "models")
-    if status != http.HTTPStatus.OK:
-        raise server.refusal("models", status, content)
-    document = parse_response(content)
+    document = parse_response(server.exchange("models")[1])
     with parsing("the list of models", EngineError):
         return [str(model["id"]) for model in document["data"]]
 
 
 def counters_of(server: OpenAiServer) -> Counters | None:
     """The speculation counters in the server's ``/metrics``; ``None`` where vLLM's are not."""
-    with suppress(EngineError):
-        status, _, content = server.exchange("GET", "/metrics")
-        page = content.decode("utf-8", "replace")
-        if status == http.HTTPStatus.OK and "vllm:" in page:
-            return parse_counters(sum_counters(page))
+    with suppress(PeagleError):
+        page = server.exchange("/metrics")[1].decode("utf-8", "replace")
+        return parse_counters(sum_counters(page)) if "vllm:" in page else None
     return None
 
 

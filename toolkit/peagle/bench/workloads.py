@@ -24,7 +24,7 @@ from peagle.protocol import request_body
 from peagle.render.plan_file import first_problem
 from peagle.speed.models import WORKLOADS, Workload
 from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson, Limits, read_regular
+from peagle_serve.json_reader import InvalidJson, read_regular
 
 LARGEST_FILE = 64 << 20
 
@@ -99,7 +99,7 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
         if not content.strip():
             continue
         try:
-            document = json_reader.read(content, "the line", limits=Limits(size=6 << 20))
+            document = json_reader.read(content, "the line", limit=6 << 20)
             if isinstance(document, dict):
                 document["line"] = number
             prompts.append(Prompt.model_validate(document))

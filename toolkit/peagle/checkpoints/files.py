@@ -15,11 +15,11 @@ from typing import Any
 from peagle.errors import CheckpointError, DamagedCheckpoint, UserError
 from peagle_serve import checkpoint as parser
 from peagle_serve import json_reader
-from peagle_serve.checkpoint import CONFIG_LIMITS, FIX, LARGEST_INDEX, index_name, wrong_value
+from peagle_serve.checkpoint import CONFIG_LIMIT, FIX, LARGEST_INDEX, index_name, wrong_value
 from peagle_serve.json_reader import InvalidJson
 
 CONFIG = "config.json"
-LONGEST_CONFIG = CONFIG_LIMITS.size
+LONGEST_CONFIG = CONFIG_LIMIT
 """Bytes; a typical file has a few thousand."""
 
 
@@ -50,7 +50,7 @@ def parse_config(content: bytes) -> dict[str, Any]:
     them, and transformers reads them.
     """
     try:
-        document = json_reader.read(content, CONFIG, limits=CONFIG_LIMITS)
+        document = json_reader.read(content, CONFIG, limit=CONFIG_LIMIT, constants=True)
     except InvalidJson as error:
         raise DamagedCheckpoint(str(error), FIX, code="config-damaged") from error
     if not isinstance(document, dict):

@@ -275,7 +275,7 @@ def resolve_revision(hub: Hub, repo: str, revision: str | None) -> HubRevision:
 def _json(response: Response) -> Any:
     """The JSON document of the response; ``None`` for other content."""
     try:
-        return json_reader.read(response.raw.read(json_reader.DEFAULT.size + 1), "the answer")
+        return json_reader.read(response.raw.read(json_reader.LIMIT + 1), "the answer")
     except InvalidJson:
         return None
 

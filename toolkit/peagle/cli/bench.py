@@ -149,8 +149,7 @@ _RUN_OPTIONS = (
 
 
 class _Bench(click.Group):
-    """A group whose commands ``run`` and ``sweep`` need no name: ``peagle bench NAME``, and
-    ``peagle bench PAIR --sweep k=none,3``."""
+    """A group whose commands ``run`` and ``sweep`` need no name, as in ``peagle bench NAME``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
@@ -262,12 +261,8 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
 def _measure_text(
     target: BenchTarget, find: Callable[[str], BenchTarget], options: dict[str, Any]
 ) -> None:
-    """Measure acceptance, check that nothing is lost, or both; print the results.
-
-    ``find`` finds the server that a NAME or URL means. Raises NotProved if speculation changes an
-    answer, UserError if the engine refuses prompts, and what the server raises, after printing what
-    was measured until then.
-    """
+    """Measure acceptance, check that nothing is lost, or both; print what was measured, also before
+    an error. ``find`` finds the server that a NAME or URL means."""
     file, alone = options["acceptance"], None
     prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
@@ -330,8 +325,7 @@ def _target_alone(
     against: str | None,
     status: StatusLine,
 ) -> AbstractContextManager[BenchTarget]:
-    """The target without speculation: the server ``against``, or started on this machine. Raises
-    UserError where it cannot be started here."""
+    """The target without speculation: the server ``against``, or started on this machine."""
     if against:
         return nullcontext(find(against))
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
@@ -583,9 +577,8 @@ def _report(
     result: BenchResult,
     compared: Sequence[LosslessResult],
 ) -> None:
-    """Print the result, and write evidence and report as asked. Raises UserError for a file that
-    cannot be written, and NotProved for a setting that changes an answer; the result is printed in
-    any case, and before anything is written, so that a failure there hides no measurement."""
+    """Print the result before anything is written, so that a failure there hides no measurement;
+    then write evidence and report. Raises NotProved for a setting that changes an answer."""
     result = priced_result(result, command_catalog(ctx))
     lines, as_json = summaries(result, options["slo"]), options["as_json"]
     if not as_json:
@@ -646,10 +639,9 @@ def report(
 
     One file with plots and tables, which loads nothing from elsewhere.
     """
-    result, intervals = read_result(file)
-    result = priced_result(result, command_catalog(), price_per_hour)
+    result = priced_result(read_result(file), command_catalog(), price_per_hour)
     path = output or file.with_suffix(".html")
-    content = report_html(result, slo, intervals).encode()
+    content = report_html(result, slo).encode()
     write_output(path, content)
     if as_json:
         print_json({"report": str(path), "bytes": len(content)})

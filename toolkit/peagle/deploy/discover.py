@@ -199,43 +199,34 @@ def current_deployment(
     record: Deployment | None,
     prices: Prices = lambda: None,
     live: Endpoint | None = None,
+    complete: bool = False,
 ) -> Deployment | None:
     """The record as the account has it now; without one, the deployment that the tags show. Where
     the endpoint was made again, has another owner, or serves an unknown configuration, the account
-    replaces what the record says. ``live`` is the endpoint, if described already."""
+    replaces what the record says. With ``complete``, it has the resources and the previous revision
+    that another machine has added since. ``live`` is the endpoint, if described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
-    if live is None:
-        return record
     tags = sagemaker.readable_tags(aws, live)
     is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
-    if is_same and revision_in_service(record, live.revision):
-        return with_end_in(record, tags)
-    deployment = find_deployment(aws, name, prices)
-    if deployment is None or deployment.serving is None:
+    if live and not (is_same and revision_in_service(record, live.revision)):
+        tagged = find_deployment(aws, name, prices)
+        serves = tagged is not None and tagged.serving is not None
+        return with_resources(tagged, record.resources) if tagged and serves else record
+    record = with_end_in(record, tags)
+    if not complete:
         return record
-    return with_resources(deployment, record.resources)
-
-
-def complete_deployment(aws: Aws, record: Deployment, prices: Prices = lambda: None) -> Deployment:
-    """The deployment with the resources and the previous revision that another machine has added
-    since; as it is known where the tags may not be read."""
-    try:
-        deployment = find_deployment(aws, record.name, prices)
-    except AccessDenied:
-        return record
-    if deployment is None or deployment.id != record.id:
-        return record
-    keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
-    complete = with_resources(
-        record,
-        (each for each in deployment.resources if not each.keys or not keys.issuperset(each.keys)),
-    )
-    serving = {side.serving.fingerprint if side.serving else "" for side in (record, deployment)}
-    if record.previous is None and len(serving) == 1:
-        return complete.model_copy(update={"previous": deployment.previous})
-    return complete
+    with suppress(AccessDenied):
+        tagged = find_deployment(aws, name, prices)
+        if tagged is not None and tagged.id == record.id:
+            keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
+            added = (r for r in tagged.resources if not r.keys or not keys.issuperset(r.keys))
+            record = with_resources(record, added)
+            serving = {side.serving and side.serving.fingerprint for side in (record, tagged)}
+            if record.previous is None and len(serving) == 1:
+                record = record.model_copy(update={"previous": tagged.previous})
+    return record
 
 
 def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployment:

@@ -28,7 +28,7 @@ from peagle.data import weights_folder
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
-from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
+from peagle.deploy.discover import changes_of_live, current_deployment
 from peagle.deploy.resources import DASHBOARD
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
@@ -62,7 +62,6 @@ from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import (
     CHANGED,
-    PIN_CODES,
     WEIGHTS_CODES,
     mounted_findings,
     pin_plan,
@@ -90,7 +89,7 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
-CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
+CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 ROLE_ACTIONS = (
@@ -377,18 +376,16 @@ def _record(
 ) -> Deployment | None:
     """The deployment of that name, also one of another machine. Raises AccessDenied when an
     endpoint exists whose tags may not be read, and Refused for that of another owner."""
-    stored = records.load_record(aws.scope, aws.region, name)
+    record = records.load_record(aws.scope, aws.region, name)
     try:
-        record = current_deployment(aws, name, stored, lambda: instances, live)
+        record = current_deployment(aws, name, record, lambda: instances, live, complete=True)
     except AccessDenied:
-        if stored is None and live is not None:
+        if record is None and live is not None:
             raise
-        return stored
-    if record is None:
-        return None
-    require_own(record)
-    # With what another machine has made since.
-    return complete_deployment(aws, record, lambda: instances) if stored else record
+        return record
+    if record is not None:
+        require_own(record)
+    return record
 
 
 def _changes(

@@ -148,7 +148,7 @@ def _read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
         if path.is_fifo() and path.parent.name != "fd":  # one of <(jq ...) has a writer
             raise kind(f"{path} is a named pipe, not a file", again)
         with path.open("rb") as stream:
-            return json_reader.read(stream.read(json_reader.DEFAULT.size + 1), str(path))
+            return json_reader.read(stream.read(json_reader.LIMIT + 1), str(path))
     except FileNotFoundError:
         raise kind(f"there is no file {path}", again) from None
     except OSError as error:

@@ -348,7 +348,7 @@ def _request(
         headers = {"Authorization": key.authorization}
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document or {}), headers)
         response = connection.getresponse()
-        body = json_reader.read(response.read(json_reader.DEFAULT.size + 1), "its answer")
+        body = json_reader.read(response.read(json_reader.LIMIT + 1), "its answer")
     except (OSError, ValueError, http.client.HTTPException) as error:
         if wait_for_end(daemon, _ENDING_SECONDS):
             return None

@@ -33,7 +33,7 @@ from peagle.request_validation import service_model, validate
 from peagle.sandbox.account import quota_codes
 from peagle.sandbox.faults import BEARER_CALL
 from peagle.sandbox.state import AccessKey
-from peagle_serve.json_reader import InvalidJson, Limits, read
+from peagle_serve.json_reader import InvalidJson, read
 
 LARGEST_BODY = 32 << 20
 """Bytes of a request or of an engine's response that is read as a whole; the largest of AWS, a part
@@ -137,7 +137,7 @@ def json_parameters(environ: WSGIEnvironment) -> dict[str, Any]:
     """The parameters of a call whose body is JSON, which remains readable. Raises Refused."""
     try:
         body = request_body(environ) or b"{}"
-        parameters = read(body, "The body", limits=Limits(size=LARGEST_BODY))
+        parameters = read(body, "The body", limit=LARGEST_BODY)
     except InvalidJson as error:
         raise Refused("SerializationException", f"{error}.") from error
     if not isinstance(parameters, dict):

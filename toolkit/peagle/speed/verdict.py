@@ -92,16 +92,6 @@ class LoadVerdict(VerdictEntry):
     ties: tuple[Setting, ...]
     speeds: tuple[SettingSpeed, ...]
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        rated = [speed.setting for speed in self.speeds if speed.tokens_per_second is not None]
-        if len({speed.setting for speed in self.speeds}) < len(self.speeds):
-            raise ValueError("a setting is there twice")
-        chosen = [self.best, *self.ties] if self.best else list(self.ties)
-        if any(setting not in rated for setting in chosen) or (rated and self.best is None):
-            raise ValueError("best and ties are not among the settings with a speed")
-        return self
-
     def speed(self, setting: Setting | None) -> SettingSpeed | None:
         """That setting here; ``None`` if it was not compared."""
         return next((speed for speed in self.speeds if speed.setting == setting), None)

@@ -89,7 +89,7 @@ class Bucket:
         """As ``read``, with what S3 says of the object."""
         response = self.call("get_object", Key=key)
         with closing(response["Body"]) as body, translated("s3", self.aws.region):
-            return body.read(json_reader.DEFAULT.size + 1), response
+            return body.read(json_reader.LIMIT + 1), response
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, checksum and metadata of an object; ``None`` where there is none."""

@@ -21,7 +21,6 @@ from peagle.vllm.facts import (
     facts_of,
     first_version,
 )
-from peagle.vllm.versions import in_range
 from peagle_serve.checks import (
     CONFIG_FILE,
     SAFE_FORMATS,
@@ -43,10 +42,6 @@ from peagle_serve.contract import (
 )
 from peagle_serve.environment import flag_of
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
-
-_FACTS_FROM_WHEELS = ">=0.28.0"
-"""Versions whose keys of --speculative-config are in vllm.json; older ones are in
-version_rules.yaml."""
 
 
 def _option_of(variable: str) -> str:
@@ -118,33 +113,22 @@ def speculative_setting(case: Case) -> Findings:
     scheduling, and a drafter divided over neither one GPU nor as many as the target.
     """
     asked, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
-    keys, sampling = set(asked), asked.get(_SAMPLING)
+    sampling = asked.get(_SAMPLING)
     if sampling == _LOSSY:
         message = f"{_SAMPLING} {_LOSSY} is lossy: answers differ from those of the target alone"
         yield error("drafter", message, f"leave {_SAMPLING} out: the standard method is lossless")
-    for entry in speculative_setting.entries(case):
-        names, lists_known = set(entry.names), entry.value == "known"
-        if entry.value == _SAMPLING:
-            if sampling is not None and sampling not in names:
-                yield speculative_setting.of_entry(entry, "drafter", repr(sampling))
-            continue
-        for key in sorted(keys - names if lists_known else keys & names):
-            fix = nearest(key, entry.names) if lists_known else ""
-            yield speculative_setting.of_entry(entry, "drafter", key, fix)
-        keys -= set() if lists_known else names
-    if in_range(vllm, _FACTS_FROM_WHEELS):
-        facts = facts_of(vllm)
-        report = error if facts.exact else warning
-        for key in sorted(keys - facts.speculative_keys.keys()):
-            message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
-            yield report("drafter", message, _fix(key, "speculative_keys", facts))
-        if drafter is not None and drafter.method not in facts.speculative_methods:
-            message = f"vLLM {facts.version} has no method {drafter.method}"
-            yield report("drafter", message, "use an older vLLM version, or another drafter")
-        usable = [name for name in facts.rejection_sample_methods if name != _LOSSY]
-        if sampling not in (None, _LOSSY, *usable):
-            message = f"{sampling!r}: vLLM {vllm} does not have this {_SAMPLING}"
-            yield report("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
+    facts = facts_of(vllm)
+    report = error if facts.exact else warning
+    for key in sorted(asked.keys() - facts.speculative_keys.keys()):
+        message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
+        yield report("drafter", message, _fix(key, "speculative_keys", facts))
+    if drafter is not None and drafter.method not in facts.speculative_methods:
+        message = f"vLLM {facts.version} has no method {drafter.method}"
+        yield report("drafter", message, "use an older vLLM version, or another drafter")
+    usable = [name for name in facts.rejection_sample_methods if name != _LOSSY]
+    if sampling not in (None, _LOSSY, *usable):
+        message = f"{sampling!r}: vLLM {facts.version} does not have this {_SAMPLING}"
+        yield report("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
     size, target = asked.get("draft_tensor_parallel_size"), case.tensor_parallel_size
     conflicts = {
         f"draft_tensor_parallel_size {size}": size not in (None, 1, target),
