@@ -285,7 +285,7 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-b
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "context-shortened", "conversations-spread", "gpus-idle",
         "host-memory-below-weights",
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
