@@ -205,6 +205,13 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     assert processes_with(str(engine_home)) == []
 
 
+@pytest.mark.thorough
+def test_without_speculation_an_answer_is_enough(engine_home: Path, command: Command) -> None:
+    assert "responds." in command("local", "up", "tiny", "--no-speculation", "--name", NAME).stdout
+    (engine,) = local_engines()
+    assert (engine.state, engine.acceptance_length) == ("ready", None)
+
+
 def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     def stop(step: str, line: str) -> None:
         if records.local_engine_names():

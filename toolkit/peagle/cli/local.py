@@ -174,9 +174,10 @@ def up(
 
 
 def _print_engine(engine: LocalEngine) -> None:
-    length = engine.acceptance_length
-    speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
-    print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
+    text, length = "responds", engine.acceptance_length
+    if length is not None:
+        text = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
+    print_line(f"{engine.pair} {text}.")
     if engine.second_turn:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)
