@@ -353,7 +353,7 @@ def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError as error:
         raise UnknownDevice(str(error)) from None
-    facts = dict(re.findall(r"^(.*?)\s*:\s*(.*)$", text, re.MULTILINE))
+    facts = dict(re.findall(r"^(.*?)[ \t]*:[ \t]*(.*)$", text, re.MULTILINE))
     flags = facts.get("flags") or facts.get("Features")  # the latter on Arm
     if not flags:
         raise UnknownDevice(f"{cpuinfo} does not list the processor's instruction sets")
