@@ -82,8 +82,6 @@ FOLDERS = {
     "QUACK_CACHE_DIR": "quack",
 }
 """Variable -> folder: all caches of vLLM and of its kernel libraries."""
-LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
-
 LARGEST = 1 << 20
 """Bytes of a manifest."""
 _LONGEST_SHOWN = 40
@@ -568,11 +566,6 @@ def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
         with contextlib.suppress(OSError, InvalidJson):
             if read_file(place / _MARK) == mark:
                 return False
-        if (free := shutil.disk_usage(cache).free) < manifest.unpacked_bytes:
-            raise Damaged(
-                f"{cache} has {free / 1e6:.1f} MB free, and {manifest.unpacked_bytes / 1e6:.1f} MB "
-                f"are needed ({LARGER_DISK})"
-            )
         partial = cache / f"{manifest.key}{_PARTIAL}"
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:
