@@ -58,9 +58,8 @@ def fix_text(fix: str, command: Sequence[str] | None) -> str:
 class PeagleError(Exception):
     """An error that a user can fix.
 
-    ``message`` says what happened and where; ``fix`` is a sentence and ``command``, where one
-    exists, a complete command as argv, or ``options`` as in Fix. Message and fix are one line each.
-    ``code`` identifies the kind of error for programs: callers compare codes or classes, not text.
+    ``message`` and ``fix`` are one line each. ``code`` identifies the kind of error for programs:
+    callers compare codes or classes, not text.
     """
 
     exit_code = 1
@@ -101,30 +100,22 @@ class PeagleError(Exception):
 
 class UserError(PeagleError, code="usage", exit_code=2):
     """The user asked for something impossible.
-
-    Fix: correct the option, the name or the file that the message names.
-    """
+    Fix: correct the option, the name or the file that the message names."""
 
 
 class OptionsConflict(UserError, code="conflicting-options"):
     """Options that exclude each other, or that do not apply to what was given.
-
-    Fix: leave out one of those that the message names.
-    """
+    Fix: leave out one of those that the message names."""
 
 
 class OptionMissing(UserError, code="missing-option"):
     """What was given needs another option, which is missing.
-
-    Fix: add the option that the message names.
-    """
+    Fix: add the option that the message names."""
 
 
 class OutOfRange(UserError, code="out-of-range"):
     """A number or a time outside of what is possible.
-
-    Fix: use a value within the limits that the message names.
-    """
+    Fix: use a value within the limits that the message names."""
 
 
 class CatalogError(UserError, code="catalog"):
@@ -133,14 +124,11 @@ class CatalogError(UserError, code="catalog"):
 
 class CheckpointError(UserError, code="checkpoint"):
     """config.json or weights cannot be read; the message names place and key.
-
-    Fix: copy the model again, or name the folder, prefix or id that has it.
-    """
+    Fix: copy the model again, or name the folder, prefix or id that has it."""
 
 
 class DamagedCheckpoint(CheckpointError, exit_code=3):
-    """config.json or weights were read, and are damaged or incomplete: a finding, as those of the
-    checks are."""
+    """config.json or weights were read, and are damaged or incomplete."""
 
 
 class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
@@ -149,23 +137,17 @@ class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
 
 class NotFound(UserError, code="not-found"):
     """An unknown pair, instance type, endpoint, ...
-
-    Fix: use one of the names that the error suggests, or list them.
-    """
+    Fix: use one of the names that the error suggests, or list them."""
 
 
 class PlanFileError(UserError, code="plan-file"):
     """A plan file is unreadable, or contradicts itself.
-
-    Fix: create the plan again from its pair and options.
-    """
+    Fix: create the plan again from its pair and options."""
 
 
 class VerdictFileError(UserError, code="verdict-file"):
     """A verdict file is unreadable, contradicts itself, or is about something else.
-
-    Fix: create the verdict again for this pair, GPU and load.
-    """
+    Fix: create the verdict again for this pair, GPU and load."""
 
 
 class EngineMissing(UserError, code="engine-missing"):
@@ -178,9 +160,7 @@ class DockerMissing(UserError, code="docker-missing"):
 
 class Refused(PeagleError, code="refused", exit_code=3):
     """A check failed before anything was created.
-
-    Fix: change what the message names
-    """
+    Fix: change what the message names"""
 
 
 class NotProved(Refused, code="not-proved"):
@@ -189,16 +169,12 @@ class NotProved(Refused, code="not-proved"):
 
 class Unsupported(Refused, code="unsupported"):
     """The format, registry or engine cannot do this; the message names one that can, if any.
-
-    Fix: use one that can.
-    """
+    Fix: use one that can."""
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):
     """AWS rejected a request or failed. ``code`` is the service's own, where one exists.
-
-    Fix: run the command again, which continues; what AWS rejected is in its own message
-    """
+    Fix: run the command again, which continues; what AWS rejected is in its own message"""
 
     rejected = False
     """Whether AWS rejected the request, so that it changed nothing."""
@@ -206,16 +182,12 @@ class CloudError(PeagleError, code="cloud", exit_code=4):
 
 class EngineError(PeagleError, code="engine", exit_code=4):
     """The engine ended, or never became healthy.
-
-    Fix: read the decisive line of its log, which the error names.
-    """
+    Fix: read the decisive line of its log, which the error names."""
 
 
 class EngineFailed(EngineError, code="engine-failed"):
     """The engine, or the server of ``--url``, answers a request with an error of its own.
-
-    Fix: read its log, for which the error has the command where one exists.
-    """
+    Fix: read its log, for which the error has the command where one exists."""
 
 
 @contextmanager
@@ -234,11 +206,8 @@ def fixed_by(find: Callable[[], Fix]) -> Iterator[None]:
 def parsing(
     what: str, kind: type[PeagleError], fix: str | Fix = "", code: str = "invalid-response"
 ) -> Iterator[None]:
-    """Raise ``kind`` where the block fails to parse ``what``, the output of another program.
-
-    For example, it is not JSON, is truncated, lacks a key, or has a value of another type. The
-    block must only parse: any other error in it is reported as invalid output.
-    """
+    """Raise ``kind`` where the block fails to parse ``what``, the output of another program. The
+    block must only parse: any other error in it is reported as invalid output."""
     try:
         yield
     except (

@@ -66,7 +66,6 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def refused(finding: Finding, where: str = "") -> Refused:
-    """The error of a command or a call that this finding ends, with its code; ``where`` replaces
-    the finding's own for people."""
+    """The error of a command that this finding ends; ``where`` replaces the finding's own."""
     fix = Fix(finding.fix, finding.command or (), finding.options)
     return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)

@@ -41,8 +41,7 @@ Kind = Literal[
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
     "settings", "variables", "tags",
 ]  # fmt: skip
-"""How the value of a field is written on a command line; ``peagle.cli.plan_options`` has the type
-of click for each."""
+"""How the value of a field is written on a command line."""
 
 GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Monitoring", "Company")
 """The headings of ``--help``, in its order."""
@@ -51,9 +50,8 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 @dataclass(frozen=True)
 class Flag:
     """How a field is an option. ``name`` is the option without dashes, by default the field's.
-    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option: fine
-    tuning, and what is the same for a whole company. ``variables`` of the environment set it too.
-    """
+    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option.
+    ``variables`` of the environment set it too."""
 
     group: str
     kind: Kind
@@ -67,14 +65,16 @@ class Flag:
 def _option(
     group: str, kind: Kind, help: str, metavar: str | None = None, default: Any = None, **flag: Any
 ) -> Any:
-    """A field of Options with its Flag."""
+    """A field of Options with its Flag; a switch is off by default."""
     extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
+    default = False if kind == "switch" and default is None else default
     return Field(default=default, description=help, json_schema_extra=extra)
 
 
 _load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
     partial(_option, group) for group in GROUPS
 )
+_key = partial(_option, in_file=True)
 
 
 class Frozen(BaseModel):
@@ -105,12 +105,10 @@ _PRESETS = "; ".join(
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
-    Times are seconds, prices USD, speeds output tokens per second of the whole endpoint.
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``, a
-    Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. The last four fields are
-    not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are the files of a head or a
-    target that the catalogue does not have; ``chosen_by`` names what chose drafter and K, or no
-    speculation; ``fitting_length`` is the longest default context that fits.
+    Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
+    four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
+    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
+    ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
@@ -152,10 +150,10 @@ class Options(Frozen):
     cached_prompt_tokens: int | None = _load(
         "tokens", "Tokens of the prompt that an earlier turn has left in the prefix cache."
     )
-    shared_prompt_tokens: int | None = _load(
+    shared_prompt_tokens: int | None = _key(
+        "Load",
         "tokens",
         "Of the cached tokens, those with which all prompts begin: instructions, tools.",
-        in_file=True,
     )
     output_tokens: int | None = _load(
         "tokens", "Tokens of an answer.  [default: 256, or what fits]"
@@ -172,18 +170,16 @@ class Options(Frozen):
     model_source: str | None = _engine(
         "text", "s3:// prefix that holds the target's weights.  [default: the Hub]"
     )
-    weights_by: Literal["mount", "stream"] = _engine(
+    weights_by: Literal["mount", "stream"] = _key(
+        "Engine",
         "choice",
         "How weights in S3 reach the engine: mount (SageMaker copies them) or stream (vLLM "
         "reads S3 at startup).  [default: mount]",
         default="mount",
-        in_file=True,
     )
     vllm: str | None = _engine("text", "vLLM version.  [default: the catalogue's]")
     image: str | None = _engine("text", "Container image.  [default: AWS's image of that version]")
-    baked_weights: bool = _engine(
-        "switch", "--image contains the weights; mount none.", default=False
-    )
+    baked_weights: bool = _engine("switch", "--image contains the weights; mount none.")
     settings: dict[str, str] = _engine(
         "settings",
         "An argument of vLLM in place of the plan's; an empty VALUE leaves one out.",
@@ -201,43 +197,39 @@ class Options(Frozen):
         "Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
         "[default: the AMI that the image requires]",
     )
-    startup_timeout: int | None = _engine(
+    startup_timeout: int | None = _key(
+        "Engine",
         "duration",
         "Time for the engine to start, such as 30m; 1h at most.  [default: from the weights]",
-        in_file=True,
     )
-    download_timeout: int | None = _engine(
-        "duration",
-        "Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
-        in_file=True,
+    download_timeout: int | None = _key(
+        "Engine", "duration", "Time for SageMaker to copy weights from S3, such as 30m; 1h at most."
     )
-    warm_sha256: tuple[str, ...] = _engine(
+    warm_sha256: tuple[str, ...] = _key(
+        "Engine",
         "texts",
         "Archives of `peagle warm` that starts may restore.  [default: those next to the "
         "weights when deploying]",
         default=(),
-        in_file=True,
     )
     allow_unpinned_warm: bool = _engine(
-        "switch",
-        "Restore any archive next to the weights: anyone who may write there runs code.",
-        default=False,
+        "switch", "Restore any archive next to the weights: anyone who may write there runs code."
     )
     rollout: RolloutKind | None = _updates(
         "choice",
         "How updates move traffic to new instances, with alarms that undo them; the one on "
         "--slo ttft sees streamed requests only.  [default: SageMaker's, without alarms]",
     )
-    rollout_step: str | None = _updates(
+    rollout_step: str | None = _key(
+        "Updates and end",
         "text",
         "Instances of one step, such as 2 or 25%.  [default: 5%, canary 10%, linear 25%]",
         "SIZE",
-        in_file=True,
     )
-    baking_time: int | None = _updates(
+    baking_time: int | None = _key(
+        "Updates and end",
         "duration",
         "Time for alarms to act after each step; 1h at most.  [default: 10m]",
-        in_file=True,
     )
     ttl: int | None = _updates(
         "hours",
@@ -250,39 +242,38 @@ class Options(Frozen):
         "the most instances. With --ttl, the earlier end counts. A later deploy or scale to a "
         "higher price moves the end to an earlier time, and never to a later one.",
     )
-    no_limit: bool = _updates("switch", "Remove the end time of an earlier deploy.", default=False)
+    no_limit: bool = _updates("switch", "Remove the end time of an earlier deploy.")
     observe: bool = _monitoring(
         "switch",
         "Create a CloudWatch dashboard and alarms, and keep the endpoint's log for 30 days "
         "only. The alarm on --slo ttft sees streamed requests only.",
-        default=False,
     )
-    log_retention: int | None = _monitoring(
+    log_retention: int | None = _key(
+        "Monitoring",
         "days",
         "How long CloudWatch keeps the endpoint's log.  [default: 30 with --observe]",
-        in_file=True,
     )
-    alarm_topic: str | None = _monitoring(
-        "text", "SNS topic that the alarms of --observe and --rollout notify.", "ARN", in_file=True
+    alarm_topic: str | None = _key(
+        "Monitoring", "text", "SNS topic that the alarms of --observe and --rollout notify.", "ARN"
     )
     capture_data: str | None = _monitoring(
         "text",
         "Copy prompts and answers to this s3:// folder (SageMaker's data capture).",
         "S3_URI",
     )
-    capture_percent: int | None = _monitoring(
-        "percent", "Share of the requests to capture.  [default: 100]", in_file=True
+    capture_percent: int | None = _key(
+        "Monitoring", "percent", "Share of the requests to capture.  [default: 100]"
     )
-    capture_kms_key: str | None = _monitoring(
+    capture_kms_key: str | None = _key(
+        "Monitoring",
         "text",
         "KMS key for captured data.  [default: kms_key, else S3's own key]",
         "KEY",
-        in_file=True,
     )
-    capture_retention: int | None = _monitoring(
+    capture_retention: int | None = _key(
+        "Monitoring",
         "days",
         "When S3 deletes captured data; 0: when the bucket's own rules do.  [default: 30]",
-        in_file=True,
     )
     region: str | None = _instances(
         "text",
@@ -297,67 +288,45 @@ class Options(Frozen):
         "Scale automatically, up to this many instances; with --copies, the copies on them.",
         "N",
     )
-    target_concurrency: float | None = _instances(
+    target_concurrency: float | None = _key(
+        "Instances",
         "load",
         "Requests at a time that scaling gives each instance, or each copy.  [default: the "
         "most that meet --slo without queueing, from the performance model]",
-        in_file=True,
     )
     scale_to_zero: bool = _instances(
         "switch",
         "Run no instance while there are no requests; the first one then waits. Makes an "
         "inference component, also for a single copy.",
-        default=False,
     )
-    subnets: tuple[str, ...] = _company(
-        "ids",
-        "Subnets of your VPC that containers are attached to.",
-        default=(),
-        in_file=True,
-        variables="PEAGLE_SUBNETS",
+    subnets: tuple[str, ...] = _key(
+        "Company", "ids", "Subnets of your VPC that containers are attached to.", default=()
     )
-    security_groups: tuple[str, ...] = _company(
-        "ids",
-        "Their security groups.",
-        default=(),
-        in_file=True,
-        variables="PEAGLE_SECURITY_GROUPS",
-    )
-    network_isolation: bool = _company(
+    security_groups: tuple[str, ...] = _key("Company", "ids", "Their security groups.", default=())
+    network_isolation: bool = _key(
+        "Company",
         "switch",
         "Containers without any network; weights come from S3 or the image.",
         default=False,
-        in_file=True,
-        variables="PEAGLE_NETWORK_ISOLATION",
     )
-    kms_key: str | None = _company(
-        "text",
-        "KMS key (ARN, id or alias) of storage volumes and uploads.",
-        "KEY",
-        in_file=True,
-        variables="PEAGLE_KMS_KEY",
+    kms_key: str | None = _key(
+        "Company", "text", "KMS key (ARN, id or alias) of storage volumes and uploads.", "KEY"
     )
     tags: dict[str, str] = _company(
         "tags",
         "A tag on everything that is created. Repeatable.  [env: PEAGLE_TAGS, with commas]",
         default={},
         name="tag",
-        variables="PEAGLE_TAGS",
     )
-    name_prefix: str = _company(
+    name_prefix: str = _key(
+        "Company",
         "text",
         "Beginning of the names of what is created.  [default: peagle-]",
         "TEXT",
         default="",
-        in_file=True,
-        variables="PEAGLE_NAME_PREFIX",
     )
-    permissions_boundary: str | None = _company(
-        "text",
-        "Policy that bounds roles that are created.",
-        "ARN",
-        in_file=True,
-        variables="PEAGLE_PERMISSIONS_BOUNDARY",
+    permissions_boundary: str | None = _key(
+        "Company", "text", "Policy that bounds roles that are created.", "ARN"
     )
     chosen_by: str | None = None
     fitting_length: int | None = None
@@ -390,6 +359,8 @@ def read_flags() -> Iterator[tuple[str, Flag]]:
     for name, field in Options.model_fields.items():
         if isinstance(field.json_schema_extra, dict):
             settings: dict[str, Any] = dict(field.json_schema_extra)
+            if settings["group"] == "Company":
+                settings["variables"] = f"PEAGLE_{name.upper()}"
             yield name, Flag(help=field.description or "", **settings)
 
 
@@ -410,8 +381,7 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 
 
 def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
-    """The options of a command that ask for the same, without the pair and without keys of
-    ``peagle.yaml``. ``tag_flag`` is that of the user's tags, which differs in `image build`."""
+    """The options of a command that ask for the same, without pair and keys of ``peagle.yaml``."""
     words: list[str] = []
     for name, flag in read_flags():
         value = getattr(options, name)

@@ -57,8 +57,7 @@ _HELP = {
 
 @dataclass(frozen=True)
 class OptionKey:
-    """An option as a key: its ``type`` is what a value in the file may be, ``parameter`` its name
-    in the commands' code."""
+    """An option as a key; ``type`` is what the file may have, ``parameter`` the name in code."""
 
     name: str
     parameter: str
@@ -99,8 +98,7 @@ class _Part(BaseModel):
 
 @lru_cache(maxsize=4)
 def file_model(options: FileOptions) -> type[BaseModel]:
-    """The model of a file with these options. Every key may be ``null``, which takes back what a
-    less specific part of the file says."""
+    """The model of a file. ``null`` takes back what a less specific part of the file says."""
 
     def model(name: str, base: type[BaseModel], fields: Mapping[str, tuple[Any, str]]) -> Any:
         optional: Mapping[str, Any] = {
@@ -113,7 +111,9 @@ def file_model(options: FileOptions) -> type[BaseModel]:
         return {key: (kind, _HELP[key]) for key, kind in kinds.items()}
 
     def keys_model(name: str, keys: Iterable[OptionKey]) -> Any:
-        return model(name, _Part, {key.name: (key.type, key.help) for key in keys})
+        return model(
+            name, _Part, {key.name: (key.type, " ".join(key.help.split())) for key in keys}
+        )
 
     commands = {
         name: (keys_model(f"Gates of {name}", keys), f"Options of peagle {name}.")
@@ -206,8 +206,7 @@ def parse_project(text: str, path: Path, options: FileOptions) -> Project:
 
 @dataclass(frozen=True)
 class ProjectValue:
-    """A value and its place in the file; ``parts`` are the places of a mapping's values, which may
-    come from several parts of the file."""
+    """A value and its place in the file; ``parts`` are the places of a mapping's values."""
 
     value: Any
     location: Location
@@ -238,11 +237,8 @@ class EndpointChoice:
         return "build_image" in self.values and bool(self.values["build_image"].value)
 
     def deployment_name(self, prefix: str) -> str:
-        """The name of the deployment, with the prefix or ``peagle-``: the file's ``name``, else the
-        endpoint's; with the environment, unless that has a ``name`` of its own.
-
-        Raises ProjectFileError for a ``name`` that several endpoints would share.
-        """
+        """The name of the deployment: the prefix or ``peagle-``, the file's ``name``, else the
+        endpoint's, and the environment, unless that has a ``name`` of its own."""
         setting = self.values.get("name")
         if setting is None:
             parts = (self.endpoint, self.environment)
@@ -273,12 +269,11 @@ def environments_of(project: Project, endpoint: str | None = None) -> list[str]:
 def choose_endpoint(
     project: Project, endpoint: str | None, environment: str | None
 ) -> EndpointChoice:
-    """The endpoint of the file (the only one, if none is given) in that environment, which is not
-    guessed, not even the only one: it may be production.
+    """The endpoint of the file (the only one, if none is given) in that environment, which is never
+    guessed: it may be production.
 
     More specific parts replace others: the endpoint's environment, the environment, the endpoint,
-    the defaults. Mappings such as tags are merged by key, and ``null`` takes a value back. Raises
-    ProjectFileError for an unknown name, and for one that is needed.
+    the defaults. Mappings are merged by key. Raises ProjectFileError for an unknown name.
     """
     names, file = endpoints_of(project), project.document.file
     if endpoint is None and len(names) > 1:
@@ -362,11 +357,8 @@ def pipeline_files(
 ) -> dict[str, bytes]:
     """The files by path: workflows or build specifications, and the policies of the roles.
 
-    A pipeline of CodePipeline deploys one endpoint, the first unless its stack names another.
-
-    ``toolkit`` are the arguments of the ``pip install`` of the toolkit, as in a shell. ``values``
-    replace ``${account}``, ``${partition}`` and ``${repository}`` in policies; one that
-    is absent stays. Raises UserError for a value that is none.
+    ``toolkit`` are the arguments of its ``pip install``, as in a shell. ``values`` replace
+    ``${account}``, ``${partition}`` and ``${repository}`` in policies. Raises UserError.
     """
     patterns = {
         "account": (r"\d{12}", "12 digits"),
@@ -400,11 +392,7 @@ _ARCHIVES = (".whl", ".tar.gz")
 def toolkit_source(source: str | None, repository: Path) -> tuple[str, dict[str, bytes]]:
     """The arguments of ``pip install`` in a shell, and the files of the repository that they need:
     for ``source``, or without one for the wheel of this checkout. No public index has the toolkit:
-    a name that pip looks up there could be anyone's.
-
-    Raises UserError for a source that is neither a file of the repository, nor a URL with a hash,
-    nor an index, and without a source where the toolkit runs from an installed package.
-    """
+    a name that pip looks up there could be anyone's. Raises UserError."""
     if source is None:
         return _build_wheel()
     shown = f"--toolkit {sanitize(source, 80)}"

@@ -34,10 +34,7 @@ def format_unit_price(usd: float) -> str:
 
 
 def format_price(usd_per_hour: float | None, sandbox: bool = False, month: bool = False) -> str:
-    """The price per hour and day, and with ``month`` per month of 730 hours.
-
-    In the sandbox, which is free, it is the price on AWS.
-    """
+    """The price per hour and day, and with ``month`` per month; in the sandbox that on AWS."""
     if usd_per_hour is None:
         text = "unknown"
     else:
@@ -47,17 +44,15 @@ def format_price(usd_per_hour: float | None, sandbox: bool = False, month: bool 
 
 
 def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
-    """The USD per million tokens, unrounded; ``None`` without a price, or without a speed above
-    0."""
+    """The USD per million tokens, unrounded; ``None`` without a price or a speed."""
     if usd_per_hour is None or not tokens_per_second or tokens_per_second < 0:
         return None
     return usd_per_hour / 3600 / tokens_per_second * 1e6
 
 
 def parse_duration(text: str, units: str = "smh") -> int:
-    """The seconds of a duration such as ``90s``, ``10m``, ``1h30m``, ``17h 44m`` or ``2d``: the
-    larger units first, each once. Raises ValueError, which suggests ``units`` for a number
-    without one."""
+    """The seconds of a duration such as ``90s``, ``1h30m`` or ``2d``, larger units first. Raises
+    ValueError, which suggests ``units``."""
     match = _DURATION.fullmatch(text.strip())
     counts = dict(zip("dhms", match.groups(), strict=True)) if match else {}
     if re.fullmatch("[0-9]{1,9}", text.strip()):
@@ -81,8 +76,7 @@ def parse_share(text: str) -> float:
 
 
 def parse_tokens(text: str) -> int:
-    """A number of tokens: ``8192``, ``8,192``, or ``8k``, where ``k`` is 1,024 and ``m`` 1,024
-    times that. Raises ValueError."""
+    """A number of tokens: ``8192`` or ``8k``, where ``k`` is 1,024. Raises ValueError."""
     return _parse_count(text, {"": 1, "k": 1024, "m": 1024**2}, "tokens such as 8192 or 8k")
 
 
@@ -92,8 +86,7 @@ def parse_requests(text: str) -> int:
 
 
 def parse_batch(text: str) -> int:
-    """The number of requests of a batch: ``50000``, ``50k`` or ``1.5m``, where ``k`` is 1,000 and
-    ``m`` a million; at most 10**12. Raises ValueError."""
+    """The requests of a batch: ``50k`` or ``1.5m``, where ``k`` is 1,000. Raises ValueError."""
     factors = {"": 1, "k": 1000, "m": 10**6}
     return _parse_count(text, factors, "requests such as 50k or 1m", most=10**12)
 
@@ -152,14 +145,12 @@ def one_of(names: Sequence[str]) -> str:
 
 
 def basis_text(basis: str, engines: int, each: str = "instance") -> str:
-    """What a speed of ``engines`` together is: ``" measured"``, or ``", 60 times one measured
-    instance"``: only one was measured or estimated. ``each`` says what has an engine."""
+    """``" measured"``, or ``", 60 times one measured instance"``: ``each`` has an engine."""
     return f" {basis}" if engines == 1 else f", {engines} times one {basis} {each}"
 
 
 def bounds_text(minimum: int, maximum: int, target: float | None, copies: bool = False) -> str:
-    """Bounds of automatic scaling: ``1 to 4 instances, target 8 requests at a time each``; without
-    a target only the bounds. ``copies``: copies instead of instances."""
+    """``1 to 4 instances, target 8 requests at a time each``; without a target only the bounds."""
     text = f"{minimum} to {maximum} {counted(maximum, copies)}"
     return text if target is None else f"{text}, target {format_requests(target)} at a time each"
 

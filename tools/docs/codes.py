@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ class Code:
 def parts_of(document: str) -> tuple[Text | None, Text | None]:
     """The first paragraph of a docstring, and the one that begins with ``Fix: ``."""
     text = inspect.cleandoc(document).replace("``", "`")
-    parts = [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph]
+    parts = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\n|\n(?=Fix: )", text)]
     fixes = [paragraph[5:].rstrip(".") for paragraph in parts if paragraph.startswith("Fix: ")]
     return Text(parts[0]) if parts else None, Text(fixes[0]) if fixes else None
 

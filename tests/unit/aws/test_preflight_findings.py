@@ -162,7 +162,7 @@ ROWS: dict[str, Row] = {
         role=f"arn:aws:iam::{ACCOUNT}:role/of/nobody",
     ),
     "role of others": Row(
-        nothing, PLAIN, {"role-of-another-account": (ERROR, "")},
+        nothing, PLAIN, {"role-missing": (ERROR, "")},
         role="arn:aws:iam::999999999999:role/theirs",
     ),
     "role not trusted": Row(

@@ -282,5 +282,5 @@ def test_a_drafter_of_unknown_speed_is_not_planned_where_it_costs_more() -> None
     }  # fmt: skip
     check_plan(plan(**load), {
         "drafter": None, "instance_count": 1, "says speculation":
-        "the speed with p-eagle is unknown here, and it costs $8.40"})  # fmt: skip
+        "the speed with p-eagle is unknown here, and it needs 2 x ml.g7e.2xlarge"})  # fmt: skip
     check_plan(plan("chat+p-eagle", **load), {"drafter.name": "p-eagle", "instance_count": 2})

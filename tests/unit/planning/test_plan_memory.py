@@ -161,16 +161,3 @@ def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     fewer = int(finding.fix.split("--concurrency to ")[1].split()[0])
     assert plan(concurrency=fewer).fit.fits
     assert not plan(concurrency=fewer + 1, instance_type=made.instance_type).fit.fits
-
-
-def test_a_cache_far_below_the_load_names_the_longest_context_that_holds_it() -> None:
-    short: dict[str, Any] = {"prompt_tokens": 100, "output_tokens": 100}
-    chosen = {"instance_type": "ml.g5.12xlarge", "instance_count": 1, "concurrency": 1000, **short}
-    finding = finding_of(plan(**chosen), "cache-below-concurrency")
-    assert finding.level == "warning"
-    length = int(finding.fix.rpartition("lower --max-model-len to ")[2])
-    held = [
-        "cache-below-concurrency" not in codes(plan(**chosen, max_model_len=tokens), "warning")
-        for tokens in (length, length + 512)
-    ]
-    assert held == [True, False]

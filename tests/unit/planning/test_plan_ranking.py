@@ -266,7 +266,7 @@ def test_more_instances_are_planned_for_a_required_speed() -> None:
     check_plan(made, {
         "instance_type": "ml.g7e.2xlarge", "instance_count": 2, "price_per_hour_usd": 8.4,
         "speed": pytest.approx(speed, abs=0.05), "has": {"several-instances"},
-        "says instance_count": "one is too slow; together they reach"})  # fmt: skip
+        "says instance_count": "fewer are too slow; together they reach"})  # fmt: skip
     assert made.speed is not None
     assert "2 times one instance with 4 requests at a time" in made.speed.source
     check_plan(plan(**asked, instance_count=2), {

@@ -106,14 +106,12 @@ REFUSED: dict[str, list[Row]] = {
     "weights-in-s3": [{"image": OWN, "baked_weights": True, "model_source": "s3://bucket/x"}],
     "invalid-network": [
         {"subnets": VPC["subnets"]}, {"security_groups": VPC["security_groups"]},
-        VPC | {"subnets": ("vpc-0a1b2c3d",)}, VPC | {"subnets": VPC["subnets"] * 2},
-        VPC | {"security_groups": tuple(f"sg-{n:08x}" for n in range(6))},
     ],
-    "invalid-kms-key": [
-        {"kms_key": "models"}, {"kms_key": "alias/models\n"},
-        {"kms_key": "arn:aws:kms:eu-west-1:123456789012:alias/x"},
+    "invalid-kms-key": [{"kms_key": "arn:aws:kms:eu-west-1:123456789012:alias/x"}],
+    "invalid-id": [
+        {"kms_key": "alias/models\n"}, {"permissions_boundary": "${Boundary}"},
+        VPC | {"subnets": ("$(id)",)},
     ],
-    "invalid-boundary": [{"permissions_boundary": "boundary"}],
     "invalid-tag": [
         *({"tags": {key: "y"}} for key in ("aws:x", "Peagle:pair", "")),
         *({"tags": {"x": value}} for value in ("$(id)", "${Role}", "a\nb", "y" * 257)),

@@ -99,21 +99,13 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
-    """Whether the trust policy of a role, as IAM describes it, lets SageMaker assume it for the
-    role's own account."""
-    account = role["Arn"].split(":")[4]
+    """Whether the trust policy of a role, as IAM describes it, lets SageMaker assume it. Its
+    conditions are not looked at."""
     document = role.get("AssumeRolePolicyDocument") or {}
     for statement in _as_list(document.get("Statement", [])):
-        principal, condition = statement.get("Principal"), statement.get("Condition")
+        principal = statement.get("Principal")
         services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
-        equal = condition.get("StringEquals", {}) if isinstance(condition, dict) else {}
-        actions = _as_list(statement.get("Action", []))
-        if (
-            statement.get("Effect") == "Allow"
-            and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(actions)
-            and SERVICE in services
-            and account in _as_list(equal.get("aws:SourceAccount", account))
-        ):
+        if statement.get("Effect") == "Allow" and SERVICE in services:
             return True
     return False
 
@@ -124,14 +116,6 @@ def _as_list(value: Any) -> list[Any]:
 
 def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
     """Whether the role exists in this account, and SageMaker may assume it."""
-    account = role.arn.split(":")[4]
-    if account != aws.account:
-        message = f"{role.arn} is a role of account {account}, not of {aws.account}"
-        yield error(
-            "role-of-another-account", "role", message,
-            "SageMaker assumes roles of the endpoint's account only; choose another --role",
-        )  # fmt: skip
-        return
     trusted = role.trusted
     if trusted is None:
         try:
@@ -142,12 +126,8 @@ def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
             yield error("role-missing", "role", message, fix)
             return
         except AccessDenied as denied:
-            message = (
-                f"not known whether the role {role.name!r} exists and SageMaker may assume it: "
-                f"{denied.message}"
-            )
-            look = Fix("check it with other credentials", _command("get-role", role))
-            yield warning("role-unknown", "role", message, look)
+            message = f"not known whether SageMaker may assume {role.name!r}: {denied.message}"
+            yield warning("role-unknown", "role", message, "check it with other credentials")
             return
     if not trusted:
         policy = json.dumps(trust_policy(aws.account, SERVICE))
@@ -155,13 +135,10 @@ def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
             "role-not-trusted", "role", f"SageMaker may not assume the role {role.name!r}",
             Fix(
                 f"its trust policy must allow sts:AssumeRole to {SERVICE}; this replaces it",
-                (*_command("update-assume-role-policy", role), "--policy-document", policy),
+                ("aws", "iam", "update-assume-role-policy", "--role-name", role.name,
+                 "--policy-document", policy),
             ),
         )  # fmt: skip
-
-
-def _command(operation: str, role: Role) -> tuple[str, ...]:
-    return ("aws", "iam", operation, "--role-name", role.name)
 
 
 def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from peagle.aws.client import Aws
 from peagle.bench import load as sending
@@ -113,25 +114,13 @@ class Budget:
             )
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """Where a sweep is. ``share`` is of the current row, ``seconds_left`` an estimate."""
+class SweepProgress(NamedTuple):
+    """How many rows of how many are done, and the current one: ``row 3 of 12: p-eagle K=3,
+    short-prompt x 8, 40%, about 5m left``."""
 
     done: int
     total: int
-    setting: str
-    load: str
-    share: float = 0.0
-    seconds_left: float | None = None
-
-    @property
-    def text(self) -> str:
-        """``row 3 of 12: p-eagle K=3, short-prompt x 8, 40%, about 5m left``."""
-        left = self.seconds_left
-        about = f", about {format_duration(left)} left" if left is not None else ""
-        percent = f", {self.share:.0%}" if self.share else ""
-        now = min(self.done + 1, self.total)
-        return f"row {now} of {self.total}: {self.setting}, {self.load}{percent}{about}"
+    text: str
 
 
 @dataclass(frozen=True)
@@ -185,7 +174,10 @@ class Sweep:
                 seconds = _seconds_of(left, measured) - share * _seconds_of([load], measured)
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
-            observe(SweepProgress(done, self.total, setting.text, load.text, share, seconds))
+            text = f"row {min(done + 1, self.total)} of {self.total}: {setting.text}, {load.text}"
+            text += f", {share:.0%}" if share else ""
+            text += f", about {format_duration(seconds)} left" if seconds is not None else ""
+            observe(SweepProgress(done, self.total, text))
 
         for setting, loads in list(waiting.items()):
             row_seconds = _seconds_of(loads[:1], measured)

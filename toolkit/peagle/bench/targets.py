@@ -145,7 +145,7 @@ def ask_together(
     ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
     """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
-    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time."""
+    Raises what ``ask`` raises, except PromptRefused, and TimeoutError."""
 
     def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
         try:
@@ -154,13 +154,8 @@ def ask_together(
             return RefusedPrompt(prompt.line, error.message)
 
     calls = [partial(send, prompt, body) for prompt, body in asked]
-    try:
-        seconds = ANSWER_SECONDS * ceil(len(calls) / concurrency)
-        answers = run_parallel(calls, time.monotonic() + seconds, concurrency)
-    except TimeoutError:
-        raise EngineError(
-            f"an answer takes longer than {ANSWER_SECONDS} s", "lower --max-tokens", "no-answer"
-        ) from None
+    until = time.monotonic() + ANSWER_SECONDS * ceil(len(calls) / concurrency)
+    answers = run_parallel(calls, until, concurrency)
     refused = [answer for answer in answers if isinstance(answer, RefusedPrompt)]
     return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 

@@ -66,6 +66,7 @@ from peagle.cli.options import (
     add_options,
     command_catalog,
     complete_pair,
+    option,
     raise_first_error,
     yes_option,
 )
@@ -149,8 +150,7 @@ _RUN_OPTIONS = (
 
 
 class _Bench(click.Group):
-    """A group whose commands ``run`` and ``sweep`` need no name: ``peagle bench NAME``, and
-    ``peagle bench PAIR --sweep k=none,3``."""
+    """A group whose commands ``run`` and ``sweep`` need no name, as in ``peagle bench NAME``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
@@ -262,12 +262,8 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
 def _measure_text(
     target: BenchTarget, find: Callable[[str], BenchTarget], options: dict[str, Any]
 ) -> None:
-    """Measure acceptance, check that nothing is lost, or both; print the results.
-
-    ``find`` finds the server that a NAME or URL means. Raises NotProved if speculation changes an
-    answer, UserError if the engine refuses prompts, and what the server raises, after printing what
-    was measured until then.
-    """
+    """Measure acceptance, check that nothing is lost, or both; print what was measured, also before
+    an error. ``find`` finds the server that a NAME or URL means."""
     file, alone = options["acceptance"], None
     prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
@@ -330,8 +326,7 @@ def _target_alone(
     against: str | None,
     status: StatusLine,
 ) -> AbstractContextManager[BenchTarget]:
-    """The target without speculation: the server ``against``, or started on this machine. Raises
-    UserError where it cannot be started here."""
+    """The target without speculation: the server ``against``, or started on this machine."""
     if against:
         return nullcontext(find(against))
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
@@ -437,8 +432,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     else:
         for key in planning.keys() - _OF_LOADS:
             if is_typed(ctx, key):
-                option = f"--{key.replace('_', '-')}"
-                message = f"{option} cannot be combined with a deployment, which has its plan"
+                flag = f"--{key.replace('_', '-')}"
+                message = f"{flag} cannot be combined with a deployment, which has its plan"
                 raise OptionsConflict(message, "omit it, or deploy with it first")
         if options["lossless"]:
             check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
@@ -583,9 +578,8 @@ def _report(
     result: BenchResult,
     compared: Sequence[LosslessResult],
 ) -> None:
-    """Print the result, and write evidence and report as asked. Raises UserError for a file that
-    cannot be written, and NotProved for a setting that changes an answer; the result is printed in
-    any case, and before anything is written, so that a failure there hides no measurement."""
+    """Print the result before anything is written, so that a failure there hides no measurement;
+    then write evidence and report. Raises NotProved for a setting that changes an answer."""
     result = priced_result(result, command_catalog(ctx))
     lines, as_json = summaries(result, options["slo"]), options["as_json"]
     if not as_json:
@@ -619,24 +613,13 @@ def _report(
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=OUTPUT,
-    metavar="FILE",
-    help="The report.  [default: FILE with the ending .html]",
-)
-@click.option(
-    "--slo",
-    type=SLO,
-    metavar="TIMES",
-    help="Longest mean times in seconds, such as ttft=0.5,itl=0.02.",
-)
-@click.option(
+@option("-o --output", "The report.  [default: FILE with the ending .html]", OUTPUT, "FILE")
+@option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO, "TIMES")
+@option(
     "--price-per-hour",
-    type=POSITIVE,
-    metavar="USD",
-    help="Price of the GPUs.  [default: the result's, or the catalogue's]",
+    "Price of the GPUs.  [default: the result's, or the catalogue's]",
+    POSITIVE,
+    "USD",
 )
 @json_option
 def report(
@@ -657,12 +640,12 @@ def report(
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
-@click.option(
+@option(
     "--python",
-    type=click.Path(path_type=Path),
-    help="Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+    "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+    click.Path(path_type=Path),
 )
-@click.option("--again", is_flag=True, help="Reinstall.")
+@option("--again", "Reinstall.", bool)
 @json_option
 def install(python: Path | None, again: bool, as_json: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.

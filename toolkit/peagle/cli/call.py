@@ -154,10 +154,7 @@ def _read_prompt(prompt: str) -> str:
 
 
 def _payload(text: str) -> dict[str, Any] | None:
-    """The JSON object that the prompt is; ``None`` for one that does not look like one.
-
-    Raises UserError for invalid JSON, and OptionsConflict for options that it says itself.
-    """
+    """The JSON object that the prompt is; ``None`` for one that does not look like one."""
     if not _LIKE_JSON.match(text):
         return None
     try:

@@ -170,8 +170,7 @@ def check(
 def _on_hub(
     ctx: click.Context, pair: str, target: str | None, drafter: str | None
 ) -> dict[str, str | None]:
-    """Where ``--online`` reads the pair: on the Hub, unless the user, or a project file with
-    ``model_source``, says where."""
+    """Where ``--online`` reads the pair: where the user or ``model_source`` says, else the Hub."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     source = choice.values.get("model_source") if choice else None
     catalog = command_catalog(ctx)

@@ -56,8 +56,7 @@ class PeagleCommand(click.Command):
 
 
 class KeyOfFile(click.Option):
-    """A key of ``peagle.yaml``, which may come from a variable of the environment too, and which
-    the command line does not have."""
+    """A key of ``peagle.yaml``, perhaps with a variable, which the command line does not have."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """The parser does not know it."""
@@ -143,8 +142,7 @@ def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def deployment_in_context(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of a deployment with its ``failure_command`` in the context of the user's
-    command line."""
+    """The document with its ``failure_command`` in the context of the user's command line."""
     return document | {"failure_command": in_context(document["failure_command"] or ()) or None}
 
 

@@ -153,8 +153,8 @@ def cli(catalog_folder: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line. An error ends it with its exit code and one line on stderr: text, or
-    with ``--json`` a JSON document, to which a command adds keys with ``add_to_error_document``."""
+    """Run the command line. An error ends it with its exit code and one line on stderr, with
+    ``--json`` a document."""
     error_fields: dict[str, Any] = {}
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -195,9 +195,7 @@ def _discard_output() -> None:
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):
     """The user pressed Ctrl-C.
-
-    Fix: repeat the command: it continues, and what it created is listed.
-    """
+    Fix: repeat the command: it continues, and what it created is listed."""
 
 
 def _usage(error: click.UsageError) -> UserError:
@@ -225,8 +223,8 @@ def _usage(error: click.UsageError) -> UserError:
 
 
 def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:
-    """End with the error, in JSON with ``error_fields``. A line that click could not parse has
-    no context, so ``--json`` is searched on the line itself."""
+    """End with the error. A line that click could not parse has no context: ``--json`` is searched
+    on the line itself."""
     words = sys.argv[1:]
     if "--json" in words[: words.index("--") if "--" in words else len(words)]:
         document = {"error": error.document(), **error_fields}

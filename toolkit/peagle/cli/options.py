@@ -118,8 +118,8 @@ def add_options(options: Sequence[click.Option]) -> Callable[..., Any]:
 def option(
     names: str, help: str, type: Any = None, metavar: str | None = None, **settings: Any
 ) -> Callable[[Command], Command]:
-    """click's option with these ``names``, separated by blanks. The ``type`` ``bool`` is a flag;
-    the help shows a default that is given."""
+    """click's option with ``names``, separated by blanks, that shows its default; a ``type`` of
+    ``bool`` is a flag."""
     if type is bool:
         return click.option(*names.split(), is_flag=True, help=help)
     settings.setdefault("show_default", settings.get("default") is not None)
@@ -145,8 +145,7 @@ def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of commands that create an endpoint: ``--role``, ``--yes``,
-    ``--accept-unknown-price``."""
+    """``--role``, ``--yes`` and ``--accept-unknown-price``, to create an endpoint."""
     role = "Execution role: ARN or name.  [default: found automatically]"
     command = option("--accept-unknown-price", "Deploy even if the price is unknown.", bool)(
         command
@@ -159,8 +158,7 @@ _CATALOG = "peagle.catalog"
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
-    """The folder of the user's own catalogue, from ``peagle --catalog``. Raises UserError for a
-    folder without catalogue files."""
+    """The folder of ``peagle --catalog``. Raises UserError for one without catalogue files."""
     folder = ctx.find_root().params.get("catalog_folder")
     if folder is None:
         return None

@@ -51,11 +51,8 @@ from peagle.text import format_usd, sanitize
 def _show_changes(
     ctx: click.Context, plan: Plan, file: Path, markdown: bool, max_increase: float | None
 ) -> None:
-    """Print what ``plan`` changes of the plan in ``file``.
-
-    Raises Refused if the plan has an error, or its price rises by more than ``max_increase``
-    percent.
-    """
+    """Print what ``plan`` changes of the plan in ``file``. Raises Refused if the plan has an error,
+    or its price rises by more than ``max_increase`` percent."""
     from peagle.deploy.diff import compare_plans
 
     before = _earlier(ctx, file)
@@ -93,8 +90,8 @@ def _show_changes(
 
 
 def _earlier(ctx: click.Context, file: Path) -> Plan | None:
-    """The earlier plan; ``None`` where the endpoint is new. A checkout of a commit before the
-    project file has its folder, and not the file."""
+    """The earlier plan; ``None`` where the endpoint is new. A checkout from before the project file
+    has its folder only."""
     if is_plan_file(str(file)):
         return read_plan(file)
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
@@ -251,11 +248,8 @@ def plan(
 
 
 def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
-    """Print the two plans side by side. The second is a plan file, or a pair with planning options
-    of its own, in quotes; those that it does not have are the command's.
-
-    Raises Refused if one has an error.
-    """
+    """Print the two plans side by side; planning options that the second does not have are those
+    of the command. Raises Refused if one has an error."""
     from peagle.deploy.diff import compare_plans
 
     pair, typed = options_in(ctx, text, "--compare")
@@ -273,11 +267,8 @@ def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
-    """The pair or plan file and the planning options in ``text``, the value of the option ``flag``,
-    with the settings of a company's account also from their variables.
-
-    Raises UserError for text that is not a command line, and for other options.
-    """
+    """The pair or plan file and the planning options in ``text``, the value of ``flag``, with the
+    settings of a company's account also from their variables. Raises UserError."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -1,8 +1,5 @@
 """The planning options of commands, made from the fields of ``Options``; and how PAIR|PLAN with
 them becomes a Plan.
-
-A target of the user's own is read and joins the command's catalogue, from a folder, or from S3 and
-the Hub where the command may use the network.
 """
 
 from __future__ import annotations
@@ -171,8 +168,7 @@ def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
 
 def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") -> Callable[..., Any]:
     """Add the argument PAIR|PLAN and all planning options to a ``ProjectCommand``, which receives
-    ``plan``. ``tag_flag`` is the option that adds tags; ``None`` leaves out what a company
-    prescribes."""
+    ``plan``. Without ``tag_flag``, what a company prescribes is left out."""
 
     @click.pass_context
     @wraps(command)
@@ -193,26 +189,20 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add the planning options, except for parameters ``without``, to a command that
-    calls ``planned`` itself."""
+    """Add the planning options except ``without`` to a command that calls ``planned`` itself."""
 
     return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
 def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add the options of these fields, also of keys of the file, to a command without
-    a project file."""
+    """Add the options of these fields, also of keys of the file, to a command."""
     flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags()}
     return add_options([make_option(field, flags[field]) for field in fields])
 
 
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
-    """The plan in the file ``pair``, or the plan for that pair and those options: with the
-    command's catalogue and, if it has ``--online``, with today's price, the Hub's commits, and
-    findings about quota and weights.
-
-    Raises what planning and reading raise.
-    """
+    """The plan in the file ``pair``, or for that pair and those options, with the command's
+    catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = {
         name: value
@@ -257,7 +247,7 @@ def plan_in_project(
     ctx: click.Context, name: str, path: Path | None = None, image: str | None = None
 ) -> Plan:
     """The plan that the command ``name`` would make of the endpoint that this command is about, of
-    its project file or the one at ``path``, with that ``image``. Raises what planning raises."""
+    its project file or the one at ``path``, with that ``image``."""
     root, choice = ctx.find_root(), ctx.meta[CHOICE]
     command = root_group(ctx).get_command(root, name)
     assert command is not None
@@ -279,13 +269,12 @@ def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
 
 
 _OWN_TARGETS = "peagle.own-targets"
-"""Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
-the location that the user typed; ``None`` where the catalogue has the target."""
+"""Key in click's ``Context.meta``: location -> checkpoint of a target of the user's own."""
 
 
 def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
     """The checkpoint of a target that the catalogue does not have, which joins the command's
-    catalogue. Raises NotFound for one in S3 or on the Hub where the command is not online."""
+    catalogue. Raises NotFound for one elsewhere where the command is not online."""
 
     def read(location: str) -> Checkpoint:
         if not (is_s3_uri(location) or is_on_hub(location)):

@@ -40,8 +40,7 @@ from peagle.render.image import read_image_address
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 CHOICE = "peagle.endpoint-choice"
-"""Key in click's ``Context.meta`` of the EndpointChoice that the command is about; absent if it is
-about none."""
+"""Key in click's ``Context.meta`` of the EndpointChoice that the command is about, if any."""
 
 ACCOUNT = ("profile", "region", "sandbox")
 """Keys that say where a deployment is."""
@@ -80,17 +79,13 @@ def file_options(root: click.Group) -> FileOptions:
 
     def keys(words: tuple[str, ...], without: Collection[str]) -> tuple[OptionKey, ...]:
         return tuple(
-            OptionKey(key, str(option.name), _type_of(option), _help_of(option))
+            OptionKey(key, str(option.name), _type_of(option), option.help or "")
             for key, option in sorted(_options(root, words).items())
             if key not in without and (words != ("plan",) or key == "max_price_increase")
         )
 
     gates = ((name, keys(words, _NOT_GATES)) for name, words in _GATES.items())
     return FileOptions(keys(_ALL, _OF_ONE_CALL), tuple(gates))
-
-
-def _help_of(option: click.Option) -> str:
-    return " ".join((option.help or "").split())
 
 
 def _is_mapping(option: click.Option) -> bool:
@@ -120,11 +115,8 @@ def _type_of(option: click.Option) -> Any:
 def _convert(
     ctx: click.Context, project: Project, option: click.Option, setting: ProjectValue
 ) -> Any:
-    """The value that the option makes of that in the file. Numbers of a mapping are as the file
-    spells them, so that ``0.90`` stays ``0.90``; paths are relative to the file.
-
-    Raises ProjectFileError for a value that the option does not take.
-    """
+    """The value that the option makes of that in the file: numbers of a mapping as the file spells
+    them (``0.90``), paths relative to it. Raises ProjectFileError."""
     value = setting.value
     if isinstance(value, dict):
         value = tuple(f"{key}={project.document.source(setting.parts[key])}" for key in value)
@@ -143,8 +135,8 @@ def _convert(
 
 
 def _in_folder(project: Project, text: str, always: bool = False) -> str:
-    """A path of the file, relative to the working folder; with ``./`` in front, so that a folder is
-    no name. Other text is none, unless it is ``always``."""
+    """A path of the file, relative to the working folder, with ``./`` in front, so that a folder is
+    no name; unless it is ``always`` one, other text stays."""
     if Path(text).is_absolute() or not (always or text.startswith(("./", "../"))):
         return text
     relative = os.path.relpath(project.path.parent / text)
@@ -153,10 +145,8 @@ def _in_folder(project: Project, text: str, always: bool = False) -> str:
 
 class _EnvironmentOption(click.Option):
     """``--environment``. ``keys`` are those of the file that the command takes (``None``: all).
-
-    Without the option, a missing argument means the only endpoint of the file, if ``implicit``;
-    ``instead`` are parameters with which the command needs no argument.
-    """
+    Without an argument the only endpoint is meant, if ``implicit``, unless there is a parameter of
+    ``instead``."""
 
     keys: Collection[str] | None
     instead: Collection[str]
@@ -201,8 +191,7 @@ class ProjectCommand(PeagleCommand):
 def project_options(
     keys: Collection[str] | None = None, instead: Collection[str] = (), implicit: bool = True
 ) -> Decorator:
-    """Add ``--environment`` and ``--project`` to a ``ProjectCommand``; the parameters are those of
-    ``_EnvironmentOption``."""
+    """Add ``--environment`` and ``--project``; the parameters are as in ``_EnvironmentOption``."""
 
     environment = _EnvironmentOption(
         ["-e", "--environment", "project_environment"],
@@ -227,9 +216,8 @@ def endpoint_argument(
     implicit: bool = True,
     keys: Collection[str] = ACCOUNT,
 ) -> Decorator:
-    """Add the argument NAME of a deployment, ``--environment`` and ``--project`` to a
-    ``ProjectCommand``, which receives ``name``; ``None`` only with a parameter of ``instead``.
-    ``keys`` are those of the project file that the command takes."""
+    """Add the argument NAME of a deployment, ``--environment`` and ``--project``; the command gets
+    ``name``, ``None`` only with a parameter of ``instead``."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         shown = metavar or ("[NAME]" if instead else "NAME")
@@ -282,13 +270,11 @@ def _take_from_project(ctx: click.Context) -> None:
 def _apply_choice(
     ctx: click.Context, choice: EndpointChoice, keys: Collection[str] | None, is_plan: bool
 ) -> None:
-    """Give the options the values of the file, unless the user typed them; mappings are merged.
-    They replace what environment variables say. A plan file has decided everything but the
-    account's options.
+    """Give the options that the user did not type the values of the file; mappings are merged. A
+    plan file has decided everything but the account's options.
 
-    Raises ProjectFileError for a value that an option does not take, also for the gates of other
-    commands: a pipeline shall not find it after a deployment. There files are left out, since an
-    earlier step may write them.
+    Raises ProjectFileError, also for the gates of other commands: a pipeline shall not find a wrong
+    one after a deployment. Files are left out there, since an earlier step may write them.
     """
     project, root = choice.project, root_group(ctx)
     settings = {

@@ -155,8 +155,7 @@ def init(
 
 
 def _endpoints(ctx: click.Context, file: Path) -> list[str]:
-    """The endpoints of the project file. Raises UserError for one without an environment of the
-    pipeline."""
+    """The endpoints of the file. Raises UserError for one without a pipeline's environment."""
     project = load_project(ctx, file)
     for endpoint in endpoints_of(project):
         if missing := {"staging", "production"} - {*environments_of(project, endpoint)}:

@@ -62,7 +62,6 @@ from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import (
     CHANGED,
-    PIN_CODES,
     WEIGHTS_CODES,
     mounted_findings,
     pin_plan,
@@ -90,7 +89,7 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
-CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
+CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 ROLE_ACTIONS = (

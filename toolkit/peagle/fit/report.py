@@ -19,12 +19,11 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, tar
 from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
-from peagle.findings import Finding, errors, note, severity, warning
+from peagle.findings import Finding, errors, severity, warning
 from peagle.fit.building import (
     fit_case,
     gpu_of,
     gpu_with_memory,
-    lacks_processor,
     located,
     unknown_quantization,
 )
@@ -188,7 +187,7 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     # A version's warnings concern what is served, not memory.
     findings = [
         *_of_rules(case, fitted, ("target", "head", "load")),
-        *_estimated(case, fitted, request),
+        *_estimated(case),
     ]
     return FitReport(
         pair=title,
@@ -342,13 +341,9 @@ def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Fi
     return findings + errors(check(case, only=_ABOUT_THE_GPU))
 
 
-def _estimated(case: Case, fitted: FitCase, request: FitRequest) -> Iterator[Finding]:
-    """What the checkpoints leave open: whether images are taken, and sizes of quantized weights
-    that are those of the files, not those that vLLM allocates."""
+def _estimated(case: Case) -> Iterator[Finding]:
+    """Sizes of quantized weights are those of the files, not those that vLLM allocates."""
     target, head = case.target_checkpoint, case.drafter_checkpoint
-    if not request.text_only and lacks_processor(target, fitted.target):
-        message = "no preprocessor_config.json beside config.json: estimated for text only"
-        yield note("text-only-assumed", "--target", message, "add the file to estimate with images")
     kinds = {
         "target": unknown_quantization(target) if target else None,
         "drafter": read_quantization(head.config) if head else None,

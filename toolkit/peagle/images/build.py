@@ -29,9 +29,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from peagle.checkpoints import FolderSource, Source
-from peagle.checkpoints.files import check_links, files_read, follow_link
+from peagle.checkpoints.files import (
+    check_links,
+    files_read,
+    find_vocabulary,
+    follow_link,
+    needs_vocabulary,
+    vocabulary_folder,
+)
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.data import data_folder, weights_folder
 from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding
@@ -285,7 +291,7 @@ _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-b
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "context-shortened", "conversations-spread", "gpus-idle",
         "host-memory-below-weights",
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",

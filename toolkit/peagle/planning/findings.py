@@ -9,9 +9,9 @@ from typing import Any
 
 from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
-from peagle.fit.estimate import GIB, refusal_reason, step_too_small
+from peagle.fit.estimate import GIB, refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, rank
+from peagle.planning.candidates import Candidate, rank
 from peagle.planning.engines import Load
 from peagle.planning.reasons import at_cost, instances_text, speed_text, token_cost_text
 from peagle.planning.search import MOST_INSTANCES, Selection
@@ -127,21 +127,18 @@ def _too_small(selection: Selection, where: str) -> Finding:
     larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
     fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
 
-    def fits(k: int = candidate.k, **changed: Any) -> bool:
-        return replace(load, **changed).engine_on(candidate.instance, 0, drafter, k).fit.fits
+    def fits(**changed: Any) -> bool:
+        engine = replace(load, **changed).engine_on(candidate.instance, 0, drafter, candidate.k)
+        return engine.fit.fits
 
     singles = []
     if length := _fitting_length(load, lambda n: fits(max_model_len=n)):
         singles.append(_lower("--max-model-len", length))
     if requests := _largest(1, load.concurrency, lambda n: fits(concurrency=n)):
         singles.append(_lower("--concurrency", requests))
-    if drafter is not None and (fewer := _largest(1, candidate.k, lambda n: fits(k=n))):
-        singles.append(_lower("--k", fewer))
     if singles:
         fixes.append(combine_fixes(singles, " or "))
     fix = combine_fixes(fixes) if fixes else Fix("choose a smaller target: no option makes it fit")
-    if not fixes and step_too_small(candidate.engine.case):
-        fix = Fix("omit --set max-num-batched-tokens, or set it to several thousand")
     return error("instance-too-small", "instance_type", message, fix)
 
 
@@ -173,15 +170,6 @@ def _cache(selection: Selection) -> Iterator[Finding]:
                 fixes.append(Fix(f"use {' '.join(option)}", options=option))
             if held:
                 fixes.append(_lower("--concurrency", held * candidate.count))
-
-            def holds(length: int) -> bool:
-                shorter = replace(load, max_model_len=length)
-                gpus, drafter = candidate.gpus, candidate.drafter
-                engine = shorter.engine(candidate.instance, gpus, drafter, candidate.k)
-                return requests <= engine.most_requests * candidate.copies
-
-            if length := _fitting_length(load, holds):
-                fixes.append(_lower("--max-model-len", length))
             larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
             yield warning("cache-below-concurrency", "concurrency", message, larger)
     cached, where = load.workload.cached_prompt_tokens, "cached_prompt_tokens"
@@ -272,22 +260,16 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        fix = combine_fixes([*fixes, _as_reached(only)])
-        if where == "slo":
-            yield error(_SLO_MISSED, where, message, fix)
-        else:
-            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
+        code = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
+        yield error(code, where, message, combine_fixes([*fixes, _as_reached(only)]))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
     fixes.append(Fix("run a benchmark before you rely on it"))
-    fix = combine_fixes(fixes)
-    if where == "slo":
-        yield warning(_SLO_UNVERIFIED, where, message, fix)
-    else:
-        yield warning(_SPEED_UNVERIFIED, where, message, fix)
+    code = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
+    yield warning(code, where, message, combine_fixes(fixes))
 
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
@@ -356,11 +338,6 @@ def _several(selection: Selection) -> Finding:
         because = "fewer do not finish in time"
     elif held * (candidate.count - 1) < load.concurrency:
         because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
-        share = candidate.engine.cache_share + candidate.engine.shared
-        reserved = math.ceil(share * load.max_model_len)
-        if reserved > 2 * load.workload.tokens:
-            because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
-            because += "; lower --max-model-len to reserve less"
     count = str(candidate.count)
     message = f"{count} instances are planned and billed, because {because}"
     sentence = f"confirm the number with --instance-count {count}"
@@ -369,53 +346,35 @@ def _several(selection: Selection) -> Finding:
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:
-    """A warning on idle GPUs that names the better plan for the same type, or a note where none
-    is known to be better; a note where all work, and copies cost clearly less per token.
-
-    A number of copies that the user chose stays unquestioned while it leaves no GPU idle.
-    """
+    """A warning on idle GPUs with the copies that are better on the same type, or a note where none
+    are known to be."""
     candidate, options = selection.candidate, selection.search.options
-    instance, idle, better = candidate.instance, candidate.idle_gpus, None
-    is_known = candidate.tokens_per_second is not None and instance.gpu_count > 1
-    if is_known and (options.copies is None or (options.copies != AUTO and idle > 0)):
-        other = selection.search.with_options(
-            copies=AUTO, capture_data=None, rollout=None
-        ).candidate(instance)
-        if other.tokens_per_second is not None and other.copies > 1:
-            better = other if rank((candidate, other))[0] is other else None
-    comparison, fix = "", Fix("")
-    if better is not None:
-        gpus = "1 GPU" if better.gpus == 1 else f"{better.gpus} GPUs"
-        theirs, ours = _speed_and_cost(better), _speed_and_cost(candidate)
-        comparison = f"{better.copies} copies of the engine with {gpus} each generate {theirs}, "
-        comparison += f"{ours} as planned"
-        fix = Fix(
-            f"use --copies {better.copies} (an inference component), without --capture-data and "
-            "other rollouts than rolling"
-        )
-        if options.capture_data is None and options.rollout in (None, "rolling"):
-            sentence = f"use --copies {better.copies} (an inference component)"
-            fix = Fix(sentence, options=("--copies", f"{better.copies}"))
+    instance, idle = candidate.instance, candidate.idle_gpus
     if not idle:
-        cost, least = candidate.usd_per_million_tokens, None
-        if better is not None:
-            least = better.usd_per_million_tokens
-        # By more than the error of an estimate.
-        if cost is not None and least is not None and least * SAME_COST_FACTOR < cost:
-            yield note("copies-cost-less", "copies", comparison, fix)
         return
     message = (
         f"{idle} of the {instance.gpu_count} GPUs of {instance.type} "
         f"{'is' if idle == 1 else 'are'} idle but billed"
     )
-    if better is not None:
-        yield warning("gpus-idle", "instance_type", f"{message}; {comparison}", fix)
-    elif options.instance_type is not None:
+    excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
+    if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:
+        other = selection.search.with_options(copies=AUTO).candidate(instance)
+        is_known = other.tokens_per_second is not None and other.copies > 1
+        if is_known and rank((candidate, other))[0] is other:
+            option = ("--copies", f"{other.copies}")
+            message += (
+                f"; {other.copies} copies of the engine, {other.gpus} of the GPUs each, generate "
+                f"{_speed_and_cost(other)}, {_speed_and_cost(candidate)} as planned"
+            )
+            fix = Fix(f"use {' '.join(option)} (an inference component)", options=option)
+            yield warning("gpus-idle", "instance_type", message, fix)
+            return
+    leave_out = ""
+    if options.instance_type is not None:
         leave_out = "leave --instance-type out to get the cheapest type that fits"
-        yield note("gpus-idle", "instance_type", message, leave_out)
     else:
         message += "; the plan is the best for this load nevertheless"
-        yield note("gpus-idle", "instance_type", message, "")
+    yield note("gpus-idle", "instance_type", message, leave_out)
 
 
 def _use_type(other: Candidate, because: str) -> Fix:

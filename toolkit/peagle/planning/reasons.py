@@ -87,41 +87,35 @@ def _why_instance(selection: Selection) -> str:
 
     asked, usd = candidate.asked, candidate.usd_per_million_tokens
     cost = at_cost(candidate).strip() or "price unknown"
+    if candidate.excess is not None and not candidate.meets:
+        return f"the nearest to what is required, {cost}"
     peers = sum(apart_from_cost(other) == apart_from_cost(candidate) for other in ranked)
     which = " for this load" if candidate.holds_load else ""
     if asked.min_tokens_per_second or asked.slo or asked.within:
         which += f", {'' if candidate.meets else 'not '}known to meet what is required"
-    types = f"{peers} types that fit{which}"
-    speeds = [other.tokens_per_second for other in ranked if other.usd_per_hour is not None]
-    if candidate.excess is not None and not candidate.meets:
-        return f"the nearest to what is required, {cost}"
     if peers == 1:
         return f"the only type that fits{which}; {cost}"
-    if usd is not None and None not in speeds:
-        cost = f"{types}: {token_cost_text(usd)}, {cost}"
-        if all((other.usd_per_million_tokens or usd) >= usd for other in ranked):
-            return f"the lowest cost of {cost}"
-        return (
-            f"about the lowest cost of {cost}; costs within {SAME_COST_FACTOR * 100 - 100:.0f} % "
-            "count as equal, and it has the lowest price per hour"
-        )
-    if candidate.usd_per_hour is None:
-        return f"one of {types}; no prices known"
-    return f"the cheapest of {types}; {cost}"
+    types = f"{peers} types that fit{which}"
+    speeds = [other.tokens_per_second for other in ranked if other.usd_per_hour is not None]
+    if usd is None or None in speeds:
+        return f"the cheapest of {types}; {cost}"
+    cost = f"{types}: {token_cost_text(usd)}, {cost}"
+    if all((other.usd_per_million_tokens or usd) >= usd for other in ranked):
+        return f"the lowest cost of {cost}"
+    return (
+        f"about the lowest cost of {cost}; costs within {SAME_COST_FACTOR * 100 - 100:.0f} % "
+        "count as equal, and it has the lowest price per hour"
+    )
 
 
 def _why_gpus(candidate: Candidate) -> str:
-    size, count, basis = candidate.gpus, candidate.instance.gpu_count, candidate.performance.basis
+    count, basis = candidate.instance.gpu_count, candidate.performance.basis
     if count == 1:
         return "the instance has one GPU"
     if not candidate.fit.fits:
         return "needs the least additional memory"
-    if not candidate.holds_load:
-        return f"holds the most requests on the {count} GPUs"
     if basis != "unknown":
         return f"the fastest on up to {count} GPUs ({basis})"
-    if size == 1:
-        return f"one of the {count} GPUs holds the load; tensor parallelism would add communication"
     return f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
 
 
@@ -130,32 +124,32 @@ def _why_speculation(selection: Selection, compared: SpeedsByK) -> str:
     candidate, unknown, asked = selection.candidate, selection.unknown, selection.candidate.asked
     drafter = candidate.drafter
     if unknown is not None:
-        name, cheapest, which = unknown.drafter.name if unknown.drafter else "none", candidate, "it"
-        if asked.instance_type is None:
-            cheapest, which = cheapest_of(selection.alone) or candidate, "the cheapest plan with it"
+        name = unknown.drafter.name if unknown.drafter else "none"
         because = f"the speed with {name} is unknown here"
+        cheapest = candidate
+        if asked.instance_type is None:
+            cheapest = cheapest_of(selection.alone) or candidate
         if not is_cheaper(cheapest, unknown):
-            required = asked.slo or asked.min_tokens_per_second or asked.within
-            doubt = "so it may not reach what is required" if required else "that without is known"
-            return f"{because}, {doubt}; --drafter {name} plans it"
-        costs = "has no known price"
-        if unknown.usd_per_hour is not None:
-            costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
-        usd = f"{format_usd(cheapest.usd_per_hour or 0)} without ({instances_text(cheapest)})"
-        return f"{because}, and {which} {costs} ({instances_text(unknown)}), {usd}"
+            return f"{because}, that without is known; --drafter {name} plans it"
+        ours, theirs = (at_cost(each) or " at no known price" for each in (cheapest, unknown))
+        return (
+            f"{because}, and it needs {instances_text(unknown)}{theirs}; without it, "
+            f"{instances_text(cheapest)}{ours} is enough"
+        )
     others = selection.alone if drafter else selection.speculating
     best = others[0] if others and others[0].holds_load else None
-    ours = candidate.usd_per_million_tokens
-    if best is not None and ours is not None and best.usd_per_million_tokens is not None:
-        here, there = "with it", "without"
+    ours_usd = candidate.usd_per_million_tokens
+    here, there = "with it", "without"
+    if best is not None and ours_usd is not None and best.usd_per_million_tokens is not None:
         if drafter is None:
             here, there = "without", f"with {best.drafter.name if best.drafter else 'none'}"
         if instances_text(best) != instances_text(candidate):
             there += f" on {instances_text(best)}"
-        theirs = format_usd(best.usd_per_million_tokens)
-        misses = candidate.meets and not best.meets
-        doubt = ", which is not known to meet what is required" if misses else ""
-        return f"{token_cost_text(ours)} {here}, {theirs} {there}{doubt}"
+        if candidate.meets and not best.meets:
+            there += ", which is not known to meet what is required"
+        return (
+            f"{token_cost_text(ours_usd)} {here}, {format_usd(best.usd_per_million_tokens)} {there}"
+        )
     speeds = [
         (speed.tokens_per_second, name)
         for (name, _), speed in compared.items()
@@ -163,13 +157,14 @@ def _why_speculation(selection: Selection, compared: SpeedsByK) -> str:
     ]
     if candidate.tokens_per_second is not None and speeds:
         fastest, other = max(speeds, key=lambda speed: speed[0])
-        here, there = ("with it", "without") if drafter else ("without", f"with {other}")
+        if drafter is None:
+            here, there = "without", f"with {other}"
         theirs = f"{candidate.total(fastest) or 0:,.0f} {there}"
         return f"{candidate.tokens_per_second:,.0f} tokens/s {here}, {theirs}, on the same GPUs"
+    if drafter is None and not selection.speculating:
+        return "the drafter does not fit in addition to the target"
     is_named = asked.drafter is not None or "+" in asked.pair
     usual = "the drafter that you name" if is_named else "the catalogue's default"
-    if drafter is None and not selection.speculating:
-        return f"{usual} does not fit in addition to the target"
     return f"{asked.chosen_by or usual}; its speed here is unknown"
 
 
@@ -178,15 +173,11 @@ def count_decision(options: Options, candidate: Candidate) -> Decision[int]:
     count, held = candidate.count, candidate.engine.most_requests * candidate.copies
     if options.instance_count is not None:
         return Decision(options.instance_count)
-    because = f"one is too slow; together they reach {speed_text(candidate)}"
+    because = f"fewer are too slow; together they reach {speed_text(candidate)}"
     if count == 1:
         because = "one instance serves the load"
-    elif options.within is not None:
-        because = "fewer do not finish in time"
-    elif count == options.min_instances:
-        because = "--min-instances"
-    elif count == options.max_instances and not candidate.holds_load:
-        because = "--max-instances; the load needs more"
+    elif count in (options.min_instances, options.max_instances):
+        because = "the bound of --min-instances and --max-instances"
     elif held * (count - 1) < candidate.load * candidate.engines:
         because = f"the KV cache of one is enough for {format_requests(held)} of this load"
     return decide(count, "instance_count", because)

@@ -22,9 +22,8 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
-from peagle.checkpoints.files import files_read
+from peagle.checkpoints.files import files_read, vocabulary_folder
 from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
-from peagle.checkpoints.vocabulary import vocabulary_folder
 from peagle.errors import (
     CheckpointError,
     CloudError,
@@ -59,10 +58,10 @@ from peagle_serve.warm import LARGEST, sha256_in
 PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-seen"
 CHANGED = "weights-changed"
 WEIGHTS_CODES = frozenset(
-    {PARTIAL, MISSING, NOT_CHECKED, "weights-of-another-pair", "vocabulary-not-there",
-     "weights-elsewhere", "folder-keys", "foreign-objects"}
+    {PARTIAL, MISSING, NOT_CHECKED, CHANGED, "weights-of-another-pair", "vocabulary-not-there",
+     "weights-elsewhere", "folder-keys", "foreign-objects", "weights-not-pinned", "warm-not-there",
+     "warm-too-many"}
 )  # fmt: skip
-PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
 """All findings of this module: ``deploy`` looks again and replaces the plan's."""
 
 MAX_OBJECTS = 5_000
@@ -233,11 +232,8 @@ def _mismatch(plan: Plan, part: str, folder: FolderEntry) -> str:
         return ""
     if folder.parallel_drafting == planned:
         return ""
-    kinds = {True: "a P-EAGLE head", False: "a head that drafts one token at a time"}
-    return (
-        f"according to {MANIFEST}, the folder holds {kinds[not planned]} of "
-        f"{folder.pair}; the plan needs {kinds[bool(planned)]}"
-    )
+    kind = "drafts one token at a time" if planned else "is a P-EAGLE head"
+    return f"according to {MANIFEST}, the head of {folder.pair} there {kind}; the plan's differs"
 
 
 def _incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:

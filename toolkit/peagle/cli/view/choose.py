@@ -315,8 +315,8 @@ def _print_size(size: WorkloadVerdict) -> None:
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
-    """How much slower than the fastest, in percent, the settings that win somewhere are elsewhere,
-    and the one for all loads."""
+    """How many percent slower than the fastest the settings are that win somewhere, and the one for
+    all loads."""
     winners = dict.fromkeys(load.best for load in size.loads if load.best)
     settings = list(dict.fromkeys([size.robust, *winners] if size.robust else winners))
     loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
@@ -331,8 +331,7 @@ def _print_regrets(size: WorkloadVerdict) -> None:
 
 
 def _ratio(load: LoadVerdict) -> float | None:
-    """The speed with speculation over that without: of the best setting, else of the fastest
-    measured one, else of the fastest estimate."""
+    """The speed with speculation over that without: of the best setting, else the fastest."""
     alone = load.speed(NO_SPECULATION)
     drafting = [speed for speed in load.speeds if speed.setting.k and speed.tokens_per_second]
     speeds = [speed for speed in drafting if speed.setting == load.best]

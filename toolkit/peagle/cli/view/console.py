@@ -1,5 +1,4 @@
-"""How every command prints: one JSON document with ``--json``, else facts, tables and findings;
-and progress on stderr, in one line that a terminal rewrites.
+"""How every command prints: one JSON document, or facts, tables and findings; and progress.
 
 A terminal gets lines of its width; a pipe gets each text in one line, without colour, and all of
 it. With ``COLUMNS`` both have that width. Commands and addresses are never broken.
@@ -62,8 +61,7 @@ def json_option(command: Command) -> Command:
 
 
 def print_json(document: Any) -> None:
-    """Print a document, a model or a dataclass to stdout, in UTF-8 characters if stdout can encode
-    them."""
+    """Print a document, a model or a dataclass, escaped if stdout cannot encode it."""
     from pydantic_core import to_jsonable_python
 
     document = to_jsonable_python(document)
@@ -87,8 +85,7 @@ def line_width(err: bool = False) -> int:
 
 
 def folded(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Each line of ``text`` in lines of ``width``; what continues a line is indented more. Words
-    longer than a line are not broken."""
+    """Each line of ``text`` in lines of ``width``; words longer than a line are not broken."""
     lines: list[str] = []
     for line in text.split("\n"):
         start = line[: len(line) - len(line.lstrip(" "))]
@@ -100,8 +97,8 @@ def folded(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def with_command(text: str, command: str, width: int) -> list[str]:
-    """``TEXT: COMMAND`` in lines of ``width``. A command that does not fit behind its text has its
-    own line, however long: a break within its quotes would change it when it is pasted."""
+    """``TEXT: COMMAND`` in lines of ``width``. A command that does not fit has a line of its own,
+    however long: a break within its quotes would change what is pasted."""
     whole = f"{text}{' ' if text.endswith('?') else ': '}{command}" if text else command
     if not command or len(whole) <= width:
         return folded(whole if command else text, width)
@@ -268,8 +265,7 @@ def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None
 
 
 def print_document(document: dict[str, Any], title: str = "") -> None:
-    """Print a document as people read it: its values as facts, objects as sections, lists of
-    objects as tables. What is empty is left out."""
+    """Print values as facts, objects as sections, lists of objects as tables, nothing for empty."""
     facts: dict[str, Any] = {}
     sections: list[tuple[str, Any]] = []
     for key, value in document.items():
@@ -311,9 +307,8 @@ def print_table(
     title: str = "",
     whole: Collection[str] = (),
 ) -> None:
-    """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
-    ``right`` are aligned to the right; these and those in ``whole`` are never folded, others are
-    where the terminal is narrow, and no cell is cut off."""
+    """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
+    to the right; these and those in ``whole`` are never folded, and no cell is cut off."""
     from rich.table import Table
 
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
@@ -351,8 +346,7 @@ def print_table(
 
 
 def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
-    """A bar of ``width`` characters: each part is a share of it and rich's style; the rest is
-    empty. Blocks, or ``#`` and ``.`` if stdout cannot encode them."""
+    """A bar of ``width`` characters; each part is a share of it and rich's style."""
     from rich.text import Text
 
     full, empty = ("█", "░") if can_print("█░") else ("#", ".")
@@ -377,9 +371,7 @@ def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
 
 class Declined(UserError, code="declined"):
     """The answer to a question was not yes, and nothing was changed.
-
-    Fix: answer y, or pass --yes.
-    """
+    Fix: answer y, or pass --yes."""
 
 
 def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
@@ -393,8 +385,7 @@ _ERASE = "\r\x1b[2K"
 
 @contextmanager
 def show_hashing() -> Iterator[None]:
-    """In the block, show how far large files of weights are read: their hash is part of the plan,
-    and compared with the files when that is deployed."""
+    """In the block, show how far large files of weights are read for their hash."""
     from peagle.checkpoints.contents import watch_hashing  # many commands read none
 
     with StatusLine() as status:
@@ -407,11 +398,8 @@ def show_hashing() -> Iterator[None]:
 
 
 class StatusLine:
-    """A context manager that shows the current step; on a terminal the line is cleared at its end.
-
-    Without a terminal, as in a pipeline, it prints a line every ``repeat_seconds``: the log shows
-    that the command is alive, and does not fill up.
-    """
+    """Shows the current step, on a terminal in one line that is cleared at the end; without one, as
+    in a pipeline, in a line every ``repeat_seconds``."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, repeat_seconds: float = 15.0
@@ -446,8 +434,7 @@ class StatusLine:
         self.show_line(f"{step}, {seconds:.0f} s{': ' if detail else ''}{detail}")
 
     def show_line(self, line: str, at_once: bool = False) -> None:
-        """Show a line. Without a terminal one that follows too soon is omitted, unless
-        ``at_once``."""
+        """Show a line. Without a terminal one that follows too soon is omitted, but ``at_once``."""
         with self._lock:
             if self._is_closed:
                 return
@@ -467,11 +454,8 @@ class StatusLine:
 
 
 class DeploymentProgress(StatusLine):
-    """The progress of a deployment with its cost. Without a terminal: a line for each new state,
-    for the first line of the log, and every minute, since a start takes up to an hour.
-
-    ``sandbox``: the cost is the one on AWS.
-    """
+    """The progress of a deployment with its cost (``sandbox``: on AWS). Without a terminal: a line
+    for each new state, for the first line of the log, and every minute."""
 
     def __init__(self, sandbox: bool, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock, 60.0)

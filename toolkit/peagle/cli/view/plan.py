@@ -98,10 +98,6 @@ MEANINGS: dict[str, str] = {
     "--tool-call-parser": "format of the tool calls",
     "--reasoning-parser": "format of the reasoning",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
-}
-"""Argument of vLLM -> its meaning."""
-
-SPECULATION: dict[str, str] = {
     "method": "how tokens are drafted",
     "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
     "revision": "revision of the weights",
@@ -110,12 +106,11 @@ SPECULATION: dict[str, str] = {
     "prompt_lookup_max": "longest n-gram to look up in the prompt",
     "prompt_lookup_min": "shortest n-gram to look up",
 }
-"""Key of ``--speculative-config`` -> its meaning."""
+"""Argument of vLLM, or key of its ``--speculative-config`` -> its meaning."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
-    """The answer on stdout. ``next_command`` is what to type next; ``verbose``: the whole plan
-    follows, findings included."""
+    """The answer on stdout, with what to type next; ``verbose``: the findings follow elsewhere."""
     print_line(_load_text(plan), bold=True)
     print_facts(_answer(plan) if _is_priced(plan) else (), indent=0, err=False)
     if not verbose:
@@ -235,8 +230,7 @@ def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) 
 
 
 def _speed_text(speed: SpeedEstimate, price: float | None, engines: int, each: str) -> str:
-    """Tokens per second and cost of ``engines`` together, measured or estimated with their
-    ranges. ``each`` says what has an engine."""
+    """Tokens per second and cost of ``engines`` together; ``each`` says what has an engine."""
     if speed.tokens_per_second is None:
         return f"unknown: {speed.source}"
     text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, engines, each)}"
@@ -260,8 +254,7 @@ def _is_planned(plan: Plan, other: Alternative) -> bool:
 
 
 def _others(plan: Plan) -> Collection[Alternative]:
-    """The other instances with the lowest price per hour and with the lowest cost per token that
-    meet what is required."""
+    """The best other instances by price and by cost per token that meet what is required."""
     others = [
         other
         for other in plan.alternatives
@@ -310,8 +303,7 @@ def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
 
 
 def print_details(plan: Plan) -> None:
-    """The rest of the plan on stdout, after its answer; the findings only, where it has no
-    price."""
+    """The rest of the plan on stdout; the findings only, where it has no price."""
     if not _is_priced(plan):
         print_findings(plan.findings)
         return
@@ -359,7 +351,7 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield flag, "", MEANINGS[flag]
             for key, value in json_object(after).items():
                 shown = value if isinstance(value, str) else json.dumps(value)
-                yield key, shown, SPECULATION.get(key, "")
+                yield key, shown, MEANINGS.get(key, "")
         elif flag.startswith("--"):
             yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
@@ -398,8 +390,7 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost; empty texts
-    without them."""
+    """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost."""
     scaling, observe, text = plan.scaling, plan.observe, ""
     if scaling is not None:
         text = scaling.text
