@@ -171,10 +171,6 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         alarm_topic=topic,
     )
     findings = []
-    if capture is not None and capture.retention_days is None:
-        message = f"{capture_text(capture)}; they stay there until the bucket removes them"
-        fix = "give the bucket a lifecycle rule with an expiration, or use capture_retention"
-        findings.append(note("captured-data-kept", "--capture-data", message, fix))
     if alarms and topic is None:
         message = "the alarms change their state in CloudWatch, and send no notification"
         fix = "add alarm_topic with an SNS topic"

@@ -176,6 +176,8 @@ def count_decision(options: Options, candidate: Candidate) -> Decision[int]:
     because = f"fewer are too slow; together they reach {speed_text(candidate)}"
     if count == 1:
         because = "one instance serves the load"
+    elif options.within is not None:
+        because = "fewer do not finish in time"
     elif count in (options.min_instances, options.max_instances):
         because = "the bound of --min-instances and --max-instances"
     elif held * (count - 1) < candidate.load * candidate.engines:

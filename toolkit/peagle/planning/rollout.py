@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from peagle.errors import UserError
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import Finding, error
 from peagle.options import Options, RolloutKind
 from peagle.planning.plan import AlarmKind, Copies, Decision, Rollout, Step, decide
 from peagle.text import format_duration, format_usd
@@ -15,9 +15,6 @@ from peagle.text import format_duration, format_usd
 DEFAULT_BAKING_SECONDS = 600
 LONGEST_BAKING_SECONDS = 3600
 """SageMaker's limit of a waiting time."""
-
-LEAST_BAKING_SECONDS = 180
-"""Two periods of an alarm, and the one in which the traffic changes."""
 
 _SHARES: dict[RolloutKind, tuple[int, int]] = {
     "rolling": (5, 50),
@@ -94,11 +91,6 @@ def choose_rollout(
         )
     noun = "copies" if copies else "instances"
     findings = [*_findings(rollout, total, noun, fits if copies else None)]
-    least = options.min_instances or 1
-    if not copies and step is not None and total > 1 and options.max_instances and least < 2:
-        message = f"a {kind} update needs two instances; while one runs, it is all at once"
-        fix = "use --min-instances 2 for steps in every update"
-        findings.append(note("rollout-of-one", "rollout", f"{message}, as in templates", fix))
     return decide(rollout, "rollout", because, rollout.text, findings)
 
 
@@ -106,7 +98,7 @@ def _findings(
     rollout: Rollout, count: int, noun: str, most_at_once: int | None
 ) -> Iterator[Finding]:
     """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
-    ``most_at_once`` find room, and a baking time in which no alarm can act."""
+    ``most_at_once`` find room."""
     step = rollout.step
     if step is not None and count < 2:
         message = f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one"
@@ -123,14 +115,6 @@ def _findings(
             )
             fix = "choose another rollout_step, or omit it"
             yield error("rollout-step", "rollout-step", message, fix)
-    if rollout.baking_seconds < LEAST_BAKING_SECONDS:
-        yield warning(
-            "baking-too-short",
-            "baking-time",
-            f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
-            f"{format_duration(rollout.baking_seconds)}, the update has ended",
-            f"use baking_time: {LEAST_BAKING_SECONDS}s or more",
-        )
 
 
 def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
