@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
+from peagle.planning.operation import cost_text, rollout_of, rollout_of_copies
 from peagle.planning.plan import Pins, Step
-from peagle.planning.rollout import cost_text, rollout_of, rollout_of_copies
 from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, metric_filters, without_speculation
 from peagle.render.requests import deploy_command

@@ -27,9 +27,10 @@ from peagle.errors import (
 )
 from peagle.findings import errors, severity, warning
 from peagle.options import Options
-from peagle.planning.engines import EngineFit, Load
 from peagle.planning.load import (
     USUAL_CONCURRENCY,
+    EngineFit,
+    Load,
     choose_length,
     shorter_contexts,
     size_of_requests,

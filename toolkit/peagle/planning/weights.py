@@ -33,9 +33,9 @@ from peagle.errors import Fix, OptionMissing, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.drafter import SelectedPair
-from peagle.planning.engines import Load
+from peagle.planning.load import Load
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, decide
+from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_duration, format_rate, format_size, one_of
 from peagle.vllm import versions
