@@ -273,13 +273,13 @@ def _digest(members: list[Member]) -> str:
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
 _OF_SAGEMAKER = frozenset(
     {
-        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
+        "ami-unverified", "cache-below-concurrency",
         "context-shortened", "conversations-spread", "gpus-idle",
         "host-memory-below-weights",
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
+        "price-unknown", "queue-unbounded", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
         "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
