@@ -25,7 +25,7 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.fit.estimate import INSIDE, Fit
-from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
@@ -189,17 +189,6 @@ def print_fit(report: FitReport) -> None:
         if (kept := without.concurrency_kept) is not None and kept < 1:
             text += f": speculation reduces it by {1 - kept:.0%}"
         print_line(text)
-    defaults = (
-        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
-        ("max_num_seqs", USUAL_CONCURRENCY),
-    )
-    planned = [
-        f"--{name.replace('_', '-')} {value:g}"
-        for name, value in defaults
-        if getattr(report.request, name) is None and getattr(engine, name) != value
-    ]
-    if report.planned and planned:
-        print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
     terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
     rows = []
