@@ -100,13 +100,11 @@ def print_pair(
 
 def print_changes(changes: Sequence[Change]) -> None:
     """One line per change; prices that AWS confirms are only counted."""
-    for file in dict.fromkeys(change.file for change in changes):
-        here = [change for change in changes if change.file == file]
-        new = [change for change in here if not change.confirmed]
-        rows = ((change.entry, change.key, change.before or "", change.after) for change in new)
-        print_table(("entry", "key", "before", "after"), rows, title=file)
-        if confirmed := len(here) - len(new):
-            print_line(f"{file}: {confirmed} prices are unchanged and get today's date")
+    new = [change for change in changes if not change.confirmed]
+    keys = ("file", "entry", "key", "before", "after")
+    print_table(keys, ([getattr(change, key) or "" for key in keys] for change in new))
+    if confirmed := len(changes) - len(new):
+        print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
