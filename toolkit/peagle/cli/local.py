@@ -63,7 +63,6 @@ from peagle.errors import (
     Fix,
     NotFound,
     OptionMissing,
-    OptionsConflict,
     command_line,
 )
 from peagle.images import Image
@@ -140,8 +139,6 @@ def up(
     """
     refuse_errors(findings_on_this_machine(plan, engine_kind))
     image = None
-    if compiled and gpus:
-        raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
         try:
             image = local_image(plan, gpus, build_first, base)
