@@ -212,8 +212,9 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     stopped = []
     for engine in names:
         with StatusLine() as status:
-            wait = f"waiting for running requests of {engine} (--now skips this)"
-            if stop_local(engine, now, partial(status.show, wait)):
+            if not (now or as_json):
+                status.show(f"waiting for running requests of {engine} (--now skips this)")
+            if stop_local(engine, now):
                 stopped.append(engine)
     if as_json:
         return print_json({"ended": stopped, "removed": list(names)})
