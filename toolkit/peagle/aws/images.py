@@ -22,18 +22,22 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.machine import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
-from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import (
+    Built,
+    Login,
     Member,
     baked,
+    build,
     context,
+    engine_image,
     explain_full_disk,
     for_gpus,
     logged_in,
+    push,
     source_revision,
     with_digest,
 )
-from peagle.images.docker import Progress, connect_docker, show_image
+from peagle.images.docker import Docker, Image, Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (

@@ -38,7 +38,13 @@ from peagle.cli.options import (
 from peagle.cli.plan import options_in
 from peagle.cli.plan_options import planned
 from peagle.cli.project import ACCOUNT
-from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
+from peagle.cli.session import (
+    NOT_SEARCHED,
+    Session,
+    account_options,
+    deployment_command,
+    examples_text,
+)
 from peagle.cli.view.console import (
     confirm,
     json_option,
@@ -617,12 +623,7 @@ def _report(
 
 
 @click.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle reap --dry-run
-  peagle reap --yes --json
-""",
+    cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
 )
 @account_options
 @click.option(

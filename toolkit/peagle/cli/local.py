@@ -66,9 +66,8 @@ from peagle.errors import (
     OptionsConflict,
     command_line,
 )
-from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command, connect_docker, unchecked_image
+from peagle.images.docker import Image, compose_command, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -175,9 +174,10 @@ def up(
 
 
 def _print_engine(engine: LocalEngine) -> None:
-    length = engine.acceptance_length
-    speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
-    print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
+    text, length = "responds", engine.acceptance_length
+    if length is not None:
+        text = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
+    print_line(f"{engine.pair} {text}.")
     if engine.second_turn:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)

@@ -37,7 +37,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import Session, account_options
+from peagle.cli.session import Session, account_options, examples_text
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
@@ -398,11 +398,10 @@ def _warm_document(warm: StoredWarmStart) -> dict[str, Any]:
 @weights.command(
     "remove",
     cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle weights remove s3://my-models/tiny
-  peagle weights remove s3://my-models/tiny --warm KEY
-""",
+    epilog=examples_text(
+        "peagle weights remove s3://my-models/tiny",
+        "peagle weights remove s3://my-models/tiny --warm KEY",
+    ),
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")

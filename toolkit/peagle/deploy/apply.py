@@ -60,9 +60,7 @@ PAUSE_SECONDS = 60.0
 
 class RolledBack(NotProved, code="rolled-back"):
     """The proof of an update failed, and what served before serves again.
-
-    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
-    """
+    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it"""
 
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):

@@ -29,9 +29,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from peagle.checkpoints import FolderSource, Source
-from peagle.checkpoints.files import check_links, files_read, follow_link
+from peagle.checkpoints.files import (
+    check_links,
+    files_read,
+    find_vocabulary,
+    follow_link,
+    needs_vocabulary,
+    vocabulary_folder,
+)
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.data import data_folder, weights_folder
 from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding

@@ -98,10 +98,6 @@ MEANINGS: dict[str, str] = {
     "--tool-call-parser": "format of the tool calls",
     "--reasoning-parser": "format of the reasoning",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
-}
-"""Argument of vLLM -> its meaning."""
-
-SPECULATION: dict[str, str] = {
     "method": "how tokens are drafted",
     "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
     "revision": "revision of the weights",
@@ -110,7 +106,7 @@ SPECULATION: dict[str, str] = {
     "prompt_lookup_max": "longest n-gram to look up in the prompt",
     "prompt_lookup_min": "shortest n-gram to look up",
 }
-"""Key of ``--speculative-config`` -> its meaning."""
+"""Argument of vLLM, or key of its ``--speculative-config`` -> its meaning."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
@@ -355,7 +351,7 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield flag, "", MEANINGS[flag]
             for key, value in json_object(after).items():
                 shown = value if isinstance(value, str) else json.dumps(value)
-                yield key, shown, SPECULATION.get(key, "")
+                yield key, shown, MEANINGS.get(key, "")
         elif flag.startswith("--"):
             yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
