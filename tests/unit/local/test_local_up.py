@@ -24,8 +24,8 @@ from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine.usage import MetricsPage, quantile, usage_between
 from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
 from peagle.findings import note
-from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
+from peagle.images.docker import Image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_bytes
 from peagle_serve.contract import SPECULATION

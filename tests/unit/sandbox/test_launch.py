@@ -18,7 +18,7 @@ from peagle.catalog import load_catalog
 from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
 from peagle.engine.runner import for_cpu
-from peagle.images import Image
+from peagle.images.docker import Image
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT

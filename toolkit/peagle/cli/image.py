@@ -31,8 +31,8 @@ from peagle.cli.view.console import (
     print_written,
 )
 from peagle.errors import Fix, OptionMissing, Unsupported
-from peagle.images import Built, Image
-from peagle.images.build import findings_for_build
+from peagle.images.build import Built, findings_for_build
+from peagle.images.docker import Image
 from peagle.options import Options, arguments
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION

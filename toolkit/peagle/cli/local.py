@@ -65,9 +65,8 @@ from peagle.errors import (
     OptionMissing,
     command_line,
 )
-from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command, connect_docker, unchecked_image
+from peagle.images.docker import Image, compose_command, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body

@@ -36,9 +36,8 @@ from peagle.errors import (
     PeagleError,
     UserError,
 )
-from peagle.images import Docker, Image
 from peagle.images.build import Packages
-from peagle.images.docker import Progress, docker_info
+from peagle.images.docker import Docker, Image, Progress, docker_info
 from peagle.store import home, locked, read_json, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"

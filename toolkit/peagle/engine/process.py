@@ -23,7 +23,7 @@ import psutil
 from peagle.data import entrypoint_folder
 from peagle.engine.machine import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound, Refused
-from peagle.images import Docker
+from peagle.images.docker import Docker
 from peagle.store import private_folder
 from peagle_serve.checks import check_no_code
 from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE, InvalidEnvironment

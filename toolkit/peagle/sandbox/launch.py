@@ -33,7 +33,7 @@ from peagle.engine.runner import (
     valid_speculation,
 )
 from peagle.errors import Fix, NotFound, PeagleError
-from peagle.images import Docker, Image, list_images, show_image
+from peagle.images.docker import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
