@@ -333,7 +333,7 @@ class SageMakerBackend(SageMakerModelBackend):
         return resource
 
     def _find_host(self, parameters: Parameters) -> SandboxEndpoint:
-        """The endpoint in service that hosts components, with that variant."""
+        """The endpoint in service that hosts components."""
         endpoint = self._find(ENDPOINT, self.endpoints, parameters["EndpointName"])
         if endpoint.endpoint_status != "InService":
             raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
@@ -341,12 +341,6 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(
                 f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
                 "variants have models."
-            )
-        name = parameters.get("VariantName")
-        if name not in [variant["VariantName"] for variant in endpoint.production_variants]:
-            raise ValidationError(
-                f'Variant "{name}" is not present within endpoint '
-                f'configuration "{endpoint.endpoint_config_name}".'
             )
         return endpoint
 
