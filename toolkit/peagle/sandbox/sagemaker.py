@@ -145,8 +145,7 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
-            shadows = parameters.get("ShadowProductionVariants") or []
-            for variant in [*parameters["ProductionVariants"], *shadows]:
+            for variant in parameters["ProductionVariants"]:
                 if variant.get("ModelName"):
                     self.describe_model(variant["ModelName"])
             config = EndpointConfig(self.account_id, self.region_name, parameters)
@@ -184,8 +183,6 @@ class SageMakerBackend(SageMakerModelBackend):
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
             specs = self._admit(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
-            if parameters.get("RetainDeploymentConfig"):
-                deployment_config = endpoint.deployment_config
             check_rollout(deployment_config, self.region_name)
             endpoint.begin_serving(specs, deployment_config, config, variants)
             return endpoint
