@@ -309,11 +309,9 @@ def test_an_instance_type_may_be_named() -> None:
     assert (verdict.instance_type, verdict.tensor_parallel_size) == ("ml.g6e.12xlarge", 2)
 
 
-def test_the_plan_of_newer_versions_is_in_what_would_change_it() -> None:
+def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> None:
     verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
-    adaptive, measured = texts(verdict, "version")
-    assert "vLLM 0.30.0 can adapt the drafted length of eagle3" in adaptive
-    assert "not that of p-eagle" in adaptive
+    (measured,) = texts(verdict, "version")
     assert "measured with vLLM 0.26.0" in measured
 
 

@@ -23,7 +23,7 @@ from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.speed.models import Slo, parse_slo
 from tests.unit.planning.small_catalog import CATALOG as SMALL
-from tests.unit.planning.small_catalog import because, codes, finding_of, plan
+from tests.unit.planning.small_catalog import because, codes, plan
 from tests.unit.planning.speeds import measured, run
 
 
@@ -95,13 +95,6 @@ def test_the_ami_and_the_timeouts_reach_the_request() -> None:
     assert because(made, "startup_timeout_seconds") is None
     plain = requests(plan(ami="default", instance_type="ml.g5.12xlarge"))[1].parameters
     assert "InferenceAmiVersion" not in plain["ProductionVariants"][0]
-
-
-def test_a_timeout_below_a_slow_start_is_a_note_and_stays() -> None:
-    made = plan(startup_timeout=120)
-    assert made.startup_timeout_seconds == 120
-    assert finding_of(made, "timeout-short").level == "note"
-    assert "timeout-short" not in codes(plan(startup_timeout=3600))
 
 
 @pytest.mark.thorough

@@ -14,18 +14,29 @@ from peagle.catalog.schema import Catalog
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
-from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.engines import Load
-from peagle.planning.findings import queue_findings, review
+from peagle.planning.findings import (
+    copies_decision,
+    count_decision,
+    queue_findings,
+    review,
+    selection_reasons,
+)
 from peagle.planning.load import (
+    Load,
     choose_concurrency,
     choose_length,
     choose_workload,
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.operation import choose_limit, choose_observe
+from peagle.planning.operation import (
+    choose_limit,
+    choose_observe,
+    choose_rollout,
+    choose_scaling,
+    with_copies,
+)
 from peagle.planning.overrides import settings_of
 from peagle.planning.plan import (
     Decision,
@@ -38,8 +49,6 @@ from peagle.planning.plan import (
     TargetChoice,
     decide,
 )
-from peagle.planning.reasons import copies_decision, count_decision, selection_reasons
-from peagle.planning.rollout import choose_rollout
 from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
     choose_ami,
@@ -50,9 +59,15 @@ from peagle.planning.runtime import (
     price_of,
     proof_source,
 )
-from peagle.planning.scaling import choose_scaling, with_copies
 from peagle.planning.search import BATCH_LOADS, Search, select, select_on_type
-from peagle.planning.speculation import choose_k, is_drafter_named, other_drafters, usual_k
+from peagle.planning.speculation import (
+    SelectedPair,
+    choose_drafter,
+    choose_k,
+    is_drafter_named,
+    other_drafters,
+    usual_k,
+)
 from peagle.planning.weights import (
     choose_pins,
     choose_timeouts,

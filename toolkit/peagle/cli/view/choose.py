@@ -25,8 +25,7 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.fit.estimate import INSIDE, Fit
-from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
-from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,

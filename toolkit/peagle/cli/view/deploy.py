@@ -40,9 +40,8 @@ from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.engine.usage import Usage
 from peagle.errors import NotProved, PeagleError, command_line
-from peagle.planning.operation import limit_text
+from peagle.planning.operation import cost_text, limit_text
 from peagle.planning.plan import FloorSource
-from peagle.planning.rollout import cost_text
 from peagle.proof import SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
