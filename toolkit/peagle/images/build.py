@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -38,7 +37,7 @@ from peagle.checkpoints.files import (
     vocabulary_folder,
 )
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.data import data_folder, weights_folder
+from peagle.data import weights_folder
 from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
@@ -156,22 +155,6 @@ def _archive_size(total: int) -> int:
     """The size of the archive: two empty blocks follow, then zeros up to a whole record."""
     closed = total + 2 * tarfile.BLOCKSIZE
     return closed + -closed % tarfile.RECORDSIZE
-
-
-def source_revision() -> str | None:
-    """The commit of the toolkit's source, with ``-dirty`` for uncommitted changes; ``None`` for an
-    installed package."""
-    root = data_folder("containers").parent
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=False, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
