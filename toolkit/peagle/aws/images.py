@@ -34,7 +34,6 @@ from peagle.images.build import (
     for_gpus,
     logged_in,
     push,
-    source_revision,
     with_digest,
 )
 from peagle.images.docker import Docker, Image, Progress, connect_docker, show_image
@@ -321,7 +320,7 @@ class ImageRequest:
         """The recipe of the image FROM ``base``, with baked weights if requested."""
         weights = baked(self.plan, progress) if self.bake_weights else ()
         target = self.catalog.targets.get(self.plan.target.id)
-        return Recipe(self.runtime, base, target, source_revision(), weights)
+        return Recipe(self.runtime, base, target, weights)
 
 
 def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:

@@ -231,7 +231,7 @@ def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_:
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
     in service without a proof, is abandoned: what served before it serves again. Repeat the command
-    after an interruption: until it has reported its result, it continues the same rollback.
+    after an interruption: it continues.
     """
     with session.changing(name) as change:
         record = change.record

@@ -45,7 +45,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.rollout import cost_text, rollout_of
+from peagle.planning.operation import cost_text, rollout_of
 from peagle.planning.weights import pins_of
 from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
 from peagle.render.requests import REVISION_TAG, requests

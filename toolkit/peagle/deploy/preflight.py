@@ -42,11 +42,10 @@ from peagle.deploy.scaling import (
 from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
-from peagle.planning.drafter import NOT_READ
-from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour
+from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour, rollout_of
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
-from peagle.planning.rollout import rollout_of
 from peagle.planning.runtime import price_unknown
+from peagle.planning.speculation import NOT_READ
 from peagle.planning.weights import (
     local_weights,
     pins_of,

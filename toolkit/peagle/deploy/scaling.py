@@ -51,9 +51,8 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.operation import end_time
+from peagle.planning.operation import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS, end_time
 from peagle.planning.plan import Limit, Scaling
-from peagle.planning.scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
 from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
 from peagle.text import counted, format_usd

@@ -45,8 +45,8 @@ from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.drafter import choose_drafter
 from peagle.planning.plan import Weights
+from peagle.planning.speculation import choose_drafter
 from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import (

@@ -26,16 +26,16 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
-from peagle.planning.drafter import NO_HEAD
 from peagle.planning.operation import (
     alarm_kinds,
     capture_text,
+    cost_text,
     limit_text,
     most_usd_per_hour,
     usd_per_month,
 )
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
-from peagle.planning.rollout import cost_text
+from peagle.planning.speculation import NO_HEAD
 from peagle.text import (
     basis_text,
     counted,
