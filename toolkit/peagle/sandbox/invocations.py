@@ -252,7 +252,6 @@ class Answer:
         publish("Invocation4XXErrors", 400 <= status < 500)
         publish("Invocation5XXErrors", status >= 500 or status == 0)
         publish("InvocationModelErrors", is_broken or not 200 <= status < 300)
-        publish("MidStreamErrors", is_broken)
         self._publish_since("ModelLatency", self._sent)
 
     def _publish_since(self, name: str, begun: float) -> None:
