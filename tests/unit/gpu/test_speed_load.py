@@ -1,4 +1,4 @@
-"""What a load sends to the engine, what it counts, and how repetitions become a row."""
+"""Settings of a speed measurement, and how its rows become evidence."""
 
 from __future__ import annotations
 
