@@ -258,8 +258,6 @@ def check_folder(
         raise InvalidEnvironment(
             f"{here} cannot be read: {why}", "mount or upload the weights there, readable for all"
         ) from None
-    if not names:
-        raise InvalidEnvironment(f"{here} is empty", "upload the weights")
     if _is_inside(folder.absolute(), Path(ml_root).absolute()):
         # Neither the folder nor anything in it may be a link to another place.
         mounted = folder.absolute().relative_to(Path(ml_root).absolute()).parts
@@ -275,7 +273,7 @@ def check_folder(
             raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
     if not has_any(folder, CONFIGURATIONS):
         raise InvalidEnvironment(
-            f"{here} has no config.json (it holds {first_names(names)})",
+            f"{here} has no config.json (it holds {first_names(names) or 'nothing'})",
             "name the folder that holds the model itself",
         )
     for name in CONFIGURATIONS:

@@ -350,7 +350,6 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "LastDeploymentConfig": self.deployment_config,
-            "AsyncInferenceConfig": self.config.parameters.get("AsyncInferenceConfig"),
             "PendingDeploymentSummary": update,
         }
         return {name: value for name, value in response.items() if value}

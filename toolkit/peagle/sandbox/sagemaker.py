@@ -145,8 +145,7 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
-            shadows = parameters.get("ShadowProductionVariants") or []
-            for variant in [*parameters["ProductionVariants"], *shadows]:
+            for variant in parameters["ProductionVariants"]:
                 if variant.get("ModelName"):
                     self.describe_model(variant["ModelName"])
             config = EndpointConfig(self.account_id, self.region_name, parameters)
@@ -184,8 +183,6 @@ class SageMakerBackend(SageMakerModelBackend):
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
             specs = self._admit(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
-            if parameters.get("RetainDeploymentConfig"):
-                deployment_config = endpoint.deployment_config
             check_rollout(deployment_config, self.region_name)
             endpoint.begin_serving(specs, deployment_config, config, variants)
             return endpoint
@@ -333,7 +330,7 @@ class SageMakerBackend(SageMakerModelBackend):
         return resource
 
     def _find_host(self, parameters: Parameters) -> SandboxEndpoint:
-        """The endpoint in service that hosts components, with that variant."""
+        """The endpoint in service that hosts components."""
         endpoint = self._find(ENDPOINT, self.endpoints, parameters["EndpointName"])
         if endpoint.endpoint_status != "InService":
             raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
@@ -341,12 +338,6 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(
                 f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
                 "variants have models."
-            )
-        name = parameters.get("VariantName")
-        if name not in [variant["VariantName"] for variant in endpoint.production_variants]:
-            raise ValidationError(
-                f'Variant "{name}" is not present within endpoint '
-                f'configuration "{endpoint.endpoint_config_name}".'
             )
         return endpoint
 
