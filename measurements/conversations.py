@@ -18,7 +18,7 @@ from pathlib import Path
 
 from measurements.speed_rows import catalog
 from peagle.catalog.find import find_drafter, find_instance, find_pair
-from peagle.planning.engines import Load
+from peagle.planning.load import Load
 from peagle.speed.models import Workload
 
 FILE = Path(__file__).with_suffix(".json")

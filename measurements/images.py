@@ -15,8 +15,8 @@ from pathlib import Path
 
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError
-from peagle.images import Docker
 from peagle.images.build import context, tar
+from peagle.images.docker import Docker
 from peagle.planning import Options, make_plan
 from peagle.render.image import LAYER_LIMIT_BYTES, Recipe
 

@@ -10,7 +10,7 @@ has an ``event`` with its fields:
     refused      cause, fix, exit_code          the environment is invalid
     start        argv                           vLLM is started
     warm-start   restored, key, files, unpacked_bytes, seconds, seconds_cold
-                 or restored, reason, nearest, differences
+                 or restored, reason, differences
     collect      key                            compile caches are collected
     healthy      seconds                        since the start of the engine
     restart      restarts, limit, reason, cause, exit_code

@@ -36,6 +36,7 @@ from typing import Any
 
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
+    CACHE_VARIABLE,
     CAPTURE_VARIABLE,
     COLLECT,
     COUNTERS_ATTRIBUTE,
@@ -354,7 +355,7 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
     """Pack the caches and create the manifest. Raises _BadStatus."""
     # Only collecting containers need these imports.
     from peagle_serve.logs import Redactor
-    from peagle_serve.warm import LARGER_DISK, Manifest, NothingCompiled, archive_of, pack
+    from peagle_serve.warm import Manifest, NothingCompiled, archive_of, pack
 
     place = Path(os.environ[CAPTURE_VARIABLE])
     try:
@@ -362,7 +363,8 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
     except NothingCompiled as error:
         raise _BadStatus(409, str(error)) from None
     except OSError as error:
-        raise _BadStatus(500, f"the archive: {error.strerror} ({LARGER_DISK})") from None
+        fix = f"set {CACHE_VARIABLE} to a folder of a larger disk"
+        raise _BadStatus(500, f"the archive: {error.strerror} ({fix})") from None
     manifest = Manifest(
         key=place.name,
         subject=read(os.environ[SUBJECT_VARIABLE], SUBJECT_VARIABLE),

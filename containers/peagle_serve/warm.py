@@ -82,8 +82,6 @@ FOLDERS = {
     "QUACK_CACHE_DIR": "quack",
 }
 """Variable -> folder: all caches of vLLM and of its kernel libraries."""
-LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
-
 LARGEST = 1 << 20
 """Bytes of a manifest."""
 _LONGEST_SHOWN = 40
@@ -344,23 +342,20 @@ def _identity(path: str, revision: object) -> str:
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
 _QUERY_SECONDS = 60
-_CPU_MODEL = ("model name", "CPU part", "Processor")
-_CPU_FLAGS = ("flags", "Features")
 
 
 def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     """The processor's name and a digest of its instruction sets, for which code is compiled. Raises
     UnknownDevice."""
     try:
-        first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError as error:
         raise UnknownDevice(str(error)) from None
-    pairs = (line.partition(":") for line in first.splitlines())
-    facts = {name.strip(): value.strip() for name, _, value in pairs}
-    flags = next((facts[name] for name in _CPU_FLAGS if name in facts), "")
+    facts = dict(re.findall(r"^(.*?)[ \t]*:[ \t]*(.*)$", text, re.MULTILINE))
+    flags = facts.get("flags") or facts.get("Features")  # the latter on Arm
     if not flags:
         raise UnknownDevice(f"{cpuinfo} does not list the processor's instruction sets")
-    model = next((facts[name] for name in _CPU_MODEL if name in facts), "")
+    model = facts.get("model name") or facts.get("CPU part") or facts.get("Processor", "")
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
     return {"cpu": model, "instructions": digest}
 
@@ -519,7 +514,7 @@ def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Ite
         raise Damaged(f"{folder} holds no readable artifact")
     _, key, apart = min(compared)
     reason = f"no artifact in {folder} matches this container; {key} has another {', '.join(apart)}"
-    _log_cold(log, reason, nearest=key, differences=apart)
+    _log_cold(log, reason, differences=apart)
 
 
 def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log) -> dict[str, str]:
@@ -571,11 +566,6 @@ def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
         with contextlib.suppress(OSError, InvalidJson):
             if read_file(place / _MARK) == mark:
                 return False
-        if (free := shutil.disk_usage(cache).free) < manifest.unpacked_bytes:
-            raise Damaged(
-                f"{cache} has {free / 1e6:.1f} MB free, and {manifest.unpacked_bytes / 1e6:.1f} MB "
-                f"are needed ({LARGER_DISK})"
-            )
         partial = cache / f"{manifest.key}{_PARTIAL}"
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         try:

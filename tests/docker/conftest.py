@@ -11,7 +11,7 @@ import pytest
 
 from peagle.engine.machine import engine_packages
 from peagle.errors import PeagleError
-from peagle.images import Docker, list_images
+from peagle.images.docker import Docker, list_images
 from tests.conftest import DEFAULT_VLLM
 from tests.support import Peagle
 

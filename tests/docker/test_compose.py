@@ -20,7 +20,7 @@ from peagle.catalog import load_catalog
 from peagle.engine import local
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import LocalOptions, run_arguments
-from peagle.images import Docker, show_image
+from peagle.images.docker import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
 from peagle.render.formats.compose import CACHE_VOLUME, compose_text

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from peagle.errors import EngineError, PeagleError
-from peagle.images import Docker
 from peagle.images.build import member_of, tar
+from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
 from tests.support import raises_code

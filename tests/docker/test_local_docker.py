@@ -22,7 +22,7 @@ from peagle.engine import local
 from peagle.engine.machine import engine_packages
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import Container, LocalOptions, run_arguments
-from peagle.images import Docker, show_image
+from peagle.images.docker import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import EventSplitter, pieces, request_body
 from peagle.render.image import BAKED_ROOT

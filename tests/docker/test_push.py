@@ -17,8 +17,8 @@ import yaml
 
 from peagle.engine.process import free_port
 from peagle.errors import CloudError
-from peagle.images import Docker, Login, push
-from peagle.images.build import member_of, tar
+from peagle.images.build import Login, member_of, push, tar
+from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import Build
 from tests.support import Peagle, raises_code

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peagle.engine.runner import container_name
-from peagle.images import Docker
+from peagle.images.docker import Docker
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 

@@ -11,7 +11,7 @@ import pytest
 from peagle.catalog.schema import AttentionGroup
 from peagle.engine.machine import Engine
 from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of
-from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
+from peagle.vllm.defaults import PADDING_RATIO, cache_element_bytes, in_flight_tokens
 from tests.engine.conftest import Ask
 from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
@@ -181,7 +181,7 @@ def test_the_cache_of_unusual_models_is_divided_as_in_vllm(ask: Ask) -> None:
     ]
     expected = []
     for groups in ODD:
-        layout = layout_of(groups, 1, 2, padding_ratio("0.28.0"))
+        layout = layout_of(groups, 1, 2, PADDING_RATIO)
         tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
         expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
     answers = ask("cache_capacity", questions)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from peagle.checkpoints.vocabulary import VOCABULARY_SHA256
+from peagle.checkpoints.files import VOCABULARY_SHA256
 from peagle.data import data_folder
 from peagle.planning import Options, make_plan
 from peagle_serve.contract import VOCABULARY_FILE

@@ -12,7 +12,7 @@ import pytest
 
 from peagle.engine_log import warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from peagle.warm import PART_BYTES, PAUSES, IncompleteResponse, WarmArtifact, WarmReply, fetch
+from peagle.warm import PART_BYTES, PAUSES, WarmArtifact, WarmReply, fetch
 from tests.packed import KEY, Packed
 from tests.support import raises_code
 
@@ -82,7 +82,7 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
 BROKEN: list[WarmReply | BaseException] = [
     WarmReply(200, b"too short"),
     WarmReply(503, b'{"error": "draining"}'),
-    IncompleteResponse(CloudError("AWS still throttles", code="ThrottlingException")),
+    CloudError("AWS still throttles", code="ThrottlingException"),
 ]
 
 
@@ -107,7 +107,7 @@ def test_an_incomplete_response_is_retried_after_pauses(
             "collection-failed",
             "no space left",
         ),
-        (IncompleteResponse(CloudError("throttled")), CloudError, "cloud", "throttled"),
+        (CloudError("throttled"), CloudError, "cloud", "throttled"),
     ],
 )
 def test_repeated_failures_end_with_the_reason_and_leave_nothing(

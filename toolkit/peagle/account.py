@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from peagle.catalog.schema import Catalog
     from peagle.catalog.tables import InstanceTable
     from peagle.deploy.context import DeploymentContext, Observer, Progress
-    from peagle.deploy.removal import Leftover
     from peagle.deploy.state import Deployment, Resource
     from peagle.deploy.status import Listing
     from peagle.engine.state import LocalEngine
@@ -307,13 +306,13 @@ class Change:
 
 
 def remove_with_leftovers(
-    context: DeploymentContext, leftovers: Sequence[Leftover]
+    context: DeploymentContext, leftovers: Sequence[Resource]
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove the deployment and what AWS keeps of its endpoint; returns what was removed, and
     kept."""
     from peagle.deploy.removal import destroy, remove_leftover
 
-    targets = [leftover for leftover in leftovers if leftover.kind == "ScalableTarget"]
+    targets = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
     for leftover in targets:  # SageMaker deletes no endpoint that has one
         remove_leftover(context.aws, leftover)
     removed, kept = destroy(context)

@@ -111,7 +111,9 @@ def file_model(options: FileOptions) -> type[BaseModel]:
         return {key: (kind, _HELP[key]) for key, kind in kinds.items()}
 
     def keys_model(name: str, keys: Iterable[OptionKey]) -> Any:
-        return model(name, _Part, {key.name: (key.type, key.help) for key in keys})
+        return model(
+            name, _Part, {key.name: (key.type, " ".join(key.help.split())) for key in keys}
+        )
 
     commands = {
         name: (keys_model(f"Gates of {name}", keys), f"Options of peagle {name}.")

@@ -387,14 +387,14 @@ class Session(Account):
         Raises NotFound, Refused when a template owns it, and CloudError; repeat it for the rest.
         """
         from peagle.deploy.context import DeploymentContext
-        from peagle.deploy.removal import find_leftovers
+        from peagle.deploy.removal import find_leftovers, goes_with_endpoint
         from peagle.deploy.revisions import require_own
 
         try:
             with self.changing(name) as change:
                 require_own(change.record)
                 leftovers = [
-                    left for left in find_leftovers(change.aws, name) if left.goes_with_endpoint
+                    left for left in find_leftovers(change.aws, name) if goes_with_endpoint(left)
                 ]
                 context = DeploymentContext(change.aws, change.record, observer_of(say))
                 removed, _ = remove_with_leftovers(context, leftovers)

@@ -57,7 +57,8 @@ class Code:
 def parts_of(document: str) -> tuple[Text | None, Text | None]:
     """The first paragraph of a docstring, and the one that begins with ``Fix: ``."""
     text = inspect.cleandoc(document).replace("``", "`")
-    parts = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\n|\n(?=Fix: )", text)]
+    paragraphs = re.split(r"\n\n|\n(?=Fix: )", text)
+    parts = [" ".join(paragraph.split()) for paragraph in paragraphs if paragraph]
     fixes = [paragraph[5:].rstrip(".") for paragraph in parts if paragraph.startswith("Fix: ")]
     return Text(parts[0]) if parts else None, Text(fixes[0]) if fixes else None
 

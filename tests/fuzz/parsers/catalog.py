@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from peagle.catalog.documents import BadFile, read_document
 from peagle.catalog.evidence import read_run, read_starts
-from peagle.catalog.loading import Targets, check_catalog_file
+from peagle.catalog.loading import check_catalog_file
 from peagle.data import data_folder
-from peagle.errors import UserError
-from peagle.vllm.gpus import capability_of
-from peagle.vllm.versions import in_range, parse
 from tests.fuzz.inputs import documents, encoded, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import written
@@ -92,22 +89,6 @@ def _evidence(content: bytes) -> None:
             continue
 
 
-def _short_names(text: str) -> None:
-    path = written("catalog/acme/chat-7b.yaml", text)
-    files = {"acme/chat-7b": path, "acme/chat-8b": path}
-    for key in ("short_name", "weights"):
-        assert Targets(files).texts(key) is not None
-
-
-def _versions(case: tuple[str, str]) -> None:
-    for read in (parse, lambda text: in_range("0.28.0", text)):
-        try:
-            read(case[0])
-        except UserError:
-            continue
-    in_range(case[0], case[1])
-
-
 YAML_TEXTS = texts(GOOD, RECURSIVE, ALIASES, more=MORE)
 TARGETS = documents(TARGET).map(dumped) | YAML_TEXTS
 FILES = st.one_of(
@@ -137,10 +118,5 @@ PARSERS = (
             json.dumps(_speeds()).encode(),
             json.dumps(EVIDENCE | {"results": [{"k": "x"}]}).encode(),
         ],
-    ),
-    Parser("catalog-short-names", _short_names, [GOOD]),
-    Parser("versions", _versions, [("0.28.0", ">=0.18.0,<0.22.0")], UserError),
-    Parser(
-        "gpu-architecture", capability_of, ["sm_90"], inputs=st.sampled_from(["sm_90", "sm_120"])
     ),
 )

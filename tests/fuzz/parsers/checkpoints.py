@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
-from peagle.checkpoints.files import parse_config
+from peagle.checkpoints.files import needs_vocabulary, parse_config
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import Tokenizer, is_folder, is_hub_id
 from peagle.checkpoints.reading import read_checkpoint
-from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
 from peagle.errors import CheckpointError, PeagleError

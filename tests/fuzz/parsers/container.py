@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from hypothesis import strategies as st
 
@@ -25,11 +23,10 @@ from peagle_serve.checks import check_pair
 from peagle_serve.command import command, decoded
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
 from peagle_serve.crash import parse_crash
-from peagle_serve.environment import KNOWN, check_arguments, is_for_cpu, tokens_of
+from peagle_serve.environment import KNOWN, check_arguments, tokens_of
 from peagle_serve.heads import Head, layer_of
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters
-from peagle_serve.warm import UnknownDevice, cpu_device, gpu_device
 from peagle_serve.weights import check_mounted_weights
 from tests.fuzz.inputs import binary, documents, encoded, json_bytes, texts
 from tests.fuzz.parser import Parser
@@ -37,7 +34,6 @@ from tests.fuzz.parsers.examples import (
     CONFIG_OF_HEAD,
     CONFIG_OF_SPECULATORS,
     CONFIG_OF_TARGET,
-    CPUINFO,
     ENVIRONMENT,
     HEADER,
     INDEX,
@@ -119,12 +115,6 @@ def _log(case: tuple[dict[str, str], list[str]]) -> None:
 
 def _defined(name: str) -> str:
     return f"    {name.removeprefix('SM_VLLM_').lower()}: int = 0"
-
-
-def _gpus(text: str) -> None:
-    done = SimpleNamespace(stdout=text, stderr="", returncode=0)
-    with mock.patch("subprocess.run", return_value=done):
-        gpu_device("0,1")
 
 
 def _mounted(manifest: bytes) -> None:
@@ -234,7 +224,4 @@ PARSERS = (
         ],
     ),
     Parser("prometheus", sum_counters, [PAGE]),
-    Parser("cpuinfo", lambda text: cpu_device(written("cpuinfo", text)), [CPUINFO], UnknownDevice),
-    Parser("nvidia-smi", _gpus, ["NVIDIA H200, 9.0, 580.159.04"], UnknownDevice),
-    Parser("installed-packages", is_for_cpu, [["torch-2.9.0+cpu"]]),
 )

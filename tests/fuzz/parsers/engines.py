@@ -16,7 +16,6 @@ from peagle.engine.machine import install_error
 from peagle.engine.state import read_warm_start
 from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError
-from peagle.images.docker import Docker, docker_error, docker_info, list_images
 from peagle.proof import StreamCounts
 from peagle.sandbox.observability import stock_line
 from tests.fuzz.inputs import binary, encoded, json_bytes, json_texts, texts
@@ -156,42 +155,6 @@ def _log(lines: Sequence[str]) -> None:
     install_error(path)
 
 
-class Printing(Docker):
-    """A Docker that prints these texts."""
-
-    def __init__(self, *printed: str) -> None:
-        super().__init__()
-        object.__setattr__(self, "printed", list(printed))
-
-    def run(self, *arguments: str, doing: str) -> str:
-        left: list[str] = vars(self)["printed"]
-        if arguments[0] == "version":
-            return "28.0.0"
-        return left.pop(0) if len(left) > 1 else left[0]
-
-
-INSPECTED = {
-    "Id": f"sha256:{'a' * 64}", "Created": "2026-11-01T00:00:00Z", "Size": 1000, "RepoDigests": [],
-    "Config": {"Labels": {"peagle.pair": "tiny", "org.opencontainers.image.base.name": "x:1"},
-               "User": ""},
-    "RootFS": {"Layers": ["sha256:1", "sha256:2"]},
-}  # fmt: skip
-LISTED = {"Repository": "peagle-tiny", "Tag": "1"}
-INFO = {
-    "ServerVersion": "28.0.0", "Runtimes": {"nvidia": {}, "runc": {}},
-    "ClientInfo": {"Plugins": [{"Name": "buildx", "Version": "v1"}]},
-    "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}],
-}  # fmt: skip
-
-
-def _images(case: tuple[str, str]) -> None:
-    list_images(Printing(*case))
-
-
-def _docker_output(lines: list[bytes]) -> None:
-    docker_error("building", [line.decode("utf-8", "replace") for line in lines])
-
-
 PARSERS = (
     Parser("engine-log", _log, [WHOLE_LOG]),
     Parser("engine-statistics", _statistics, [list(STATISTICS)]),
@@ -206,9 +169,4 @@ PARSERS = (
         + [response(STREAM, 200, True)],
         inputs=RESPONSES,
     ),
-    Parser("docker-images", _images, [(json.dumps(LISTED), json.dumps([INSPECTED]))], PeagleError),
-    Parser(
-        "docker-info", lambda text: docker_info(Printing(text)), [json.dumps(INFO)], PeagleError
-    ),
-    Parser("docker-output", _docker_output, [[b"ERROR: denied: no"], []]),
 )

@@ -142,9 +142,6 @@ class EngineArgs:
     parser.add_argument("--tensor-parallel-size", type=int)
     parser.add_argument("--disable-log-stats", action="store_true")
 """
-CPUINFO = (
-    "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Xeon\nflags\t\t: fpu avx2 amx_bf16\n"
-)
 
 
 def header_file(document: bytes, data: int) -> bytes:

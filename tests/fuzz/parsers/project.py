@@ -17,7 +17,6 @@ from peagle.project import (
     endpoints_of,
     environments_of,
     parse_project,
-    pipeline_files,
 )
 from tests.fuzz.parser import Parser, quietly
 from tests.fuzz.parsers.catalog import MORE
@@ -73,12 +72,6 @@ def _options(text: str) -> None:
             plan.make_context("plan", words, parent=root)
 
 
-def _pipeline(case: tuple[str, str]) -> None:
-    repository, account = case
-    pipeline_files("github", ["chat"], "1", {"repository": repository, "account": account})
-
-
 PARSERS = (
-    Parser("pipeline-values", _pipeline, [("acme/models", "111122223333")], PeagleError),
     Parser("project-file", quietly(_options), [GOOD, *MORE], (PeagleError, click.ClickException)),
 )

@@ -151,22 +151,11 @@ def test_a_silent_source_times_out() -> None:
     assert "within 0.3 s" in refused.value.message
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _dangling(path: Path) -> None:
     path.symlink_to("../../blobs/gone")
 
 
-def _loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-BROKEN = pytest.mark.parametrize("make", [_dangling, _loop, Path.mkdir, _pipe])
-
-
-@BROKEN
+@pytest.mark.parametrize("make", [_dangling, Path.mkdir, os.mkfifo])
 def test_an_unreadable_shard_is_missing(make: Callable[[Path], None], tmp_path: Path) -> None:
     folder_of(tmp_path, SHARDED)
     shard = sorted(path.name for path in tmp_path.glob("*.safetensors"))[-1]
@@ -209,9 +198,6 @@ def follow(path: Path) -> Path:
     [
         ("/etc/passwd", COPY),
         ("../secret", COPY),
-        ("../model-2/secret", COPY),
-        ("/etc", COPY),
-        ("../gone", COPY),
         ("gone", "copy the file there, or remove the link"),
         ("vocab.json", "copy the file there, or remove the link"),
     ],
@@ -220,8 +206,6 @@ def test_a_broken_link_or_one_out_of_the_folder_is_refused(
     folder: Path, target: str, fix: str
 ) -> None:
     (folder.parent / "secret").write_text("secret")
-    (folder.parent / "model-2").mkdir()
-    (folder.parent / "model-2" / "secret").write_text("secret")
     (folder / "vocab.json").symlink_to(target)
     with raises_code("unusable-link", UserError) as refused:
         check_links(folder)

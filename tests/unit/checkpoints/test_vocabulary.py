@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from peagle.checkpoints import vocabulary
-from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
+from peagle.checkpoints import files
+from peagle.checkpoints.files import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.planning.plan import Weights
 from peagle.weights.sync import open_source
 from peagle_serve.contract import MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE
@@ -23,7 +23,7 @@ CONTENT = b"aGVsbG8= 0\n"
 @pytest.fixture(autouse=True)
 def _nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No vocabulary on this machine; ``CONTENT`` is the right one."""
-    monkeypatch.setattr(vocabulary, "VOCABULARY_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(files, "VOCABULARY_SHA256", hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv(VOCABULARY_VARIABLE, raising=False)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.checks.cases import OWN_IMAGE
 from tests.unit.checks.corpus import speculators, tiny_pair
 from tests.unit.checks.damage import Damage, booleans, filled, integers
 
@@ -92,7 +91,4 @@ FORMATS = (
         Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"})),
     speculators("P-EAGLE in the speculators format on an older vLLM", "speculators-format",
         "peagle", vllm="0.20.1"),
-    tiny_pair("a norm before fc on an older vLLM", "norm-before-fc",
-        Damage(set_keys={"norm_before_fc": True}, add={"input_norm.weight": filled("BF16",
-        (768,))}), vllm="0.17.1", image=OWN_IMAGE),
 )  # fmt: skip

@@ -33,21 +33,6 @@ def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: s
     )
 
 
-def _of_class(case: Case, name: str) -> Case:
-    shape = case.target.architecture.model_copy(update={"class_name": name})
-    return replace(case, target=case.target.model_copy(update={"architecture": shape}))
-
-
-def _younger(case: Case) -> Case:
-    """The case with a target and a drafter that claim to run on any version."""
-    assert case.drafter is not None
-    return replace(
-        case,
-        target=case.target.model_copy(update={"min_vllm": "0.1.0"}),
-        drafter=case.drafter.model_copy(update={"min_vllm": "0.1.0"}),
-    )
-
-
 def _qwen_norms() -> dict[str, RawTensor]:
     layers = ("midlayer", "layers.1", "layers.2", "layers.3")
     return {
@@ -58,8 +43,6 @@ def _qwen_norms() -> dict[str, RawTensor]:
 
 
 VERSIONS = (
-    real("the 20b head before 0.18", "kv-group-rule", "gpt-oss-20b", vllm="0.17.1",
-        image=OWN_IMAGE),
     real("a head of eight layers on today's vLLM", "kv-group-rule", "gpt-oss-20b",
         changes={"num_hidden_layers": 8}),
     listed("a pair on a vLLM version below its minimum", "vllm-below-minimum", "tiny",
@@ -67,9 +50,6 @@ VERSIONS = (
     listed("a newer version than the catalogue has", "vllm-newer-than-catalogue: note", "tiny",
         vllm="0.99.0", image=OWN_IMAGE,
         not_shown="needs a version of vLLM that does not exist yet"),
-    Broken("Gemma before it was in the allow-list",
-        lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
-        "eagle3-target-support"),
     tiny_pair("a class without hidden states", "eagle3-target-support",
         target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
         entry={"class_name": "OPTForCausalLM"}),

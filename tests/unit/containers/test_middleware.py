@@ -378,7 +378,7 @@ def test_an_archive_that_cannot_be_made_is_an_error(
         with monkeypatch.context() as patched:
             patched.setattr(warm, "pack", full)
             status, body = await world.answer(WARM)
-        assert (status, b"No space left on device (free some" in body) == (500, True)
+        assert (status, b"No space left on device (set PEAGLE_CACHE" in body) == (500, True)
         assert (await world.answer(WARM))[0] == 200, "the folder is read again"
 
     play(scene, Server())

@@ -77,7 +77,7 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        ([], ", which is empty"),
+        ([], "has no config.json (it holds nothing)"),
         (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
         (["config.json"], "has no safetensors files (it holds config.json)"),
         (list("abcdefg"), "has no config.json (it holds a, b, c, d, e, and 2 more)"),

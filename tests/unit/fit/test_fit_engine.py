@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
-from peagle.catalog.tables import applicable_rules
 from peagle.fit.estimate import FitCase, Layout, bytes_taken, graph_bytes, layout_of
 from peagle.vllm.defaults import (
     batch_limits,
@@ -16,7 +14,6 @@ from peagle.vllm.defaults import (
     default_batched_tokens,
     extra_slots,
     in_flight_tokens,
-    padding_ratio,
     uses_model_runner_v2,
 )
 from peagle.vllm.gpus import cuda_visible_gib, visible_gib
@@ -123,12 +120,6 @@ def test_since_0_28_only_the_slots_of_one_request_count(
     drafter = replace(one.drafter, method=method, parallel_drafting=parallel)
     assert extra_slots(one.engine, drafter) == slots
     assert extra_slots(one.engine, None) == 0
-
-
-@pytest.mark.parametrize("vllm", ["0.16.0", "0.17.1", "0.18.0", "0.26.0", "0.28.0", "0.31.0"])
-def test_padding_ratios_equal_the_version_rules(vllm: str) -> None:
-    (rule,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", vllm)
-    assert padding_ratio(vllm) == rule.value
 
 
 def test_asynchronous_scheduling_keeps_two_batches() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.checkpoints import vocabulary
+from peagle.checkpoints import files
 from peagle.errors import Unsupported
 from peagle.images.build import baked, members
 from peagle.planning import Options, Plan, make_plan
@@ -118,7 +118,7 @@ def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
 ) -> None:
     hub.files["config.json"] = json.dumps(json.loads(CONFIG) | {"model_type": "gpt_oss"}).encode()
     content = b"aGVsbG8= 0\n"
-    monkeypatch.setattr(vocabulary, "VOCABULARY_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(files, "VOCABULARY_SHA256", hashlib.sha256(content).hexdigest())
     monkeypatch.setenv(VOCABULARY_VARIABLE, str(tmp_path))
     plan, said = plan_with(HUB), list[str]()
     (alone,) = baked(plan, said.append)

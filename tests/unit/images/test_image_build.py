@@ -15,21 +15,24 @@ from typing import Any
 import pytest
 
 from peagle.errors import NotFound, UserError
-from peagle.images import Docker, Login, build, push, show_image, with_digest
 from peagle.images.build import (
+    Login,
     Member,
     Packages,
+    build,
     context,
     engine_image,
     engine_image_name,
     logged_in,
     member_of,
     members_of,
+    push,
     repository_part,
     tar,
     tar_member,
+    with_digest,
 )
-from peagle.images.docker import check_pair
+from peagle.images.docker import Docker, check_pair, show_image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe, image_name
 from tests.support import raises_code

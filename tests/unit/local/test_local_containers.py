@@ -28,7 +28,7 @@ from peagle.engine.runner import (
     start_container,
 )
 from peagle.errors import CloudError, NotFound, PeagleError, Refused, UserError
-from peagle.images import Docker, Image, show_image
+from peagle.images.docker import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import serve_digest
 from tests.support import raises_code

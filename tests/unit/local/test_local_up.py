@@ -24,8 +24,8 @@ from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine.usage import MetricsPage, quantile, usage_between
 from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
 from peagle.findings import note
-from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
+from peagle.images.docker import Image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_bytes
 from peagle_serve.contract import SPECULATION
@@ -203,6 +203,13 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     assert starter.wait(10) != 0
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
+
+
+@pytest.mark.thorough
+def test_without_speculation_an_answer_is_enough(engine_home: Path, command: Command) -> None:
+    assert "responds." in command("local", "up", "tiny", "--no-speculation", "--name", NAME).stdout
+    (engine,) = local_engines()
+    assert (engine.state, engine.acceptance_length) == ("ready", None)
 
 
 def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for: PlanFor) -> None:

@@ -22,7 +22,7 @@ from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.runner import LocalOptions, compose_file, run_arguments
 from peagle.engine.state import local_engines
 from peagle.errors import Refused, UserError
-from peagle.images import Docker, Image, show_image
+from peagle.images.docker import Docker, Image, show_image
 from peagle.planning import Options, make_plan
 from peagle.warm import collect_locally as collect
 from tests.support import raises_code

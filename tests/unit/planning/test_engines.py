@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, make_plan
-from peagle.planning.engines import Load, computed_for
+from peagle.planning.load import Load, computed_for
 from peagle.speed.models import Workload
 from tests.unit.planning.small_catalog import CHAT, P_EAGLE
 from tests.unit.planning.speeds import measured, row, run

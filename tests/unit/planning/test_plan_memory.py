@@ -9,7 +9,7 @@ import pytest
 
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import GIB, missing_bytes
-from peagle.planning.engines import Load
+from peagle.planning.load import Load
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import (
     CATALOG,

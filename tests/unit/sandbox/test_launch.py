@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -18,7 +16,7 @@ from peagle.catalog import load_catalog
 from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
 from peagle.engine.runner import for_cpu
-from peagle.images import Image
+from peagle.images.docker import Image
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
@@ -56,20 +54,13 @@ def spec(container: Mapping[str, Any], instances: int = 1, pair: str = "") -> La
 
 def test_the_request_says_what_is_launched() -> None:
     container = {
-        "ModelDataUrl": "s3://b/m.tar.gz",
         "ModelDataSource": {"S3DataSource": FOLDER},
-        "AdditionalModelDataSources": [
-            {"ChannelName": "drafter", "S3DataSource": {**FOLDER, "CompressionType": "Gzip"}},
-            {"ChannelName": "one", "S3DataSource": {**FOLDER, "S3DataType": "S3Object"}},
-        ],
+        "AdditionalModelDataSources": [{"ChannelName": "drafter", "S3DataSource": FOLDER}],
     }
     launched = spec(container, instances=7, pair="a/b+c")
-    more = PurePosixPath("additional-model-data-sources")
     assert launched.model_data == (
-        ModelData("s3://b/m.tar.gz", PurePosixPath("model"), archive=True),
         ModelData("s3://b/p/", PurePosixPath("model")),
-        ModelData("s3://b/p/", more / "drafter", archive=True),
-        ModelData("s3://b/p/", more / "one", single=True),
+        ModelData("s3://b/p/", PurePosixPath("additional-model-data-sources/drafter")),
     )
     assert (launched.pair, launched.count, launched.startup_seconds) == ("a/b+c", 4, 600)
     assert launched.limitations == ("the sandbox runs 4 of 7 instances",)
@@ -245,26 +236,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def archive(**files: bytes) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as tar:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return content.getvalue()
-
-
-def test_a_prefix_and_an_archive_become_folders(upload: Upload, tmp_path: Path) -> None:
+def test_a_prefix_becomes_a_folder(upload: Upload, tmp_path: Path) -> None:
     files = {"target/a.safetensors": b"12345", "target/ü b.json": b"{}", "drafter/c": b""}
     upload({f"pair/{name}": content for name, content in files.items()})
-    upload({"pair-of-others/d": b"", "model.tar.gz": archive(weights=b"w")})
+    upload({"pair-of-others/d": b""})
     download(ModelData("s3://models/pair/", MODEL), tmp_path, REGION)
     assert contents(tmp_path / "model") == files
-    channel = PurePosixPath("additional-model-data-sources/drafter")
-    data = ModelData("s3://models/model.tar.gz", channel, archive=True)
-    download(data, tmp_path, "eu-west-1")
-    assert contents(tmp_path / channel) == {"weights": b"w"}
 
 
 @pytest.mark.parametrize(
@@ -285,22 +262,9 @@ def test_keys_that_fail_a_deployment_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["ml"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        ModelData("s3://no-such-bucket/a/", MODEL),
-        ModelData("s3://models/nothing.tar.gz", MODEL, archive=True),
-        ModelData("s3://models/evil.tar.gz", MODEL, archive=True),
-        ModelData("s3://models/nothing", MODEL, single=True),
-    ],
-)
-def test_missing_objects_and_invalid_archives_are_refused(
-    upload: Upload, data: ModelData, tmp_path: Path
-) -> None:
-    upload({"config.json": b"{}", "evil.tar.gz": archive(**{"../../outside": b"x"})})
-    with pytest.raises(LaunchFailed, match=data.uri):
-        download(data, tmp_path / "ml", REGION)
-    assert contents(tmp_path) == {}
+def test_a_missing_bucket_is_refused(upload: Upload, tmp_path: Path) -> None:
+    with pytest.raises(LaunchFailed, match="s3://no-such-bucket/a/"):
+        download(ModelData("s3://no-such-bucket/a/", MODEL), tmp_path / "ml", REGION)
 
 
 TINY = load_catalog().targets["peagle/tiny"]

@@ -53,7 +53,6 @@ class Scene:
         ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
         ({"policy": POLICY | {"ScaleInCooldown": 3000}}, [(60, 8, 2), (2800, 1, 2), (400, 1, 1)]),
         ({"bounds": (2, 4)}, [(1, 0, 2)]),
-        ({"count": 3, "policy": POLICY | {"DisableScaleIn": True}}, [(2000, 1, 3)]),
         ({"policy": None}, [(2000, 100, 1)]),
         ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
     ],

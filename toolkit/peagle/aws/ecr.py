@@ -18,7 +18,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, parsing
 from peagle.findings import Finding, error
-from peagle.images import Login
+from peagle.images.build import Login
 from peagle.images.docker import Progress
 from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json

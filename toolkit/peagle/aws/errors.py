@@ -26,30 +26,22 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 class Missing(CloudError, code="resource-missing"):
     """The requested resource does not exist.
-
-    Fix: check its name and region; repeat the command if something else has just removed it
-    """
+    Fix: check its name and region; repeat the command if something else has just removed it"""
 
 
 class AlreadyExists(CloudError, code="already-exists"):
     """A resource of that name exists already.
-
-    Fix: repeat the command, or choose another name
-    """
+    Fix: repeat the command, or choose another name"""
 
 
 class Busy(CloudError, code="resource-busy"):
     """The resource is being changed and accepts no other change now.
-
-    Fix: wait until the change has ended, and repeat the command
-    """
+    Fix: wait until the change has ended, and repeat the command"""
 
 
 class AccessDenied(CloudError, code="access-denied"):
     """The caller's IAM permissions do not cover the action.
-
-    Fix: ask for a policy that allows the action that the message names; infra/iam has policies
-    """
+    Fix: ask for a policy that allows the action that the message names; infra/iam has policies"""
 
 
 class InsufficientCapacity(CloudError, code="insufficient-capacity"):
@@ -71,9 +63,7 @@ class NoCopyRuns(CloudError, code="no-copy-runs"):
 
 class EngineRejected(UserError, code="engine-rejected"):
     """The engine rejects the request: too long, or with an invalid field.
-
-    Fix: change the request as the engine's own message says.
-    """
+    Fix: change the request as the engine's own message says."""
 
 
 UNKNOWN_KEY_CODES = {

@@ -22,18 +22,21 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.machine import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
-from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import (
+    Built,
+    Login,
     Member,
     baked,
+    build,
     context,
+    engine_image,
     explain_full_disk,
     for_gpus,
     logged_in,
-    source_revision,
+    push,
     with_digest,
 )
-from peagle.images.docker import Progress, connect_docker, show_image
+from peagle.images.docker import Docker, Image, Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (
@@ -317,7 +320,7 @@ class ImageRequest:
         """The recipe of the image FROM ``base``, with baked weights if requested."""
         weights = baked(self.plan, progress) if self.bake_weights else ()
         target = self.catalog.targets.get(self.plan.target.id)
-        return Recipe(self.runtime, base, target, source_revision(), weights)
+        return Recipe(self.runtime, base, target, weights)
 
 
 def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:

@@ -26,7 +26,7 @@ from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.rollout import rolling_step
+from peagle.planning.operation import rolling_step
 from peagle.store import SANDBOX, home, read_json, write_json
 
 SOURCE = "AWS Pricing API"

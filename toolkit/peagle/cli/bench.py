@@ -66,6 +66,7 @@ from peagle.cli.options import (
     add_options,
     command_catalog,
     complete_pair,
+    option,
     raise_first_error,
     yes_option,
 )
@@ -431,8 +432,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     else:
         for key in planning.keys() - _OF_LOADS:
             if is_typed(ctx, key):
-                option = f"--{key.replace('_', '-')}"
-                message = f"{option} cannot be combined with a deployment, which has its plan"
+                flag = f"--{key.replace('_', '-')}"
+                message = f"{flag} cannot be combined with a deployment, which has its plan"
                 raise OptionsConflict(message, "omit it, or deploy with it first")
         if options["lossless"]:
             check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
@@ -612,24 +613,13 @@ def _report(
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=OUTPUT,
-    metavar="FILE",
-    help="The report.  [default: FILE with the ending .html]",
-)
-@click.option(
-    "--slo",
-    type=SLO,
-    metavar="TIMES",
-    help="Longest mean times in seconds, such as ttft=0.5,itl=0.02.",
-)
-@click.option(
+@option("-o --output", "The report.  [default: FILE with the ending .html]", OUTPUT, "FILE")
+@option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO, "TIMES")
+@option(
     "--price-per-hour",
-    type=POSITIVE,
-    metavar="USD",
-    help="Price of the GPUs.  [default: the result's, or the catalogue's]",
+    "Price of the GPUs.  [default: the result's, or the catalogue's]",
+    POSITIVE,
+    "USD",
 )
 @json_option
 def report(
@@ -650,12 +640,12 @@ def report(
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
-@click.option(
+@option(
     "--python",
-    type=click.Path(path_type=Path),
-    help="Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+    "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+    click.Path(path_type=Path),
 )
-@click.option("--again", is_flag=True, help="Reinstall.")
+@option("--again", "Reinstall.", bool)
 @json_option
 def install(python: Path | None, again: bool, as_json: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.

@@ -38,7 +38,13 @@ from peagle.cli.options import (
 from peagle.cli.plan import options_in
 from peagle.cli.plan_options import planned
 from peagle.cli.project import ACCOUNT
-from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
+from peagle.cli.session import (
+    NOT_SEARCHED,
+    Session,
+    account_options,
+    deployment_command,
+    examples_text,
+)
 from peagle.cli.view.console import (
     confirm,
     json_option,
@@ -69,7 +75,13 @@ from peagle.deploy.comparison import promote as promote_candidate
 from peagle.deploy.diff import Change as Setting
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import deployment_names, load_record
-from peagle.deploy.removal import Ended, Leftover, find_ended, find_leftovers, remove_leftover
+from peagle.deploy.removal import (
+    Ended,
+    find_ended,
+    find_leftovers,
+    goes_with_endpoint,
+    remove_leftover,
+)
 from peagle.deploy.removal import reap as remove_ended
 from peagle.deploy.revisions import require_own, required_comparison, stale_resources
 from peagle.deploy.scaling import ScaleRequest, plan_scale
@@ -219,7 +231,7 @@ def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_:
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
     in service without a proof, is abandoned: what served before it serves again. Repeat the command
-    after an interruption: until it has reported its result, it continues the same rollback.
+    after an interruption: it continues.
     """
     with session.changing(name) as change:
         record = change.record
@@ -498,9 +510,9 @@ def _destroy_deployment(
     leftovers = [
         leftover
         for leftover in _find_leftovers(aws, record.name, needed=everything)
-        if (leftover.kind, leftover.name) not in recorded  # such as the alarms of a rollout
+        if (leftover.type, leftover.name) not in recorded  # such as the alarms of a rollout
     ]
-    removable = [leftover for leftover in leftovers if everything or leftover.goes_with_endpoint]
+    removable = [leftover for leftover in leftovers if everything or goes_with_endpoint(leftover)]
     cost = format_price(cost_of_remaining(aws, record), session.sandbox)
     where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
     _confirm_removal(where, (*record.resources, *removable), yes)
@@ -514,7 +526,7 @@ def _destroy_leftovers(
     session: Session, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove what an earlier endpoint of that name has left."""
-    leftovers: Sequence[Leftover] = ()
+    leftovers: Sequence[Resource] = ()
     if session.is_available:
         aws = session.aws(region)
         if endpoint_created(aws, name) is not None:
@@ -538,7 +550,7 @@ def _destroy_leftovers(
     _report(name, as_json, removable, left=() if everything else leftovers)
 
 
-def _find_leftovers(aws: Aws, name: str, needed: bool) -> Sequence[Leftover]:
+def _find_leftovers(aws: Aws, name: str, needed: bool) -> Sequence[Resource]:
     """The log, scaling targets and alarms. Raises AccessDenied only when they are ``needed``."""
     try:
         return find_leftovers(aws, name)
@@ -549,11 +561,11 @@ def _find_leftovers(aws: Aws, name: str, needed: bool) -> Sequence[Leftover]:
         return ()
 
 
-def _texts(resources: Iterable[Resource | Leftover]) -> str:
+def _texts(resources: Iterable[Resource]) -> str:
     return ", ".join(resource.text for resource in resources)
 
 
-def _show(title: str, resources: Iterable[Resource | Leftover]) -> None:
+def _show(title: str, resources: Iterable[Resource]) -> None:
     print_status(title)
     for line in dict.fromkeys(resource.text for resource in resources):  # revisions share uploads
         print_status(f"  {line}")
@@ -561,7 +573,7 @@ def _show(title: str, resources: Iterable[Resource | Leftover]) -> None:
 
 def _confirm_removal(
     title: str,
-    resources: Iterable[Resource | Leftover],
+    resources: Iterable[Resource],
     yes: bool,
     question: str = "Remove all of these?",
 ) -> None:
@@ -589,9 +601,9 @@ def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
 def _report(
     name: str,
     as_json: bool,
-    removed: Sequence[Resource | Leftover],
+    removed: Sequence[Resource],
     kept: Sequence[Resource] = (),
-    left: Sequence[Leftover] = (),
+    left: Sequence[Resource] = (),
 ) -> None:
     if as_json:
         document: dict[str, Any] = {"name": name}
@@ -600,7 +612,7 @@ def _report(
         return print_json(document)
     for resource in removed:
         print_line(f"removed {resource.text}")
-        if isinstance(resource, Resource) and resource.type == "LifecycleRule":
+        if resource.type == "LifecycleRule":
             print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
     for resource in kept:
         print_line(f"kept {resource.text}: in use by others")
@@ -611,12 +623,7 @@ def _report(
 
 
 @click.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle reap --dry-run
-  peagle reap --yes --json
-""",
+    cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
 )
 @account_options
 @click.option(

@@ -63,12 +63,10 @@ from peagle.errors import (
     Fix,
     NotFound,
     OptionMissing,
-    OptionsConflict,
     command_line,
 )
-from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command, connect_docker, unchecked_image
+from peagle.images.docker import Image, compose_command, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -140,8 +138,6 @@ def up(
     """
     refuse_errors(findings_on_this_machine(plan, engine_kind))
     image = None
-    if compiled and gpus:
-        raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
         try:
             image = local_image(plan, gpus, build_first, base)
@@ -175,9 +171,10 @@ def up(
 
 
 def _print_engine(engine: LocalEngine) -> None:
-    length = engine.acceptance_length
-    speculates = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
-    print_line(f"{engine.pair} {'responds' if length is None else speculates}.")
+    text, length = "responds", engine.acceptance_length
+    if length is not None:
+        text = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
+    print_line(f"{engine.pair} {text}.")
     if engine.second_turn:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)
@@ -214,8 +211,9 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     stopped = []
     for engine in names:
         with StatusLine() as status:
-            wait = f"waiting for running requests of {engine} (--now skips this)"
-            if stop_local(engine, now, partial(status.show, wait)):
+            if not (now or as_json):
+                status.show(f"waiting for running requests of {engine} (--now skips this)")
+            if stop_local(engine, now):
                 stopped.append(engine)
     if as_json:
         return print_json({"ended": stopped, "removed": list(names)})

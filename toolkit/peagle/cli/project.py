@@ -79,17 +79,13 @@ def file_options(root: click.Group) -> FileOptions:
 
     def keys(words: tuple[str, ...], without: Collection[str]) -> tuple[OptionKey, ...]:
         return tuple(
-            OptionKey(key, str(option.name), _type_of(option), _help_of(option))
+            OptionKey(key, str(option.name), _type_of(option), option.help or "")
             for key, option in sorted(_options(root, words).items())
             if key not in without and (words != ("plan",) or key == "max_price_increase")
         )
 
     gates = ((name, keys(words, _NOT_GATES)) for name, words in _GATES.items())
     return FileOptions(keys(_ALL, _OF_ONE_CALL), tuple(gates))
-
-
-def _help_of(option: click.Option) -> str:
-    return " ".join((option.help or "").split())
 
 
 def _is_mapping(option: click.Option) -> bool:

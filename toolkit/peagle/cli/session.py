@@ -104,20 +104,26 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
+def examples_text(*examples: str) -> str:
+    """The examples at the end of a command's help."""
+    if len(examples) == 1:
+        return f"Example: {examples[0]}"
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"\b\nExamples:\n{lines}\n"
+
+
 def deployment_command(
     *examples: str, yes: bool = False, **argument: Any
 ) -> Callable[[Command], click.Command]:
     """A command about the deployment NAME, with ``name``, ``session``, ``--json`` and with ``yes``
     ``--yes``."""
-    lines = "\n".join(f"  {example}" for example in examples)
-    epilog = f"\b\nExamples:\n{lines}\n" if len(examples) > 1 else f"Example: {examples[0]}"
 
     def add(command: Command) -> click.Command:
         own_options = vars(command).pop("__click_params__", [])
         command = yes_option(json_option(command)) if yes else json_option(command)
         vars(command)["__click_params__"] += own_options
         with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=DeploymentCommand, epilog=epilog)(with_name)
+        return click.command(cls=DeploymentCommand, epilog=examples_text(*examples))(with_name)
 
     return add
 

@@ -45,7 +45,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.rollout import cost_text, rollout_of
+from peagle.planning.operation import cost_text, rollout_of
 from peagle.planning.weights import pins_of
 from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
 from peagle.render.requests import REVISION_TAG, requests
@@ -60,9 +60,7 @@ PAUSE_SECONDS = 60.0
 
 class RolledBack(NotProved, code="rolled-back"):
     """The proof of an update failed, and what served before serves again.
-
-    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
-    """
+    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it"""
 
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):

@@ -78,9 +78,7 @@ _SAME_SHARE = 0.0005
 
 class CandidateNotProved(NotProved, code="candidate-not-proved"):
     """The candidate is not proved, and what served before serves alone again.
-
-    Fix: compare another head, K or version; the message has what was measured
-    """
+    Fix: compare another head, K or version; the message has what was measured"""
 
 
 def options_beside(

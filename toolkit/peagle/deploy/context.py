@@ -28,8 +28,8 @@ from peagle.deploy.state import (
 )
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix, PeagleError, Refused
+from peagle.planning.operation import longest_seconds
 from peagle.planning.plan import PROVISIONING_SECONDS
-from peagle.planning.rollout import longest_seconds
 from peagle_serve.crash import Crash
 
 SILENT_SECONDS = 15 * 60

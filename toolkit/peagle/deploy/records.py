@@ -24,9 +24,7 @@ class Ambiguous(UserError, code="ambiguous-name"):
 
 class DamagedRecord(UserError, code="record-damaged"):
     """A record of this machine cannot be read.
-
-    Fix: delete the file: the deployment is then read from its tags in the account
-    """
+    Fix: delete the file: the deployment is then read from its tags in the account"""
 
 
 def record_path(scope: str, region: str, name: str) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
@@ -23,15 +23,14 @@ from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
-from peagle.deploy.state import Deployment, Resource, utc_text
+from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
+from peagle.render.resources import COPY_DIMENSION, DIMENSION, ENDS_TAG, copies_id
 
 _SCALING = "application-autoscaling"
-_NAMESPACE = "sagemaker"
 
 _STAY_WITH_ENDPOINT = {
     "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
@@ -43,69 +42,60 @@ class Unknown(CloudError, code="resources-unknown"):
     """Resources may exist, and may not be looked at."""
 
 
-@dataclass(frozen=True)
-class Leftover:
-    """A resource outside of SageMaker, and the call that removes it. ``goes_with_endpoint``: a
-    scaling target and its alarms, since an endpoint that scales is not deleted."""
-
-    kind: Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
-    name: str
-    service: str
-    operation: str
-    parameters: dict[str, Any]
-    goes_with_endpoint: bool = False
-
-    @property
-    def text(self) -> str:
-        """Such as ``Alarm peagle-tiny-latency``."""
-        return f"{self.kind} {self.name}"
-
-    def document(self) -> dict[str, str]:
-        """For ``--json``."""
-        return {"type": self.kind, "name": self.name}
+def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
+    """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
+    recorded. Raises AccessDenied."""
+    return tuple(
+        Resource(type=kind, name=found, made=True, revision="")
+        for kind, found in _leftovers(aws, name)
+    )
 
 
-def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
-    """The scaling targets, alarms, log and dashboard of the endpoint. Raises AccessDenied."""
-    return tuple(_leftovers(aws, name))
-
-
-def _leftovers(aws: Aws, name: str) -> Iterator[Leftover]:
+def _leftovers(aws: Aws, name: str) -> Iterator[tuple[ResourceType, str]]:
     listed = aws.items(
-        _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace=_NAMESPACE
+        _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace="sagemaker"
     )
     for target in listed:  # with its policies and their alarms
         resource = target["ResourceId"]
         if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
-            parameters = {
-                "ServiceNamespace": _NAMESPACE,
-                "ResourceId": resource,
-                "ScalableDimension": target["ScalableDimension"],
-            }
-            removal = (_SCALING, "deregister_scalable_target", parameters)
-            yield Leftover("ScalableTarget", resource, *removal, goes_with_endpoint=True)
-    on_log, wakes = alarm_name(name, "acceptance"), wake_alarm_name(name)
-    for metric_alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-        alarm = metric_alarm["AlarmName"]
-        dimensions = {each["Name"]: each["Value"] for each in metric_alarm.get("Dimensions") or ()}
+            yield "ScalableTarget", resource
+    on_log = alarm_name(name, "acceptance")
+    for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
+        dimensions = {each["Name"]: each["Value"] for each in alarm.get("Dimensions") or ()}
         watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
-        if name in watched or alarm == on_log:  # which has no dimension
-            scales = alarm == wakes or alarm.startswith("TargetTracking-")
-            removal = ("cloudwatch", "delete_alarms", {"AlarmNames": [alarm]})
-            yield Leftover("Alarm", alarm, *removal, goes_with_endpoint=scales)
+        if name in watched or alarm["AlarmName"] == on_log:  # which has no dimension
+            yield "Alarm", alarm["AlarmName"]
     for group in logs_of(name):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
         if any(log["logGroupName"] == group for log in there):
-            yield Leftover("LogGroup", group, "logs", "delete_log_group", {"logGroupName": group})
-    for called in DASHBOARD.find(aws, name):
-        removal = ("cloudwatch", "delete_dashboards", {"DashboardNames": [called]})
-        yield Leftover("Dashboard", called, *removal)
+            yield "LogGroup", group
+    for dashboard in DASHBOARD.find(aws, name):
+        yield "Dashboard", dashboard
 
 
-def remove_leftover(aws: Aws, leftover: Leftover) -> None:
+def goes_with_endpoint(leftover: Resource) -> bool:
+    """Whether it is a scaling target or its alarm: an endpoint that scales is not deleted."""
+    scales = leftover.name.startswith("TargetTracking-") or leftover.name.endswith("-wake-up")
+    return leftover.type == "ScalableTarget" or (leftover.type == "Alarm" and scales)
+
+
+def remove_leftover(aws: Aws, leftover: Resource) -> None:
     """Remove it; ignores what no longer exists. Raises CloudError."""
+    name, copies = leftover.name, leftover.name.startswith(copies_id(""))
+    target = {
+        "ServiceNamespace": "sagemaker",
+        "ResourceId": name,
+        "ScalableDimension": COPY_DIMENSION if copies else DIMENSION,
+    }
+    removals: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "ScalableTarget": (_SCALING, "deregister_scalable_target", target),
+        "Alarm": ("cloudwatch", "delete_alarms", {"AlarmNames": [name]}),
+        "LogGroup": ("logs", "delete_log_group", {"logGroupName": name}),
+        "Dashboard": ("cloudwatch", "delete_dashboards", {"DashboardNames": [name]}),
+    }
+    service, operation, parameters = removals[leftover.type]
     with suppress(Missing):
-        aws.call(leftover.service, leftover.operation, **leftover.parameters)
+        aws.call(service, operation, **parameters)
 
 
 def destroy(

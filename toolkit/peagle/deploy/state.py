@@ -169,7 +169,7 @@ def start_seconds(served: Served) -> int:
 
 ResourceType = Literal[
     "Endpoint", "Schedule", "SchedulerRole", "Dashboard", "Alarm", "MetricFilter", "LifecycleRule",
-    "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+    "EndpointConfig", "Model", "S3Objects", "S3Bucket", "ScalableTarget", "LogGroup",
 ]  # fmt: skip
 
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]

@@ -33,7 +33,7 @@ from peagle.engine.process import (
     start_program,
 )
 from peagle.errors import Fix, Refused, UserError
-from peagle.images import Docker, Image, check_pair, list_images, show_image
+from peagle.images.docker import Docker, Image, check_pair, list_images, show_image
 from peagle.planning.plan import Plan
 from peagle.render.formats.compose import (
     CACHE_VOLUME,

@@ -49,12 +49,12 @@ from peagle.vllm.defaults import (
     ALL_SLOTS_RESERVED,
     BLOCK_TOKENS,
     GRAPHS_COUNTED,
+    PADDING_RATIO,
     EngineConfig,
     cache_element_bytes,
     capture_sizes,
     extra_slots,
     in_flight_tokens,
-    padding_ratio,
     uses_model_runner_v2,
 )
 from peagle.vllm.gpus import element_bytes, round_up
@@ -235,7 +235,7 @@ def cache_layout(case: FitCase) -> Layout:
         (*shape.attention, *(case.drafter.shape.attention if case.drafter else ())),
         engine.tensor_parallel_size,
         cache_element_bytes(engine, case.target.dtype),
-        padding_ratio(engine.vllm),
+        PADDING_RATIO,
         shape.recurrent,
         k=engine.k,
         prefix_caching=engine.prefix_caching,

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -29,10 +28,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from peagle.checkpoints import FolderSource, Source
-from peagle.checkpoints.files import check_links, files_read, follow_link
+from peagle.checkpoints.files import (
+    check_links,
+    files_read,
+    find_vocabulary,
+    follow_link,
+    needs_vocabulary,
+    vocabulary_folder,
+)
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
-from peagle.data import data_folder, weights_folder
+from peagle.data import weights_folder
 from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
@@ -152,22 +157,6 @@ def _archive_size(total: int) -> int:
     return closed + -closed % tarfile.RECORDSIZE
 
 
-def source_revision() -> str | None:
-    """The commit of the toolkit's source, with ``-dirty`` for uncommitted changes; ``None`` for an
-    installed package."""
-    root = data_folder("containers").parent
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=False, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
 def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
     """Docker's description of the image ``name``, which is pulled if necessary."""
     image = docker.inspect("image", name)
@@ -284,13 +273,13 @@ def _digest(members: list[Member]) -> str:
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
 _OF_SAGEMAKER = frozenset(
     {
-        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
+        "ami-unverified", "cache-below-concurrency",
         "context-shortened", "conversations-spread", "gpus-idle",
         "host-memory-below-weights",
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
+        "price-unknown", "queue-unbounded", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
         "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",

@@ -11,8 +11,7 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import Fit
 from peagle.options import AUTO, Options
-from peagle.planning.engines import EngineFit
-from peagle.planning.load import USUAL_WORKLOAD
+from peagle.planning.load import USUAL_WORKLOAD, EngineFit
 from peagle.planning.plan import Alternative, Batch
 from peagle.speed.models import SAME_SPEED_SHARE, Performance
 from peagle.text import format_concurrency, usd_per_million

@@ -20,11 +20,10 @@ from peagle.errors import Refused, UserError
 from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.drafter import SelectedPair
-from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION, Load
+from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.overrides import settings_of, switch_or_text, with_overrides
 from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
-from peagle.planning.speculation import planned_speculation, speculative_config
+from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
 from peagle.planning.weights import (
     LOADER,
     PlacedWeights,

@@ -1,15 +1,40 @@
-"""The load that a plan is for: the longest context, concurrent requests, and their size."""
+"""The load that a plan is for, and the engines that serve it: the memory of each, and its speed,
+computed once.
+
+Neither depends on prices, required times, numbers of instances or any option other than the load,
+so all plans and verdicts of a process for the same load share them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
-from peagle.catalog.schema import Target
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
+from peagle.catalog.tables import Instance
+from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error, warning
+from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
+from peagle.fit.estimate import (
+    Fit,
+    FitCase,
+    drafter_on_gpu,
+    fit_of,
+    missing_bytes,
+    share_of_prefix,
+    share_of_request,
+)
 from peagle.options import Options
+from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, decide
-from peagle.speed.models import PRESETS, Workload
+from peagle.speed.acceptance import acceptance_of
+from peagle.speed.estimate import performance
+from peagle.speed.models import PRESETS, Acceptance, Performance, Workload, names_in_runs
+from peagle.vllm.environment import Value
 
 USUAL_CONCURRENCY = 8
 """The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
@@ -25,9 +50,6 @@ mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
 
 FURTHER_TURNS = 8
 """How many turns after the usual one the context of a conversation has room for, at least."""
-
-CHAT_TEMPLATE_TOKENS = 128
-"""Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
 
 
 def with_workload(options: Options) -> Options:
@@ -90,14 +112,6 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
             confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
             findings.append(warning("context-shortened", "max_model_len", message, confirm))
             length = fitting
-    # A token has at least one byte, so this is more than any prompt of the proof can take.
-    proof = target.proof
-    prompt = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
-    least = prompt + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
-    if length < least:
-        message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
-        fix = Fix(f"use --max-model-len {least} or more", options=("--max-model-len", f"{least}"))
-        findings.append(error("context-too-small", "max_model_len", message, fix))
     if options.max_model_len is not None:
         return Decision(length, findings=tuple(findings))
     return decide(length, "max_model_len", because, f"{length:,}", findings)
@@ -161,3 +175,214 @@ def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
             "cached tokens are fewer than --prompt-tokens, and shared ones are among them",
         )
     return Workload(prompt, output, cached, shared)
+
+
+PLANNED_GPU_MEMORY_UTILIZATION = 0.9
+"""The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
+
+
+@dataclass(frozen=True)
+class EngineFit:
+    """One engine on GPUs of a kind: input and result of the memory model.
+
+    ``cache_share`` is what the cache must hold of each request of the load, ``shared`` what it
+    holds once for all, in requests of max-model-len.
+    """
+
+    case: FitCase
+    fit: Fit
+    cache_share: float
+    shared: float
+
+    @cached_property
+    def most_requests(self) -> int:
+        """The most concurrent requests for which the KV cache is large enough."""
+        held = max(self.fit.max_concurrency - self.shared, 0.0) / self.cache_share
+        return math.floor(held) if self.fit.fits else 0
+
+
+@dataclass
+class Computed:
+    """What is computed for a load, each at first use. A drafter is known by its name: it is the
+    user's own head, or one of the target's in the catalogue."""
+
+    engines: dict[tuple[object, ...], EngineFit] = field(default_factory=dict)
+    speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict)
+    acceptances: dict[tuple[object, ...], Acceptance] = field(default_factory=dict)
+    ks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """A target under a load, independent of drafter and instance.
+
+    ``settings`` are the user's own arguments of vLLM; ``None`` leaves one of the catalogue out.
+    ``own_head`` is the user's own drafter, which runs name by its location only, even if it has the
+    name of the catalogue's. ``of_one_size``: no request is longer than ``workload``, as in a batch.
+
+    Loads are equal if the same is computed from them: of the catalogue they compare what fits and
+    speeds are computed from, by identity. A catalogue that is loaded again keeps what has not
+    changed, and to compare all measured rows takes longer than to use them.
+    """
+
+    target: Target
+    vllm: str
+    max_model_len: int
+    concurrency: int
+    catalog: Catalog
+    settings: Mapping[str, Value | None] = field(default_factory=dict)
+    workload: Workload = USUAL_WORKLOAD
+    own_head: Drafter | None = None
+    of_one_size: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.target.id, self.max_model_len, self.concurrency, self.workload))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Load) and self._key == other._key
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        catalog = self.catalog
+        tables = catalog.runtimes, catalog.instances, catalog.version_rules, catalog.speed_model
+        same = [*map(id, (self.target, *tables, *self.runs))]
+        load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
+        return same, load, repr(self.settings), self.own_head  # as text: true and 1 differ
+
+    @cached_property
+    def computed(self) -> Computed:
+        """What this process has computed for an equal load."""
+        return computed_for(self)
+
+    @property
+    def runs(self) -> tuple[SpeedRun, ...]:
+        """The measured runs of the target, on any GPU, in the order in which they answer."""
+        return self.catalog.speeds.get(self.target.id, ())
+
+    def names(self, drafter: Drafter | None) -> Collection[str | None]:
+        """The names of the drafter in runs."""
+        return names_in_runs(drafter, self.own_head is not None)
+
+    def divisions(self, gpus: int) -> Sequence[int]:
+        """The numbers of GPUs, up to so many, on which one engine runs."""
+        return divisions(self.target.architecture, gpus, is_expert_parallel(self.settings))
+
+    def drafter_bytes(self, drafter: Drafter | None) -> int:
+        """Bytes of the drafter's weights on a single GPU; 0 without weights."""
+        model = draft_model(drafter, target_model(self.target)) if drafter else None
+        return drafter_on_gpu(model, 1) if model else 0
+
+    def acceptance(self, drafter: Drafter | None, k: int) -> Acceptance:
+        """What is known of the acceptance length of the drafter with this K: measured on any
+        device, with or without a speed, or published."""
+        key = drafter and drafter.name, k
+        if key not in self.computed.acceptances:
+            decay = self.catalog.speed_model.decay
+            self.computed.acceptances[key] = acceptance_of(
+                drafter, k, self.runs, self.names(drafter), decay=decay
+            )
+        return self.computed.acceptances[key]
+
+    def may_know(self, drafter: Drafter | None) -> bool:
+        """Whether there can be a speed: measured, or from a known acceptance."""
+        if self.acceptance(drafter, 1 if drafter else 0).basis != "unknown":
+            return True
+        names = self.names(drafter)
+        return any(row.drafter in names for run in self.runs for row in run.speeds)
+
+    def compared_ks(self, drafter: Drafter | None) -> tuple[int, ...]:
+        """The values of K to compare: the recommended and the measured ones, and where an
+        acceptance is known all up to the trained K; 0 without a drafter."""
+        if drafter is None:
+            return (0,)
+        if drafter.name not in self.computed.ks:
+            usual, names = drafter.k_recommended, self.names(drafter)
+            ks = {row.k for run in self.runs for row in run.speeds if row.drafter in names}
+            ks |= {row.k for run in self.runs for row in run.on_text if row.drafter in names}
+            ks.add(usual)
+            most = drafter.k_trained or max(ks | {1})
+            if self.acceptance(drafter, usual).basis != "unknown":
+                ks |= {*range(1, (drafter.k_trained or usual) + 1)}
+            self.computed.ks[drafter.name] = tuple(sorted(k for k in ks if 0 < k <= most))
+        return self.computed.ks[drafter.name]
+
+    def engine(self, instance: Instance, gpus: int, drafter: Drafter | None, k: int) -> EngineFit:
+        """The engine on this many GPUs of the instance's kind."""
+        kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
+        key = *kind, gpus, drafter and drafter.name, k
+        if key not in self.computed.engines:
+            if gpus > 1:
+                case = self.engine(instance, 1, drafter, k).case
+                config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
+                case = replace(case, engine=config)
+            else:
+                options = CaseOptions(
+                    k=k,
+                    max_model_len=self.max_model_len,
+                    concurrency=self.concurrency,
+                    vllm=self.vllm,
+                    instance_type=instance.type,
+                    tensor_parallel_size=1,
+                    settings=memory_settings(self.settings),
+                )
+                built = build_case(self.catalog, self.target, drafter, options)
+                planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
+                built = replace(built, settings={**planned, **built.settings})
+                case = fit_case(built, gpu_of(instance))
+            least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
+            tokens, length = self.workload.tokens, self.max_model_len
+            each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
+            shared = share_of_prefix(case, self.workload.shared_prompt_tokens)
+            self.computed.engines[key] = EngineFit(case, fit_of(case), each - shared, shared)
+        return self.computed.engines[key]
+
+    def engine_on(
+        self, instance: Instance, requests: int, drafter: Drafter | None, k: int
+    ) -> EngineFit:
+        """The engine on the fewest GPUs of the instance that hold so many concurrent requests; else
+        on those that hold most, or that lack least memory."""
+        tried: list[EngineFit] = []
+        for size in self.divisions(instance.gpu_count):
+            tried.append(self.engine(instance, size, drafter, k))
+            if tried[-1].fit.fits and requests <= tried[-1].most_requests:
+                return tried[-1]
+        fitting = [engine for engine in tried if engine.fit.fits]
+        if fitting:
+            return max(fitting, key=lambda engine: engine.fit.max_concurrency)
+        return min(tried, key=lambda engine: missing_bytes(engine.case))
+
+    def performance(
+        self,
+        engine: EngineFit,
+        drafter: Drafter | None,
+        k: int,
+        requests: float,
+        engines: int = 1,
+        assumed: Acceptance | None = None,
+    ) -> Performance:
+        """The performance of one of ``engines`` engines with so many concurrent requests, in the
+        memory that is left with the K of ``engine``. The acceptance is the known one unless
+        ``assumed``."""
+        config = engine.case.engine
+        gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
+        key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
+        if key not in self.computed.speeds:
+            case = replace(engine.case, engine=replace(config, k=k))
+            self.computed.speeds[key] = performance(
+                case,
+                self.workload,
+                requests,
+                assumed or self.acceptance(drafter, k),
+                self.catalog.speed_model,
+                self.runs,
+                self.names(drafter),
+                fit=engine.fit,
+                engines=engines,
+            )
+        return self.computed.speeds[key]
+
+
+@lru_cache(maxsize=32)
+def computed_for(load: Load) -> Computed:
+    """What this process has computed for an equal load."""
+    return Computed()

@@ -1,18 +1,368 @@
-"""What happens to a deployment beside serving: when it ends by itself, and what may be observed of
-it. A plan says how long; the end time is known when it is applied."""
+"""How a deployment is operated: how updates replace what serves, how many engines run and when,
+when the deployment ends, and what is observed of it.
+
+SageMaker runs copies as one inference component: every copy is a container with its own GPUs, and
+requests go to the copy with the fewest. ``n`` copies are ``n`` engines that share the load evenly.
+
+The target of scaling is the most requests at a time with which one instance, or one copy, is
+predicted to meet the objective, and with which none waits for another: more run neither sooner nor
+cheaper.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 
+from peagle.catalog.tables import Instance
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.options import Options
-from peagle.planning.plan import AlarmKind, Capture, Decision, Limit, Observe, Plan, Reason, decide
-from peagle.planning.rollout import alarms_for
+from peagle.options import AUTO, Options, RolloutKind
+from peagle.planning.candidates import Candidate
+from peagle.planning.load import Load
+from peagle.planning.plan import (
+    AlarmKind,
+    Capture,
+    Copies,
+    Decision,
+    Limit,
+    Observe,
+    Plan,
+    Reason,
+    Rollout,
+    Scaling,
+    Step,
+    decide,
+)
 from peagle.s3uri import S3Uri, lower_scheme
-from peagle.text import format_duration, format_usd
+from peagle.speed.estimate import slots
+from peagle.text import counted, format_duration, format_requests, format_usd
 from peagle_serve.contract import is_s3_uri
+
+DEFAULT_BAKING_SECONDS = 600
+LONGEST_BAKING_SECONDS = 3600
+"""SageMaker's limit of a waiting time."""
+
+_SHARES: dict[RolloutKind, tuple[int, int]] = {
+    "rolling": (5, 50),
+    "canary": (1, 50),
+    "linear": (10, 50),
+}
+"""The least and the largest step that SageMaker accepts, in percent of the instances."""
+
+_STEP = re.compile(r"([1-9][0-9]{0,3})(%?)", re.ASCII)
+
+
+def parse_step(text: str, copies: bool = False) -> Step:
+    """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
+    match = _STEP.fullmatch(text)
+    if match is None or (match[2] and int(match[1]) > 100):
+        fix = "write a number of instances, or a share of them such as 25%"
+        raise UserError(f"rollout_step {text[:20]!r} is not a step", fix, code="rollout-step")
+    if match[2]:
+        return Step(value=int(match[1]), unit="percent")
+    return Step(value=int(match[1]), unit="copies" if copies else "instances")
+
+
+def choose_rollout(
+    options: Options,
+    instance_count: int,
+    usd_per_hour: float | None,
+    floor: float | None,
+    copies: Copies | None = None,
+) -> Decision[Rollout | None]:
+    """The rollout of updates, with what it takes; ``None`` where the user asks for none.
+
+    ``usd_per_hour`` is the price of all instances, ``floor`` the least acceptance length of a plan
+    that speculates, ``copies`` the engines on each instance of a plan with copies. Of these, the
+    new ones need GPUs before the earlier ones end, so one more instance starts, and a batch is no
+    larger than that instance holds. Raises UserError for a kind that copies do not have.
+    """
+    kind, asked = options.rollout, options.rollout_step
+    if kind is None:
+        return Decision(None)
+    if copies is not None and kind != "rolling":
+        raise UserError(
+            f"--rollout {kind} moves requests between two fleets of instances, and SageMaker "
+            "updates copies on the same instances, batch by batch",
+            "use --rollout rolling, or --copies 1",
+            code="rollout-of-copies",
+        )
+    # One instance, or copy, that may become several has the steps of these.
+    several = max(instance_count, options.max_instances or 1)
+    total = instance_count if instance_count > 1 else several
+    step, fits = _default_step(kind, total), total
+    if copies is not None:
+        each = copies.per_instance
+        total = instance_count * each if instance_count * each > 1 else several * each
+        fits = min(each, total // 2)
+        step = Step(value=max(1, fits), unit="copies")
+    step = parse_step(asked, copies is not None) if asked else step
+    extra = 1 if copies else _extra_instances(kind, step, instance_count)
+    baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
+    rollout = Rollout(
+        kind=kind,
+        step=step,
+        baking_seconds=baking,
+        extra_instances=extra,
+        extra_usd_per_hour=(
+            None if usd_per_hour is None else round(usd_per_hour * extra / instance_count, 4)
+        ),
+        alarms=alarms_for(options, floor),
+    )
+    because = f"updates bake {format_duration(baking)} after each step; an alarm undoes them"
+    if copies:
+        because = (
+            f"updates bake {format_duration(baking)} after each batch; an alarm, on all copies "
+            "together, undoes them"
+        )
+    noun = "copies" if copies else "instances"
+    findings = [*_findings(rollout, total, noun, fits if copies else None)]
+    return decide(rollout, "rollout", because, rollout.text, findings)
+
+
+def _findings(
+    rollout: Rollout, count: int, noun: str, most_at_once: int | None
+) -> Iterator[Finding]:
+    """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
+    ``most_at_once`` find room."""
+    step = rollout.step
+    if step is not None and count < 2:
+        message = f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one"
+        fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
+        yield error("rollout-one-instance", "rollout", message, fix)
+    elif step is not None:
+        least, most = _SHARES[rollout.kind]
+        share, fits = step.percent(count), most_at_once or count
+        if not least <= share <= most or step.instances(count) > fits:
+            room = f", and one more instance has room for {fits}" if most_at_once else ""
+            message = (
+                f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker accepts "
+                f"{least}% to {most}% in a {rollout.kind} update{room}"
+            )
+            fix = "choose another rollout_step, or omit it"
+            yield error("rollout-step", "rollout-step", message, fix)
+
+
+def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
+    return step.instances(count) if kind == "rolling" and step else count
+
+
+def rollout_of(rollout: Rollout, count: int) -> Rollout:
+    """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
+    for one, and the default step where SageMaker rejects the planned one."""
+    kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
+    if step is not None and count < 2:
+        kind, step = "all-at-once", None
+    elif step is not None and not _is_accepted(kind, step, count):
+        step = _default_step(kind, count)
+    extra = _extra_instances(kind, step, count)
+    usd = None if usd is None else round(usd * extra / rollout.extra_instances, 4)
+    changed = {"kind": kind, "step": step, "extra_instances": extra, "extra_usd_per_hour": usd}
+    return rollout.model_copy(update=changed)
+
+
+def rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
+    """The rollout where ``count`` copies run; ``None`` for one, which has no batches. A batch that
+    SageMaker rejects becomes the nearest that SageMaker accepts."""
+    step = rollout.step
+    if step is None or count < 2:
+        return None
+    if not _is_accepted("rolling", step, count):
+        least, most = math.ceil(count / 20), count // 2
+        step = Step(value=max(least, min(step.instances(count), most)), unit="copies")
+    return rollout.model_copy(update={"step": step})
+
+
+def _is_accepted(kind: RolloutKind, step: Step, count: int) -> bool:
+    least, most = _SHARES[kind]
+    return least <= step.percent(count) <= most
+
+
+def _default_step(kind: RolloutKind, instance_count: int) -> Step | None:
+    """The smallest batch, a tenth as the canary, quarters in a linear rollout."""
+    sizes = {
+        "rolling": math.ceil(instance_count / 20),
+        "canary": max(1, instance_count // 10),
+        "linear": math.ceil(instance_count / 4),
+    }
+    return Step(value=sizes[kind], unit="instances") if kind in sizes else None
+
+
+def rolling_step(count: int, free: int) -> Step | None:
+    """The largest step of a rolling update of ``count`` instances that takes at most ``free`` more
+    instances; ``None`` where none fits."""
+    least, most = _SHARES["rolling"]
+    largest = min(free, count * most // 100)
+    return Step(value=largest, unit="instances") if largest >= max(1, count * least / 100) else None
+
+
+def alarms_for(options: Options, floor: float | None) -> tuple[AlarmKind, ...]:
+    """The alarms that a new revision has to pass; ``floor`` is the least acceptance length, if the
+    plan speculates."""
+    kinds: list[AlarmKind] = ["ttft"] if options.slo and options.slo.ttft is not None else []
+    return (*kinds, "errors", "acceptance") if floor is not None else (*kinds, "errors")
+
+
+def cost_text(rollout: Rollout | None) -> str:
+    """What a rollout takes besides, and its alarms: one line; empty without one."""
+    if rollout is None:
+        return ""
+    more, price = rollout.extra_instances, "price unknown"
+    if rollout.extra_usd_per_hour is not None:
+        price = f"{format_usd(rollout.extra_usd_per_hour)} per hour"
+    return (
+        f"{rollout.text}; {more} more instance{'s' if more > 1 else ''} meanwhile ({price}); "
+        f"rolls back on {', '.join(rollout.alarms)}"
+    )
+
+
+def longest_seconds(rollout: Rollout, instance_count: int, start_seconds: float) -> float:
+    """How long an update of so many instances, or copies, may take, in seconds: starts of
+    ``start_seconds`` and baking."""
+    steps = rollout.steps(instance_count)
+    starts = steps if rollout.kind == "rolling" else 1
+    return starts * start_seconds + (steps + 1) * rollout.baking_seconds
+
+
+RESERVED_SHARE = 0.75
+"""The share of an instance's CPUs and host memory that its copies reserve together. SageMaker's own
+processes need some, and AWS does not say how much; a reservation that is too large is never
+placed. Copies may use more than they reserve."""
+
+SHORTEST_SCALE_IN_SECONDS = 300
+"""Application Auto Scaling's own cooldown for instances of an endpoint."""
+
+SCALE_OUT_SECONDS = 60
+"""SageMaker accepts no further change while an instance starts, so a longer pause adds nothing."""
+
+_ZERO_REFUSED_CODE = "scale-to-zero-refused"
+"""SageMaker is reported to refuse scale to zero in the region.
+
+Fix: use another region, or --max-instances without --scale-to-zero
+"""
+
+
+def reserved(instance: Instance, copies: int, gpus: int) -> Copies:
+    """``copies`` with ``gpus`` GPUs each, and equal shares of the instance's CPUs and memory."""
+    return Copies(
+        per_instance=copies,
+        gpus=gpus,
+        cpu_cores=max(1, math.floor(instance.vcpus * RESERVED_SHARE / copies)),
+        memory_mib=math.floor(instance.memory_gib * 1024 * RESERVED_SHARE / copies),
+    )
+
+
+def with_copies(options: Options) -> Options:
+    """The options for planning, where ``copies`` is ``None`` for one engine without an inference
+    component: for ``--copies 1``, and by default with an option that SageMaker has for instances
+    with a model only. Otherwise the default is ``auto``. Instances that scale to zero always have a
+    component: SageMaker keeps one of a variant that has a model."""
+    if options.scale_to_zero:
+        return options.model_copy(update={"copies": options.copies or AUTO})
+    if options.copies == 1:
+        return options.model_copy(update={"copies": None})
+    excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
+    if options.copies is None and not excluded:
+        return options.model_copy(update={"copies": AUTO})
+    return options
+
+
+def choose_scaling(
+    options: Options,
+    load: Load,
+    candidate: Candidate,
+    start_seconds: int | None,
+    copies: Copies | None,
+    region: str,
+) -> Decision[Scaling | None]:
+    """The scaling of the planned instances, or of the ``copies`` on them; ``None`` without
+    ``--max-instances`` and ``--scale-to-zero``.
+
+    ``start_seconds`` is about how long a new instance takes until it serves, which is how long the
+    first request waits after a scale to zero; ``None`` without scaling.
+    """
+    if start_seconds is None:
+        return Decision(None)
+    target = options.target_concurrency
+    most, because = _most_requests(load, candidate)
+    least = 0 if options.scale_to_zero else options.min_instances or 1
+    highest = options.max_instances or candidate.count
+    cooldown = max(SHORTEST_SCALE_IN_SECONDS, start_seconds)
+    scaling = Scaling(
+        min_instances=least,
+        max_instances=highest,
+        target_concurrency=most if target is None else target,
+        scale_in_cooldown_seconds=cooldown,
+        scale_out_cooldown_seconds=SCALE_OUT_SECONDS,
+        min_copies=least * copies.per_instance if copies else None,
+        max_copies=highest * copies.per_instance if copies else None,
+        wake_up_seconds=start_seconds if options.scale_to_zero else None,
+    )
+    unit, findings = counted(1, scaling.scales_copies), list[Finding]()
+    prices = scaling.prices(candidate.usd_per_hour, candidate.count)
+    limit = options.max_price_per_hour
+    if limit is not None and prices is not None and prices[1] > limit:
+        usd = f"{format_usd(prices[1])} an hour; the limit is {format_usd(limit)}"
+        allowed, fix = math.floor(limit * highest / prices[1]), Fix("raise the limit")
+        if allowed > max(1, least):
+            fix = Fix(f"use --max-instances {allowed}", options=("--max-instances", f"{allowed}"))
+        message = f"{highest} instances cost {usd}"
+        findings.append(error("scaling-above-price-limit", "max_instances", message, fix))
+    why = "AWS's own; a start takes less"
+    if cooldown > SHORTEST_SCALE_IN_SECONDS:
+        started = "a copy" if scaling.scales_copies else "an instance"
+        why = f"starting {started} again takes about this long (start_time)"
+    reasons = [Reason(what="scale_in_cooldown", value=format_duration(cooldown), because=why)]
+    if target is None:
+        value = f"{most} per {unit}"
+        reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
+    elif target > most:
+        message = f"target_concurrency {target:g} is more than one {unit} should get: {because}"
+        fix = Fix(f"use target_concurrency: {most}, or omit it")
+        findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
+    reported = load.catalog.runtimes.scale_to_zero_refused.get(region)
+    if options.scale_to_zero and reported:
+        message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
+        fix = Fix("use another --region, or --max-instances without --scale-to-zero")
+        findings.append(warning(_ZERO_REFUSED_CODE, "scale_to_zero", message, fix))
+    return Decision(scaling, tuple(reasons), tuple(findings))
+
+
+def _most_requests(load: Load, candidate: Candidate) -> tuple[int, str]:
+    """The most requests at a time with which one engine meets the objective and none queues, and
+    why."""
+    engine, slo = candidate.engine, candidate.asked.slo
+    running = slots(engine.case, engine.fit, load.workload) if engine.fit.fits else 0.0
+    limit = max(1, math.floor(running))
+    why = f"one runs {format_requests(limit)} at once (--concurrency), more would queue"
+    if limit < engine.case.engine.max_num_seqs:
+        why = f"the KV cache of one holds {format_requests(limit)} of this size, more would queue"
+    if slo is None:
+        return limit, f"{why}; --slo plans for response times instead"
+
+    def times(requests: int) -> tuple[float | None, str]:
+        """The ratio to the objective, and ``ttft 0.482 s, itl 0.0124 s, estimated``."""
+        speed = load.performance(engine, candidate.drafter, candidate.k, requests)
+        parts = {"ttft": speed.ttft_seconds, "itl": speed.itl_seconds}
+        texts = [f"{name} {time:.3g} s" for name, time in parts.items() if time is not None]
+        return slo.excess(*parts.values()), ", ".join([*texts, speed.basis])
+
+    at_most, text = times(limit)
+    if at_most is None:
+        return limit, f"{why}; whether {slo.text} holds is unknown"
+    if at_most <= 1:
+        return limit, f"{slo.text} holds with {format_requests(limit)} ({text}); {why}"
+    low, high = 0, limit  # the objective holds with low, and breaks with high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if (times(middle)[0] or 0) > 1 else (middle, high)
+    broken = f"{slo.text} breaks with {format_requests(high)} ({times(high)[1]})"
+    if low == 0:
+        return 1, f"{broken}: more instances do not help"
+    return low, f"{broken}; with {low} it holds ({times(low)[1]})"
+
 
 COPIES_BEFORE_SECONDS = 600
 """How long before the endpoint its copies are deleted; the deletion of a component takes some
@@ -171,10 +521,6 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         alarm_topic=topic,
     )
     findings = []
-    if capture is not None and capture.retention_days is None:
-        message = f"{capture_text(capture)}; they stay there until the bucket removes them"
-        fix = "give the bucket a lifecycle rule with an expiration, or use capture_retention"
-        findings.append(note("captured-data-kept", "--capture-data", message, fix))
     if alarms and topic is None:
         message = "the alarms change their state in CloudWatch, and send no notification"
         fix = "add alarm_topic with an SNS topic"

@@ -6,7 +6,6 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from peagle.catalog.find import find_instance
@@ -14,18 +13,29 @@ from peagle.catalog.schema import Catalog
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
-from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.engines import Load
-from peagle.planning.findings import queue_findings, review
+from peagle.planning.findings import (
+    copies_decision,
+    count_decision,
+    queue_findings,
+    review,
+    selection_reasons,
+)
 from peagle.planning.load import (
+    Load,
     choose_concurrency,
     choose_length,
     choose_workload,
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.operation import choose_limit, choose_observe
+from peagle.planning.operation import (
+    choose_limit,
+    choose_observe,
+    choose_rollout,
+    choose_scaling,
+    with_copies,
+)
 from peagle.planning.overrides import settings_of
 from peagle.planning.plan import (
     Decision,
@@ -38,8 +48,6 @@ from peagle.planning.plan import (
     TargetChoice,
     decide,
 )
-from peagle.planning.reasons import copies_decision, count_decision, selection_reasons
-from peagle.planning.rollout import choose_rollout
 from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
     choose_ami,
@@ -50,9 +58,15 @@ from peagle.planning.runtime import (
     price_of,
     proof_source,
 )
-from peagle.planning.scaling import choose_scaling, with_copies
 from peagle.planning.search import BATCH_LOADS, Search, select, select_on_type
-from peagle.planning.speculation import choose_k, is_drafter_named, other_drafters, usual_k
+from peagle.planning.speculation import (
+    SelectedPair,
+    choose_drafter,
+    choose_k,
+    is_drafter_named,
+    other_drafters,
+    usual_k,
+)
 from peagle.planning.weights import (
     choose_pins,
     choose_timeouts,
@@ -262,7 +276,12 @@ def _choose_batch_load(
     rounds = 0
     for load in sorted({min(load, options.requests) for load in BATCH_LOADS}):
         tried, rounds = options.model_copy(update={"concurrency": load}), rounds + 1
-        candidates = [*_best_by_cost(_search(tried, catalog, pair))]
+        search, candidates = _search(tried, catalog, pair), list[Candidate]()
+        # What is selected by cost, with the pair and with the target alone, where something fits.
+        for each in (search, search.with_drafter(None)):
+            named = each.named()
+            ranked = [named] if named else each.ranking() or each.ranking(anywhere=True)
+            candidates += ranked[:1]
         for candidate in candidates:
             batch, speed = candidate.batch, candidate.tokens_per_second
             if batch is None or not speed:
@@ -282,11 +301,3 @@ def _choose_batch_load(
         because = "the fastest; the batch is not done in time"
     chosen = decisions.record(decide(chosen, "concurrency", because, chosen.concurrency))
     return chosen, best.get(True, best[False])[1]
-
-
-def _best_by_cost(search: Search) -> Iterator[Candidate]:
-    """What is selected by cost, with the pair and with the target alone, where something fits."""
-    for each in (search, search.with_drafter(None)):
-        candidate = each.named()
-        ranked = [candidate] if candidate else each.ranking() or each.ranking(anywhere=True)
-        yield from ranked[:1]

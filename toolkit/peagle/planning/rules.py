@@ -8,8 +8,8 @@ from peagle.case import MOST_COUNT
 from peagle.catalog.tables import InstanceTable
 from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.options import Options
+from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.overrides import check_settings, check_variables
-from peagle.planning.rollout import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
 from peagle.text import exact_duration
 

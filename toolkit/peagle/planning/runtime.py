@@ -26,8 +26,8 @@ from peagle.options import DEFAULT_REGION as DEFAULT_REGION
 from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
 from peagle.planning.company import prefixed
-from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
+from peagle.planning.speculation import SelectedPair
 from peagle.text import format_usd
 from peagle.vllm import versions
 

@@ -16,10 +16,9 @@ from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import Candidate, best_of, cheapest_of, measured_first, rank
-from peagle.planning.drafter import SelectedPair
-from peagle.planning.engines import EngineFit, Load
+from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
-from peagle.planning.speculation import SpeedsByK, is_drafter_named, usual_k
+from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting, rank_settings

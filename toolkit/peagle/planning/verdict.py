@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter
-from peagle.catalog.tables import Instance, MethodSupport, support_of
+from peagle.catalog.tables import Instance
 from peagle.checks import check
 from peagle.errors import (
     Fix,
@@ -26,9 +27,10 @@ from peagle.errors import (
 )
 from peagle.findings import errors, severity, warning
 from peagle.options import Options
-from peagle.planning.engines import EngineFit, Load
 from peagle.planning.load import (
     USUAL_CONCURRENCY,
+    EngineFit,
+    Load,
     choose_length,
     shorter_contexts,
     size_of_requests,
@@ -204,10 +206,6 @@ class _Compared:
             acceptance = likely_acceptance(load.acceptance(drafter, setting.k), setting.k)
         return load.performance(engine, drafter, setting.k, requests, assumed=acceptance)
 
-    def assumed(self, setting: Setting, workload: Workload, requests: float) -> Performance:
-        """The speed if the drafter has a likely acceptance."""
-        return self.performance(setting, workload, requests, is_assumed=True)
-
     def holds_load(self, setting: Setting, workload: Workload, requests: float) -> bool:
         """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
         return requests <= self.engine(setting, workload, requests)[2].most_requests
@@ -266,7 +264,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         usd,
         default,
         compared.performance,
-        compared.assumed,
+        partial(compared.performance, is_assumed=True),
         compared.holds_load,
     )
     decided = []
@@ -406,61 +404,41 @@ def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
     """The load at which speculation is nearest to losing, and the one at which it is nearest to
     winning."""
 
-    def share(speed: SettingSpeed) -> float:
-        return (speed.break_even_acceptance_length or 1.0) / speed.acceptance_length
+    def share(entry: tuple[int, SettingSpeed]) -> float:
+        return (entry[1].break_even_acceptance_length or 1.0) / entry[1].acceptance_length
 
     paying, losing = list[tuple[int, SettingSpeed]](), list[tuple[int, SettingSpeed]]()
     for load in size.loads:
-        known = [speed for speed in load.speeds if speed.tokens_per_second is not None]
-        known = [speed for speed in known if speed.break_even_acceptance_length is not None]
         best = load.speed(load.best)
+        known = [
+            (load.concurrency, speed)
+            for speed in load.speeds
+            if speed.tokens_per_second is not None
+            and speed.break_even_acceptance_length is not None
+        ]
         if best is not None and best.setting.k:
             paying.append((load.concurrency, best))
         elif best is not None and known:
-            losing.append((load.concurrency, min(known, key=share)))
-    tight = max(paying, key=lambda entry: share(entry[1]), default=None)
-    near = min(losing, key=lambda entry: share(entry[1]), default=None)
-    if tight and tight[1].break_even_acceptance_length is None:
-        tight = None
-    if near and share(near[1]) <= 1:
-        near = None
+            losing.append(min(known, key=share))
+    tight = max(paying, key=share, default=None)
+    near = min(losing, key=share, default=None)
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
     for entry, pays in ((tight, "pays"), (near, "would pay")):
-        if entry is not None:
-            requests, speed = entry
-            origin = origins.get(speed.acceptance_basis, speed.acceptance_basis)
-            text = (
-                f"{size.name}, {requests:,g} at a time: {speed.setting.text} {pays} above "
-                f"{speed.break_even_acceptance_length:.2f} tokens per step; "
-                f"{speed.acceptance_length:.2f} is {origin}"
-            )
-            yield VerdictChange(kind="acceptance", text=text)
+        least = entry[1].break_even_acceptance_length if entry else None
+        if entry is None or least is None or (entry is near and share(entry) <= 1):
+            continue
+        requests, speed = entry
+        origin = origins.get(speed.acceptance_basis, speed.acceptance_basis)
+        text = (
+            f"{size.name}, {requests:,g} at a time: {speed.setting.text} {pays} above "
+            f"{least:.2f} tokens per step; {speed.acceptance_length:.2f} is {origin}"
+        )
+        yield VerdictChange(kind="acceptance", text=text)
 
 
 def _versions(compared: _Compared) -> Iterator[VerdictChange]:
-    """The first newer version of the catalogue that adapts the drafted length, and what was
-    measured with other versions on these GPUs."""
-    load, table = compared.load, compared.load.catalog.runtimes
-    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, load.vllm) > 0]
-    drafters = [drafter for drafter in load.target.drafters if drafter.public]
-
-    def adapting(vllm: str) -> dict[str, MethodSupport]:
-        supports = {
-            drafter.name: support_of(table, drafter.method, drafter.parallel_drafting, vllm)
-            for drafter in drafters
-        }
-        return {name: support for name, support in supports.items() if support and support.adaptive}
-
-    for vllm in sorted(newer, key=versions.parse):
-        gained = {n: s for n, s in adapting(vllm).items() if n not in adapting(load.vllm)}
-        if not gained:
-            continue
-        without = [drafter.name for drafter in drafters if drafter.parallel_drafting]
-        text = f"vLLM {vllm} can adapt the drafted length of {', '.join(gained)} to the load"
-        text += f", not that of {', '.join(without)}" if without else ""
-        notes = dict.fromkeys(support.note for support in gained.values() if support.note)
-        yield VerdictChange(kind="version", text="; ".join([text, *notes]))
-        break
+    """What was measured with other versions on these GPUs."""
+    load = compared.load
     for run in load.runs:
         is_here = is_on(run, compared.instance.gpu, compared.gpus)
         if is_here and versions.compare(run.vllm, load.vllm) != 0:

@@ -33,11 +33,11 @@ from peagle.errors import Fix, OptionMissing, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.drafter import SelectedPair
-from peagle.planning.engines import Load
+from peagle.planning.load import Load
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, decide
+from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import exact_duration, format_duration, format_rate, format_size, one_of
+from peagle.text import format_duration, format_rate, format_size, one_of
 from peagle.vllm import versions
 from peagle_serve.contract import (
     ADDITIONAL,
@@ -137,11 +137,8 @@ def place_weights(
 ) -> Decision[PlacedWeights]:
     """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
     are not where the options say."""
-    origin, source, drafter = (
-        catalog.origins.get(pair.target.id),
-        options.model_source,
-        pair.drafter,
-    )
+    origin, drafter = catalog.origins.get(pair.target.id), pair.drafter
+    source = options.model_source
     if source is None:
         target = _weights_at(pair.target.weights, pair.target.revision, origin)
     elif is_s3_uri(source):
@@ -273,23 +270,17 @@ def stream(
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return Decision({})
-    gpus = candidate.gpus
+    gpus, findings = candidate.gpus, []
     share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
-    variables = {
-        "AWS_DEFAULT_REGION": region,
-        "RUNAI_STREAMER_MEMORY_LIMIT": str(
-            candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus
-        ),
-    }
-    whys = (
-        "the engine reads from S3 in the endpoint's region",
-        f"bytes between S3 and a GPU: {share}",
-    )
+    buffer = str(candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
     reasons = [
-        Reason(what=name, value=variables[name], because=because)
-        for name, because in zip(variables, whys, strict=True)
+        Reason(what=name, value=value, because=because)
+        for name, value, because in (
+            ("AWS_DEFAULT_REGION", region, "the engine reads from S3 in the endpoint's region"),
+            ("RUNAI_STREAMER_MEMORY_LIMIT", buffer, f"bytes between S3 and a GPU: {share}"),
+        )
     ]
-    findings = []
+    variables = {reason.what: reason.value for reason in reasons}
     if runtime.streamer is None:
         message = (
             f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
@@ -362,13 +353,7 @@ def _timeout(name: str, asked: int | None, needed: float, because: str) -> Decis
         )
         finding = warning("timeout-at-maximum", what, message, fix)
         return decide(LONGEST if asked is None else asked, what, because, findings=(finding,))
-    if asked is None:
-        return decide(minutes, what, because)
-    if asked >= minutes:
-        return Decision(asked)
-    message = f"{name} {exact_duration(asked)} is less than a slow case needs: {because}"
-    fix = f"use {name} {exact_duration(minutes)}, or omit it"
-    return Decision(asked, findings=(note("timeout-short", what, message, fix),))
+    return decide(minutes, what, because) if asked is None else Decision(asked)
 
 
 def start_time(
@@ -379,16 +364,15 @@ def start_time(
     archive of compiled code the start is warm. ``gpus`` are those of an engine."""
     pins = choose_pins(options)
     kinds = ("restored", "kept") if pins.warm or pins.any_warm else ("cold",)
-    # The slowest measured start of that kind: of this target on this GPU, else on this GPU, else
-    # of this target, else of any.
-    of_kind: list[EngineStart] = []
-    for kind in kinds:
-        of_kind = of_kind or [start for start in load.catalog.starts if start.kind == kind]
-    on_gpu = [start for start in of_kind if f" {instance.gpu} " in f" {start.device} "]
-    of_target = [start for start in of_kind if start.target == load.target.short_name]
-    both = [start for start in on_gpu if start in of_target]
-    nearest = both or on_gpu or of_target or of_kind
-    measured = max(nearest, key=lambda start: start.seconds, default=None)
+
+    def nearness(start: EngineStart) -> tuple[bool, bool, bool, float]:
+        on_gpu = f" {instance.gpu} " in f" {start.device} "
+        of_target = start.target == load.target.short_name
+        return start.kind == kinds[0], on_gpu, of_target, start.seconds
+
+    # Of those that are equally near, the slowest.
+    of_kind = (start for start in load.catalog.starts if start.kind in kinds)
+    measured = max(of_kind, key=nearness, default=None)
     size = bytes_by_way(sizes, gpus)
     seconds, parts = float(INSTANCE_SECONDS), []
     parts.append(f"{format_duration(INSTANCE_SECONDS)} for an instance and its image")

@@ -47,7 +47,6 @@ CONTENT_LABEL = "peagle.content"
 RuntimeKind = Literal["gpu", "cpu"]
 
 _PROVENANCE_LABELS = (
-    "org.opencontainers.image.revision",
     "org.opencontainers.image.version",
     "peagle.plan",
 )
@@ -90,13 +89,11 @@ Baked = Download | Copied
 @dataclass(frozen=True)
 class Recipe:
     """How an image is made of a plan. ``base`` is the base image, preferably with its digest.
-    ``target`` is the catalogue's entry for the plan's target, ``revision`` the commit of the
-    toolkit's source, ``weights`` the baked weights."""
+    ``target`` is the catalogue's entry for the plan's target, ``weights`` the baked weights."""
 
     runtime: RuntimeKind
     base: str
     target: Target | None
-    revision: str | None = None
     weights: tuple[Baked, ...] = ()
 
 
@@ -132,10 +129,10 @@ def serve_digest() -> str:
 
 def content_digest(plan: Plan, recipe: Recipe) -> str:
     """SHA-256 of the image's contents: base, entrypoint, pair, weights. The plan's other choices
-    and the toolkit's commit do not count, and neither does the name of a base with a known digest:
+    and the toolkit's version do not count, and neither does the name of a base with a known digest:
     the result is the same in every region."""
     base, digest = split_image(recipe.base)
-    counted = replace(recipe, base=digest or base, revision=None)
+    counted = replace(recipe, base=digest or base)
     kept = {k: v for k, v in _labels(plan, counted).items() if k not in _PROVENANCE_LABELS}
     weights = [
         RenderedFile(baked.path, baked.digest.encode())
@@ -202,7 +199,7 @@ def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
         "org.opencontainers.image.licenses": "Apache-2.0",
         "org.opencontainers.image.base.name": base,
         "org.opencontainers.image.base.digest": digest,
-        "org.opencontainers.image.revision": recipe.revision,
+        "org.opencontainers.image.revision": "",
         "peagle.pair": plan.pair,
         "peagle.runtime": recipe.runtime,
         "peagle.vllm": plan.runtime.vllm,

@@ -12,8 +12,8 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
+from peagle.planning.operation import reserved
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
-from peagle.planning.scaling import reserved
 from peagle.render.files import PLAN, RenderedFile, readme, template, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
 from peagle.render.requests import folders, pair_arguments

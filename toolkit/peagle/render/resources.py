@@ -17,8 +17,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from peagle.planning.operation import longest_seconds, rollout_of, rollout_of_copies
 from peagle.planning.plan import PROVISIONING_SECONDS, Plan, Scaling
-from peagle.planning.rollout import longest_seconds, rollout_of, rollout_of_copies
 from peagle.planning.runtime import own_name
 from peagle.render.alarms import METRIC_NAMESPACE, rollback_alarm_names
 from peagle.s3uri import S3Uri

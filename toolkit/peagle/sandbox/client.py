@@ -26,7 +26,7 @@ from peagle.engine.process import (
     wait_for_end,
 )
 from peagle.errors import EngineError, EngineMissing, Fix, NotFound, UserError, parsing
-from peagle.images import Docker
+from peagle.images.docker import Docker
 from peagle.sandbox import state
 from peagle.sandbox.faults import DEFAULT_SECONDS, Fault
 from peagle.sandbox.state import AccessKey, EngineKind

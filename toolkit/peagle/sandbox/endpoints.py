@@ -350,15 +350,15 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "LastDeploymentConfig": self.deployment_config,
-            "AsyncInferenceConfig": self.config.parameters.get("AsyncInferenceConfig"),
             "PendingDeploymentSummary": update,
         }
         return {name: value for name, value in response.items() if value}
 
     def _describe(self, variant: dict[str, Any]) -> dict[str, Any]:
-        configured = self.config.variant(variant["VariantName"])
-        bounds = configured.get("ManagedInstanceScaling") or {}
-        count = self.current.count(variant["VariantName"]) if self.current else 0
+        name = variant["VariantName"]
+        configured = {each["VariantName"]: each for each in self.config.production_variants}
+        bounds = configured[name].get("ManagedInstanceScaling") or {}
+        count = self.current.count(name) if self.current else 0
         if self.hosts_components and self.current:
             count = int(variant.get("DesiredInstanceCount") or 0)
             copies = [component.copies for component in self.components.values()]

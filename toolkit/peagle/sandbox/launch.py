@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
-import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -33,7 +30,7 @@ from peagle.engine.runner import (
     valid_speculation,
 )
 from peagle.errors import Fix, NotFound, PeagleError
-from peagle.images import Docker, Image, list_images, show_image
+from peagle.images.docker import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
@@ -73,14 +70,10 @@ class LaunchFailed(Exception):
 
 @dataclass(frozen=True)
 class ModelData:
-    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to. ``archive``: the
-    object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or, with ``single``,
-    one object."""
+    """The prefix of weights in S3, and the folder below ``/opt/ml`` that they are downloaded to."""
 
     uri: str
     into: PurePosixPath
-    archive: bool = False
-    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,18 +135,18 @@ def launch_spec(
 
 
 def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
-    """What SageMaker downloads below ``/opt/ml`` before it starts the container."""
-    root = PurePosixPath("model")
-    if container.get("ModelDataUrl"):
-        yield ModelData(container["ModelDataUrl"], root, archive=True)
-    sources = [(root, container["ModelDataSource"])] if container.get("ModelDataSource") else []
+    """What SageMaker downloads below ``/opt/ml`` before it starts the container. Raises ValueError
+    for archives and single objects."""
+    sources = [("model", container["ModelDataSource"])] if container.get("ModelDataSource") else []
     for source in container.get("AdditionalModelDataSources") or []:
-        into = PurePosixPath("additional-model-data-sources", source["ChannelName"])
-        sources.append((into, source))
+        sources.append((f"additional-model-data-sources/{source['ChannelName']}", source))
     for into, source in sources:
         data = source["S3DataSource"]
-        is_archive, is_single = data["CompressionType"] == "Gzip", data["S3DataType"] == "S3Object"
-        yield ModelData(data["S3Uri"], into, is_archive, is_single)
+        if (data["CompressionType"], data["S3DataType"]) != ("None", "S3Prefix"):
+            raise ValueError("the sandbox has only model data of S3Prefix without compression")
+        yield ModelData(data["S3Uri"], PurePosixPath(into))
+    if container.get("ModelDataUrl"):
+        raise ValueError("the sandbox has no ModelDataUrl, but ModelDataSource")
 
 
 TARGET_PATH = "/opt/ml/model/target"
@@ -282,23 +275,14 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     try:
         objects = dict(objects_of(data, region))
         if not objects:
-            place = "at" if data.archive or data.single else "below"
-            raise ValueError(f"no object exists {place} {data.uri}")
-        if data.archive:
-            with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-                save_object(next(iter(objects.values())), Path(archive.name))
-                with tarfile.open(archive.name, mode="r:gz") as opened:
-                    opened.extractall(folder, filter="data")
-            return
-        prefix = "" if data.single else S3Uri.parse(data.uri).key
+            raise ValueError(f"no object exists below {data.uri}")
+        prefix = S3Uri.parse(data.uri).key
         for key in sorted(objects):
-            name = Path(key).name if data.single else key.removeprefix(prefix)
-            if not data.single:
-                _check_key(key, prefix)
-            file = folder / name
+            _check_key(key, prefix)
+            file = folder / key.removeprefix(prefix)
             file.parent.mkdir(parents=True, exist_ok=True)
             save_object(objects[key], file)
-    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise LaunchFailed(
             f'Failed to download model data for container "container_1" from URL: "{data.uri}". '
             "Please ensure that there is an object located at the URL and that the role passed to "
@@ -376,10 +360,8 @@ def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
     """The keys and objects that the model data names; none where there is no such bucket."""
     source = S3Uri.parse(data.uri)
     bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)
-    exact = data.archive or data.single
     for key, content in list(bucket.keys.items()) if bucket else ():
-        is_named = key == source.key if exact else key.startswith(source.key)
-        if is_named and isinstance(content, FakeKey):  # not a delete marker
+        if key.startswith(source.key) and isinstance(content, FakeKey):  # not a delete marker
             yield key, content
 
 

@@ -49,18 +49,23 @@ _RETAINED = {
 """VariantPropertyType -> the key of a variant that it retains."""
 
 
-class SandboxModel(MotoModel):
-    """A model; ``parameters`` are CreateModel's."""
+class _Registered:
+    """What a Create call with these ``parameters`` makes at once."""
 
-    def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
-        self.model_name = parameters["ModelName"]
-        self.arn = arn_formatter("model", self.model_name, account_id, region_name)
         self.creation_time = utcnow()
 
     def is_created(self) -> bool:
-        """For CloudFormation: immediately."""
+        """For CloudFormation."""
         return True
+
+
+class SandboxModel(_Registered, MotoModel):
+    def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.model_name = parameters["ModelName"]
+        self.arn = arn_formatter("model", self.model_name, account_id, region_name)
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -68,28 +73,15 @@ class SandboxModel(MotoModel):
         return {**described, "ModelArn": self.arn, "CreationTime": self.creation_time}
 
 
-class EndpointConfig(FakeEndpointConfig):
-    """An endpoint configuration; ``parameters`` are CreateEndpointConfig's."""
-
+class EndpointConfig(_Registered, FakeEndpointConfig):
     def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
-        self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
+        super().__init__(parameters)
         self.endpoint_config_name = parameters["EndpointConfigName"]
         arn = self.arn_formatter(self.endpoint_config_name, account_id, region_name)
         self.arn = self.endpoint_config_arn = arn  # type: ignore[assignment]  # a tuple in moto 5.2
         self.production_variants = [
             {"InitialVariantWeight": 1.0, **variant} for variant in parameters["ProductionVariants"]
         ]
-        self.creation_time = utcnow()
-
-    def is_created(self) -> bool:
-        """For CloudFormation: immediately."""
-        return True
-
-    def variant(self, name: str) -> dict[str, Any]:
-        """The variant of that name."""
-        return next(
-            variant for variant in self.production_variants if variant["VariantName"] == name
-        )
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -153,8 +145,7 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
-            shadows = parameters.get("ShadowProductionVariants") or []
-            for variant in [*parameters["ProductionVariants"], *shadows]:
+            for variant in parameters["ProductionVariants"]:
                 if variant.get("ModelName"):
                     self.describe_model(variant["ModelName"])
             config = EndpointConfig(self.account_id, self.region_name, parameters)
@@ -192,8 +183,6 @@ class SageMakerBackend(SageMakerModelBackend):
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
             specs = self._admit(endpoint.endpoint_name, variants)
             deployment_config = parameters.get("DeploymentConfig")
-            if parameters.get("RetainDeploymentConfig"):
-                deployment_config = endpoint.deployment_config
             check_rollout(deployment_config, self.region_name)
             endpoint.begin_serving(specs, deployment_config, config, variants)
             return endpoint
@@ -341,7 +330,7 @@ class SageMakerBackend(SageMakerModelBackend):
         return resource
 
     def _find_host(self, parameters: Parameters) -> SandboxEndpoint:
-        """The endpoint in service that hosts components, with that variant."""
+        """The endpoint in service that hosts components."""
         endpoint = self._find(ENDPOINT, self.endpoints, parameters["EndpointName"])
         if endpoint.endpoint_status != "InService":
             raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
@@ -349,12 +338,6 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(
                 f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
                 "variants have models."
-            )
-        name = parameters.get("VariantName")
-        if name not in [variant["VariantName"] for variant in endpoint.production_variants]:
-            raise ValidationError(
-                f'Variant "{name}" is not present within endpoint '
-                f'configuration "{endpoint.endpoint_config_name}".'
             )
         return endpoint
 

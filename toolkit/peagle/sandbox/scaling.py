@@ -103,7 +103,7 @@ class Autoscaler:
             aim = float(policy["TargetValue"])
             thirds = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
             is_above = all(part and fmean(part) > aim for part in thirds)
-            is_below = long and fmean(long) < _IN_SHARE * aim and not policy.get("DisableScaleIn")
+            is_below = long and fmean(long) < _IN_SHARE * aim
             if is_above and quiet >= policy.get("ScaleOutCooldown", COOLDOWN_SECONDS):
                 desired = min(math.ceil(count * fmean(recent) / aim), target.maximum)
             elif is_below and quiet >= policy.get("ScaleInCooldown", COOLDOWN_SECONDS):

@@ -44,7 +44,7 @@ ALL_MEMORY_COUNTED = ">=0.27.0"
 """vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
 0.26.0 does not."""
 
-_PADDING_RATIOS = (("<0.18.0", 1.25), (">=0.18.0", 1.5))
+PADDING_RATIO = 1.5
 """Groups of the cache whose layer counts are nearer than this are padded to the larger one
 (v1/core/kv_cache_utils.py; vLLM's pull request 36684)."""
 
@@ -168,11 +168,6 @@ def extra_slots(engine: EngineConfig, drafter: Drafting | None) -> int:
     ):
         slots = engine.k - 1
     return slots * engine.max_num_seqs if of_all else slots
-
-
-def padding_ratio(vllm: str) -> float:
-    """The ratio of layer counts below which vLLM pads cache groups to the larger one."""
-    return next(ratio for range_, ratio in _PADDING_RATIOS if in_range(vllm, range_))
 
 
 def uses_model_runner_v2(

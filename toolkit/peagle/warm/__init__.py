@@ -89,14 +89,6 @@ _REBUILD = Fix(
 )
 
 
-class IncompleteResponse(Exception):
-    """A transport received no complete response; a retry may help. ``error`` is the reason."""
-
-    def __init__(self, error: PeagleError) -> None:
-        self.error = error
-        super().__init__(str(error))
-
-
 @dataclass(frozen=True)
 class WarmReply:
     """HTTP status and body of a response of the container."""
@@ -107,7 +99,7 @@ class WarmReply:
 
 SendRequest = Callable[[dict[str, Any]], WarmReply]
 """Sends a body to the container's route: by InvokeEndpoint, or HTTP to a local engine. Raises
-IncompleteResponse, or a PeagleError that no retry changes."""
+CloudError or EngineError without a reply."""
 
 OnBytes = Callable[[int, int], object]
 """Called with bytes received and bytes in total."""
@@ -238,23 +230,12 @@ def _send_to_endpoint(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmRepl
         data = json.dumps(body).encode()
         attributes = {"Accept": "*/*", "CustomAttributes": WARM_ATTRIBUTE}
         return WarmReply(200, runtime.invoke(aws, endpoint, data, **attributes))
-    except (AccessDenied, Missing):
-        raise
-    except PeagleError as error:
-        if reply := _container_reply(error):
-            return reply
-        if isinstance(error, (CloudError, EngineError)):
-            raise IncompleteResponse(error) from error
-        raise
-
-
-def _container_reply(error: PeagleError) -> WarmReply | None:
-    """The container's own reply inside SageMaker's ModelError."""
-    response = getattr(error.__cause__, "response", None) or {}
-    if response.get("Error", {}).get("Code") != "ModelError":
-        return None
-    text = str(response.get("OriginalMessage", ""))
-    return WarmReply(original_status(response), text.encode(errors="replace"))
+    except PeagleError as error:  # the container's own reply is inside SageMaker's ModelError
+        response = getattr(error.__cause__, "response", None) or {}
+        if response.get("Error", {}).get("Code") != "ModelError":
+            raise
+        text = str(response.get("OriginalMessage", ""))
+        return WarmReply(original_status(response), text.encode(errors="replace"))
 
 
 def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPrefix) -> None:
@@ -288,11 +269,7 @@ def collect_locally(
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
-        try:
-            content = json.dumps(body).encode()
-            return WarmReply(*exchange(engine.process.port, content, headers))
-        except EngineError as error:
-            raise IncompleteResponse(error) from error
+        return WarmReply(*exchange(engine.process.port, json.dumps(body).encode(), headers))
 
     def show_bytes(done: int, size: int) -> None:
         progress("fetching", f"{done / 1e6:.1f} of {size / 1e6:.1f} MB")
@@ -368,18 +345,19 @@ def _request(
 ) -> bytes:
     """The response to ``body``, of ``length`` bytes where given; retried after pauses while the
     container fails, or no or only a part of a response arrives."""
+    failure: PeagleError
     for pause in (*PAUSES, None):
         try:
             response = send(body)
             if response.status == 200 and length in (None, len(response.body)):
                 return response.body
             failure = _failure(response, log, length)
-        except IncompleteResponse as incomplete:
-            failure = incomplete.error
-        if pause is None or isinstance(failure, Refused):
-            raise failure
+        except (CloudError, EngineError) as error:
+            failure = error
+        if pause is None or isinstance(failure, (Refused, AccessDenied, Missing)):
+            break
         sleep(pause)
-    raise AssertionError("the last attempt raises")
+    raise failure
 
 
 def _failure(response: WarmReply, log: str, length: int | None) -> PeagleError:

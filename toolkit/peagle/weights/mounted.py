@@ -22,9 +22,8 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
-from peagle.checkpoints.files import files_read
+from peagle.checkpoints.files import files_read, vocabulary_folder
 from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
-from peagle.checkpoints.vocabulary import vocabulary_folder
 from peagle.errors import (
     CheckpointError,
     CloudError,

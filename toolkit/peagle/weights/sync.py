@@ -30,17 +30,23 @@ from peagle.aws.s3 import (
 )
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
-from peagle.checkpoints.files import CONFIG, check_links, files_read
+from peagle.checkpoints.files import (
+    CONFIG,
+    check_links,
+    files_read,
+    needs_vocabulary,
+    vocabulary_folder,
+    with_vocabulary,
+)
 from peagle.checkpoints.hub import COMMIT, Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import hub_snapshot
-from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder, with_vocabulary
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.drafter import choose_drafter
 from peagle.planning.plan import Weights
+from peagle.planning.speculation import choose_drafter
 from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import (

@@ -134,44 +134,12 @@ def peagle_qwen3_head(case: Case, head: Head) -> Findings:
         yield from peagle_qwen3_head.by_version(case, "vllm", head.location)
 
 
-@rule("norm-before-fc", about="version", vllm_notices="never")
-def norm_before_fc(case: Case, head: Head) -> Findings:
-    """A head with a norm before ``fc`` on a vLLM version that ignores that norm."""
-    if head.config.norm_before_fc:
-        yield from norm_before_fc.by_version(case, "vllm", head.location)
-
-
-_TYPES = {
-    "Llama": "llama",
-    "Qwen": "qwen",
-    "MiniCPM": "minicpm",
-    "GptOss": "gpt_oss",
-    "HunYuanVL": "hunyuan_vl",
-    "HunYuanDenseV1": "hunyuan_v1_dense",
-    "Afmoe": "afmoe",
-    "Gemma4": "gemma4",
-}
-"""Class name prefix -> model_type, for targets whose config.json was not read."""
-
-
 @rule("eagle3-target-support", about="version", vllm_notices="at start")
 def eagle3_target_support(case: Case) -> Findings:
-    """A target whose class cannot pass its layers' hidden states to an EAGLE-3 head.
-
-    Up to 0.21 vLLM rejects it by an allow-list of model types, each a part of the type; later by
-    class.
-    """
+    """A target whose class cannot pass its layers' hidden states to an EAGLE-3 head."""
     name = case.architecture.class_name
-    config = case.target_checkpoint.config if case.target_checkpoint else {}
-    inner = config.get("text_config") or config
-    model_type = inner.get("model_type") if isinstance(inner, dict) else None
-    listed = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    kind = str(model_type) if model_type else next(listed, name.lower())
     for entry in eagle3_target_support.entries(case) if case.is_eagle else ():
-        refused = not any(part in kind for part in entry.names)
-        if entry.value == "not-class":
-            refused = name in entry.names
-        if refused:
+        if name in entry.names:
             yield eagle3_target_support.of_entry(entry, "target", f"{case.target.id} ({name})")
 
 
@@ -200,7 +168,7 @@ def kv_group_rule(case: Case) -> Findings:
                 fix = Fix(sentence, options=("--set", f"{ONE_GROUP}=true"))
             yield kv_group_rule.of_entry(entry, "drafter", who, fix)
             continue
-        count = draft_groups(groups, draft, float(entry.value or 0))
+        count = draft_groups(groups, draft)
         if count is not None and count > 1:
             who = f"{drafter.title}, with {draft[0].layers} layers in {count} groups"
             yield kv_group_rule.of_entry(entry, "drafter", who)

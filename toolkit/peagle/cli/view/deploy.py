@@ -40,9 +40,8 @@ from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.engine.usage import Usage
 from peagle.errors import NotProved, PeagleError, command_line
-from peagle.planning.operation import limit_text
+from peagle.planning.operation import cost_text, limit_text
 from peagle.planning.plan import FloorSource
-from peagle.planning.rollout import cost_text
 from peagle.proof import SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
@@ -142,8 +141,6 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
         print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(f"Served by {document['stand_in']}, a stand-in: its acceptance length counts.")
-    if document["vllm_here"]:
-        print_line(f"Engine: {_engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))

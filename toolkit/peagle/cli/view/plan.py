@@ -26,16 +26,16 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
-from peagle.planning.drafter import NO_HEAD
 from peagle.planning.operation import (
     alarm_kinds,
     capture_text,
+    cost_text,
     limit_text,
     most_usd_per_hour,
     usd_per_month,
 )
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
-from peagle.planning.rollout import cost_text
+from peagle.planning.speculation import NO_HEAD
 from peagle.text import (
     basis_text,
     counted,
@@ -98,10 +98,6 @@ MEANINGS: dict[str, str] = {
     "--tool-call-parser": "format of the tool calls",
     "--reasoning-parser": "format of the reasoning",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
-}
-"""Argument of vLLM -> its meaning."""
-
-SPECULATION: dict[str, str] = {
     "method": "how tokens are drafted",
     "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
     "revision": "revision of the weights",
@@ -110,7 +106,7 @@ SPECULATION: dict[str, str] = {
     "prompt_lookup_max": "longest n-gram to look up in the prompt",
     "prompt_lookup_min": "shortest n-gram to look up",
 }
-"""Key of ``--speculative-config`` -> its meaning."""
+"""Argument of vLLM, or key of its ``--speculative-config`` -> its meaning."""
 
 
 def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
@@ -355,7 +351,7 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield flag, "", MEANINGS[flag]
             for key, value in json_object(after).items():
                 shown = value if isinstance(value, str) else json.dumps(value)
-                yield key, shown, SPECULATION.get(key, "")
+                yield key, shown, MEANINGS.get(key, "")
         elif flag.startswith("--"):
             yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
