@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from peagle.account import Account
-from peagle.cli.weights import copying, use_command
+from peagle.cli.weights import use_command
 from peagle.deploy.records import refuse_weights_in_use
-from peagle.errors import CloudError, Refused
+from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
 from peagle.weights.bucket import FileEntry, FolderEntry
 from peagle.weights.layout import weights_prefix
-from peagle.weights.sync import SyncProgress
 from tests.support import Peagle, raises_code
 from tests.unit.cli.endpoints import deployed
 
@@ -42,36 +41,6 @@ def test_a_pair_without_a_head_has_no_drafter_to_copy(peagle: Peagle, own_home: 
     done = peagle("weights", "sync", "tiny+ngram", "s3://models/a", "--drafter-only", "--sandbox")
     assert done.returncode == 2
     assert "drafts without weights" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("has_copied", "error", "there"),
-    [
-        (False, KeyboardInterrupt(), "no file was copied"),
-        (False, CloudError("broken"), "no file was copied"),
-        (True, CloudError("broken"), "5.0 GB of 10.0 GB"),
-        (True, Refused("in use"), ""),
-    ],
-)
-def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
-    capsys: pytest.CaptureFixture[str], has_copied: bool, error: BaseException, there: str
-) -> None:
-    again, remove = ("peagle", "weights", "sync"), ("peagle", "weights", "remove")
-
-    def copy() -> None:
-        with copying(PLACE, again, remove) as show:
-            if has_copied:
-                progress = SyncProgress(10_000_000_000)
-                progress.move(5_000_000_000)
-                show(progress)
-            raise error
-
-    with pytest.raises(type(error)):
-        copy()
-    shown = capsys.readouterr().err
-    assert there in shown
-    for command in (again, remove):
-        assert (" ".join(command) in shown) == bool(there)
 
 
 def test_the_command_that_uses_weights_names_their_parts_region_and_account() -> None:

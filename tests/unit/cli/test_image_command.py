@@ -13,10 +13,8 @@ import pytest
 import yaml
 
 from peagle.cli import image as image_commands
-from peagle.errors import CloudError
 from peagle.images.docker import unchecked_image
-from peagle.session import Session
-from tests.support import Peagle, command_line
+from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
 
@@ -185,34 +183,17 @@ def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
     assert not [call for call in docker.calls if call["argv"][0] != "version"]
 
 
-def test_failed_push_names_the_built_image(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(*given: object) -> str:
-        raise CloudError("no", "repeat it")
-
-    monkeypatch.setattr(image_commands, "_push", refused)
-    typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
-    with typed, pytest.raises(CloudError):
-        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Session(profile="work"))
-    reported = capsys.readouterr().err
-    assert "mine:1 is built" in reported
-    assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported
-
-
 @pytest.mark.parametrize(
-    ("runtime", "session", "command"),
+    ("runtime", "command"),
     [
-        ("cpu", Session(), "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
-        ("gpu", Session(), "peagle image push mine:1"),
-        ("gpu", Session(sandbox=True), "peagle image push mine:1 --registry HOST"),
+        ("cpu", "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
+        ("gpu", "peagle image push mine:1"),
     ],
 )
-def test_build_shows_the_next_command(runtime: str, session: Session, command: str) -> None:
+def test_build_shows_the_next_command(runtime: str, command: str) -> None:
     built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
     served = ["peagle/tiny+p-eagle"]
-    shown = image_commands.next_command(plan_of("uploaded"), built, session, served)
-    assert shown == command
+    assert image_commands.next_command(plan_of("uploaded"), built, served) == command
 
 
 @pytest.mark.thorough

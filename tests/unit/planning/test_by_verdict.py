@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.catalog import find_instance, load_catalog
+from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
-from peagle.catalog.tables import Price
 from peagle.errors import UserError, VerdictFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
 from peagle.render.plan_file import verdict_bytes, verdict_from
 from peagle.speed.models import WORKLOADS, Workload
-from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle_serve.contract import SPECULATION
 from tests.support import bundled_evidence, in_process, raises_code
 
@@ -77,14 +75,6 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     reasons = [reason for reason in made.reasons if "verdict" in reason.because]
     assert [reason.what for reason in reasons] == (["drafter", "k"] if drafter else ["drafter"])
     assert reasons[0].value == (drafter or "none")
-
-
-def test_a_drafter_of_unknown_speed_has_the_verdict_as_its_reason() -> None:
-    made = planned(verdict(), instance_type="ml.g6e.xlarge")
-    assert not any("catalogue's default;" in reason.because for reason in made.reasons)
-    options = Options(pair="tiny", drafter="ngram", chosen_by="the verdict verdict.json")
-    (reason,) = (one for one in make_plan(options, CATALOG).reasons if one.what == "speculation")
-    assert reason.because == "the verdict verdict.json; its speed here is unknown"
 
 
 @pytest.mark.parametrize(
@@ -151,20 +141,6 @@ def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
     assert "verdict.json selects p-eagle" in refused.value.message
 
 
-@pytest.mark.thorough
-def test_plan_deploy_and_render_take_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    path.write_bytes(verdict_bytes(with_winner(verdict(), "eagle3", 2)))
-    plan = in_process("plan", "gpt-oss-20b", "--verdict", str(path), "--json")
-    assert plan.code == 0, plan.err
-    assert plan.document["speculation"]["k"] == 2
-    folder = tmp_path / "out"
-    done = in_process("render", "cdk", "gpt-oss-20b", "--verdict", str(path), "-o", str(folder))
-    assert done.code == 0, done.err
-    texts = "".join(file.read_text() for file in folder.rglob("*") if file.is_file())
-    assert "RedHatAI/gpt-oss-20b-speculator.eagle3" in texts
-
-
 @pytest.mark.parametrize("command", ["plan", "deploy"])
 def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
@@ -172,11 +148,6 @@ def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
     done = in_process(command, "gpt-oss-20b", "--verdict", str(path))
     assert done.code == 2
     assert f"{path} is not valid JSON" in done.error
-
-
-def test_a_plan_file_and_a_verdict_exclude_each_other(tmp_path: Path) -> None:
-    done = in_process("render", "cdk", "plan.json", "--verdict", "v.json", "-o", str(tmp_path))
-    assert done.code == 2
 
 
 def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
@@ -211,7 +182,6 @@ def test_the_printed_command_creates_a_verdict_that_fits(
 # The verdict on pairs of the catalogue: what is compared, on which instance, and what is missing.
 MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
 SHORT = {"requests": WORKLOADS["short-prompt"]}
-ELSEWHERE = Price(usd_per_hour=72.5, region="us-east-2", date=date(2026, 10, 3), source="a list")
 
 
 def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:
@@ -220,19 +190,6 @@ def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:
 
 def texts(verdict: Verdict, kind: str) -> list[str]:
     return [change.text for change in verdict.changes if change.kind == kind]
-
-
-@pytest.mark.thorough
-def test_measured_settings_win_where_they_were_measured() -> None:
-    verdict = make_verdict(MEASURED, CATALOG)
-    winners = best(verdict)
-    assert winners[1] == Setting(drafter="p-eagle", k=7)
-    assert winners[128] == Setting(drafter="p-eagle", k=3)
-    for load in verdict.workloads[0].loads:
-        if load.concurrency in (1, 8, 32, 64, 128):
-            chosen = load.speed(load.best)
-            assert chosen is not None
-            assert chosen.basis == "measured"
 
 
 def test_a_named_drafter_is_compared_alone() -> None:
@@ -278,21 +235,6 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
     assert {speed.acceptance_basis for speed in speeds} == {"measured"}
     assert all(speed.basis == "estimated" for speed in speeds)
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
-
-
-def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> None:
-    priced = find_instance(CATALOG.instances, "ml.p5en.48xlarge").model_copy(
-        update={"prices": (ELSEWHERE,)}
-    )
-    unpriced = find_instance(CATALOG.instances, "ml.p5e.48xlarge").model_copy(update={"prices": ()})
-    others = {one.type: one for one in (priced, unpriced)}
-    table = CATALOG.instances
-    changed = tuple(others.get(instance.type, instance) for instance in table.instances)
-    table = table.model_copy(update={"instances": changed})
-    catalog = replace(CATALOG, instances=table)
-    verdict = make_verdict(replace(MEASURED, workloads=SHORT), catalog)
-    assert verdict.instance_type == "ml.p5en.48xlarge"
-    assert any("in us-east-2 it is $72.50" in text for text in texts(verdict, "evidence"))
 
 
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
@@ -347,16 +289,6 @@ def test_an_impossible_request_has_one_clear_error(
     with raises_code(code) as refused:
         make_verdict(replace(MEASURED, **changes), CATALOG)  # type: ignore[arg-type]
     assert named in refused.value.message
-
-
-def test_twice_the_price_is_twice_the_cost() -> None:
-    verdict = make_verdict(replace(MEASURED, gpu="L40S", workloads=SHORT), CATALOG)
-    for load in verdict.workloads[0].loads:
-        alone = load.speed(NO_SPECULATION)
-        assert alone is not None
-        assert alone.tokens_per_second is not None
-        usd = (verdict.usd_per_hour or 0) / alone.tokens_per_second / 3600 * 1e6
-        assert alone.usd_per_million_tokens == pytest.approx(usd, abs=1e-4)
 
 
 @pytest.mark.thorough

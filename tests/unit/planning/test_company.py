@@ -13,12 +13,11 @@ from click.testing import CliRunner
 from peagle.cli.main import cli
 from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation import end_time, ends_after, limit_text
+from peagle.planning.operation import end_time
 from peagle.planning.plan import Limit
 from peagle.render.formats import render
 from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan, recreate_fix
 from peagle.render.requests import plan_arguments, requests
-from peagle.text import exact_duration
 from tests.support import plan_request_findings, raises_code
 from tests.unit.planning.small_catalog import because
 from tests.unit.rendering.plans import CATALOG, plan_of
@@ -51,14 +50,6 @@ def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
         tags = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
         assert tags.items() >= made.company.tags.items()
     assert plan_request_findings(made) == ()
-
-
-def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None:
-    made = plan()
-    assert "company" not in plan_document(made)
-    model, config, _ = parameters(made)
-    assert not {"VpcConfig", "EnableNetworkIsolation"} & model.keys()
-    assert "KmsKeyId" not in config
 
 
 @pytest.mark.parametrize(
@@ -186,21 +177,6 @@ def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: floa
     assert end_time(limit, 2.0, now=100.0 * HOUR) == end
 
 
-def test_a_plan_says_how_long_it_lasts_and_why() -> None:
-    plan = planned(ttl=8 * HOUR, budget=5.0)
-    (reason,) = [one for one in plan.reasons if one.what == "limit"]
-    assert plan.limit == Limit(ttl_seconds=8 * HOUR, budget_usd=5.0)
-    assert plan.price_per_hour_usd is not None
-    lasts = limit_text(plan.limit, plan.price_per_hour_usd)
-    assert reason.value == lasts
-    assert lasts.endswith("at most $5.00")
-    assert reason.because.startswith("the earlier of --ttl and --budget: $5.00 at $")
-
-
-def test_the_end_is_no_part_of_the_requests() -> None:
-    assert requests(planned(ttl=8 * HOUR)) == requests(planned())
-
-
 @pytest.mark.thorough
 def test_a_budget_needs_a_price() -> None:
     without = replace(
@@ -225,16 +201,6 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
     assert "limit-before-start" not in [finding.code for finding in planned(ttl=8 * HOUR).findings]
 
 
-def test_copies_end_as_their_endpoint_does() -> None:
-    made = planned(budget=200.0, instance_type="ml.g6.12xlarge", copies=4)
-    alone = planned(budget=200.0, instance_type="ml.g6.12xlarge")
-    assert made.copies is not None
-    assert made.limit == alone.limit
-    (reason,) = [one for one in made.reasons if one.what == "limit"]
-    assert reason.because.endswith("; the copies are deleted 10 minutes before")
-    assert ends_after(made) == ends_after(alone)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -248,8 +214,3 @@ def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[s
     plan = planned(**options)
     others = plan_arguments(planned())
     assert [word for word in plan_arguments(plan) if word not in others] == words
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(7200, "2h"), (5400, "90m"), (3661, "3661s")])
-def test_a_duration_is_exact(seconds: int, text: str) -> None:
-    assert exact_duration(seconds) == text

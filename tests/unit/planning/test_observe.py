@@ -35,13 +35,6 @@ def plan_with(**options: Any) -> Plan:
     return make_plan(Options(**{"pair": "tiny", **options}), CATALOG)
 
 
-def test_a_plan_without_the_options_has_the_same_requests() -> None:
-    plan = plan_with()
-    assert plan.observe is None
-    assert all("DataCaptureConfig" not in request.parameters for request in requests(plan))
-    assert requests(plan_with(observe=True)) == requests(plan), "only other services have more"
-
-
 def test_observe_limits_the_log_and_says_why() -> None:
     plan = plan_with(observe=True)
     assert plan.observe == Observe(

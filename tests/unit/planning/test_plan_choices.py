@@ -24,8 +24,6 @@ HEAD: dict[str, Any] = {
 EAGLE = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
 MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size": 32000}
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-LEAST = len("Hello?") + 64 + 128
-"""Tokens of the proof's prompt, its answer, and what a chat template may add."""
 
 
 def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
@@ -101,12 +99,6 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
         "errors": ["context-above-target"], "message context-above-target": "8,193 tokens"}),
     "a context above the drafter's": ("chat", {"max_model_len": 4097}, {
         "errors": [], "has": {"context-above-drafter"}}),
-    "the shortest context": ("chat", {"max_model_len": LEAST}, {"errors": []}),
-    "a context too short for the proof": ("chat", {"max_model_len": LEAST - 1}, {
-        "errors": ["context-too-small"],
-        "fix context-too-small": f"--max-model-len {LEAST} or more"}),
-    "a context of one token": ("chat", {"max_model_len": 1, "speculation": False}, {
-        "errors": ["context-too-small"]}),
     "the default load": ("chat", {}, {
         "concurrency": 8, "says concurrency": "excess requests queue"}),
     "the user's load": ("chat", {"concurrency": 32}, {

@@ -213,10 +213,6 @@ def test_variables_of_the_target_come_with_their_reason() -> None:
     assert "VLLM_FAST" not in plan(catalog=target).environment
 
 
-def test_a_crashed_engine_is_not_restarted() -> None:
-    assert plan().environment["PROCESS_AUTO_RECOVERY"] == "false"
-
-
 @pytest.mark.parametrize(
     ("image", "digest"),
     [("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),

@@ -207,20 +207,6 @@ def test_alternatives_have_the_numbers_of_their_candidates() -> None:
     assert (loses["ml.g7e.2xlarge"], loses["ml.g5.12xlarge"]) == (0, 5)
 
 
-def test_the_price_of_a_million_tokens_is_price_over_speed() -> None:
-    made = plan(**ON_FAST)
-    assert made.speed is not None
-    assert made.speed.usd_per_million_tokens == pytest.approx(4.2 / (900 * 3600) * 1e6, abs=1e-4)
-    check_plan(made, {
-        "without_speculation.instance_type": "ml.g7e.2xlarge", "without_speculation.k": 0,
-        "without_speculation.drafter": None})  # fmt: skip
-    (better,) = [reason for reason in made.reasons if reason.what == "instance_without_speculation"]
-    assert better.value == "ml.g5.12xlarge"
-    check_plan(plan(catalog=MEASURED), {
-        "without_speculation.instance_type": "ml.g5.12xlarge",
-        "because instance_without_speculation": None})  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("slow", "fast", "chosen"),
     [

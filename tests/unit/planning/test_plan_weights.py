@@ -16,8 +16,6 @@ from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
-from peagle.s3uri import S3Uri
-from peagle_serve.contract import is_s3_uri
 from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import CATALOG, because, plan
@@ -203,14 +201,6 @@ def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "str
     }
     made = make_plan(written.model_copy(update=capitals), load_catalog())
     assert decide_alike(made, make_plan(written, load_catalog()))
-
-
-@pytest.mark.parametrize("text", ["s3:/b-1/k/", "s3:b-1/k/", "https://b-1/k/", "b-1/k/", "S3", ""])
-def test_other_texts_are_no_s3_uri(text: str) -> None:
-    assert not is_s3_uri(text)
-    for read in (S3Uri.parse, S3Uri.mountable):
-        with pytest.raises(ValueError, match="not an s3://"):
-            read(text)
 
 
 def streamed(**options: Any) -> Plan:

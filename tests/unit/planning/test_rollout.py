@@ -203,13 +203,6 @@ def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> Non
     assert deploy_command(company) == without_speculation(company) == ()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("limit", [{"ttl": 8 * 3600, "budget": 90.0}, {"no_limit": True}])
-def test_switching_speculation_off_does_not_move_the_end(limit: dict[str, Any]) -> None:
-    command = without_speculation(planned(rollout="canary", **limit))
-    assert command == without_speculation(planned(rollout="canary"))
-
-
 EIGHT = {"instance_type": "ml.p5.48xlarge", "copies": 8}
 
 

@@ -48,7 +48,7 @@ from peagle.bench.result import (
 from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Probe, probe
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
-from peagle.engine.machine import Environment, check_environment, exclusive_environment
+from peagle.engine.machine import Environment, check_environment, environment_lock
 from peagle.errors import EngineError, Fix, PeagleError, UserError, count_of, parsing
 from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
@@ -77,7 +77,7 @@ def install_sender(
     """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
     default this program's. Raises UserError and EngineError."""
     folder = _folder()
-    with exclusive_environment(folder, progress):
+    with environment_lock(folder):
         if again or installed_sender() is None:
             python = python or Path(sys.executable)
             check_environment(python, folder, NEEDED_BYTES, "aiperf")

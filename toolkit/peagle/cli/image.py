@@ -30,7 +30,7 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
-from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
+from peagle.errors import Fix, OptionMissing, Unsupported
 from peagle.images.build import Built, findings_for_build
 from peagle.images.docker import Image
 from peagle.options import Options, arguments
@@ -127,7 +127,7 @@ def build_(
                     "the sandbox's ECR stores no images, so --push has no target",
                     Fix(
                         "omit --push, and push to your own registry",
-                        _push_command("NAME", DEFAULT_REGION, "--registry", "HOST"),
+                        ("peagle", "image", "push", "NAME", "--registry", "HOST"),
                     ),
                     code="sandbox-stores-no-images",
                 )
@@ -139,7 +139,7 @@ def build_(
             print_document({key: document[key] for key in _SHOWN})
             print_line(f"built in {built.seconds:.1f} s")
         if push:
-            pushed = push_built(built.image, plan.region, session, plan.company.tags)
+            pushed = _push(built.image, None, plan.region, session, plan.company.tags)
     if pushed is not None and address_file is not None:
         write_output(address_file, f"{pushed}\n".encode())
         print_written(address_file)
@@ -148,7 +148,7 @@ def build_(
         return print_json({**image_document(built.image), "seconds": seconds, "pushed": pushed})
     if pushed is None:
         assert built is not None
-        return print_status("Next", next_command(plan, built.image, session, served))
+        return print_status("Next", next_command(plan, built.image, served))
     return _show_pushed(pushed, served, bake_weights, plan.region, as_json)
 
 
@@ -203,16 +203,6 @@ def build_with_status(request: ImageRequest, session: Session) -> Built:
         return build_image(request, session.aws, progress)
 
 
-def push_built(built: Image, region: str, session: Session, tags: Mapping[str, str] = {}) -> str:
-    """Push the image; if that fails, print the command that repeats the push."""
-    try:
-        return _push(built, None, region, session, tags)
-    except (PeagleError, KeyboardInterrupt):
-        push = command_text(_push_command(built.name, region))
-        print_status(f"{built.name} is built. Push it", push)
-        raise
-
-
 def _push(
     built: Image, registry: str | None, region: str, session: Session, tags: Mapping[str, str] = {}
 ) -> str:
@@ -222,19 +212,13 @@ def _push(
         return push_image(built, aws, registry, print_status, progress, tags)
 
 
-def _push_command(name: str, region: str = DEFAULT_REGION, *more: str) -> tuple[str, ...]:
-    elsewhere = ("--region", region) if region != DEFAULT_REGION else ()
-    return ("peagle", "image", "push", name, *elsewhere, *more)
-
-
-def next_command(plan: Plan, built: Image, session: Session, served: Sequence[str]) -> str:
+def next_command(plan: Plan, built: Image, served: Sequence[str]) -> str:
     """The command after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime != "gpu":
         up = ("peagle", "local", "up", *served, "--engine", "docker", "--image", built.name)
         return command_text(up)
-    if session.sandbox:  # its ECR stores no images
-        return command_text(_push_command(built.name, DEFAULT_REGION, "--registry", "HOST"))
-    return command_text(_push_command(built.name, plan.region))
+    region = ("--region", plan.region) if plan.region != DEFAULT_REGION else ()
+    return command_text(("peagle", "image", "push", built.name, *region))
 
 
 def _show_pushed(

@@ -63,7 +63,6 @@ from peagle.errors import (
     Fix,
     NotFound,
     OptionMissing,
-    OptionsConflict,
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
@@ -139,8 +138,6 @@ def up(
     """
     refuse_errors(findings_on_this_machine(plan, engine_kind))
     image = None
-    if compiled and gpus:
-        raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
         try:
             image = local_image(plan, gpus, build_first, base)
@@ -214,8 +211,9 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     stopped = []
     for engine in names:
         with StatusLine() as status:
-            wait = f"waiting for running requests of {engine} (--now skips this)"
-            if stop_local(engine, now, partial(status.show, wait)):
+            if not (now or as_json):
+                status.show(f"waiting for running requests of {engine} (--now skips this)")
+            if stop_local(engine, now):
                 stopped.append(engine)
     if as_json:
         return print_json({"ended": stopped, "removed": list(names)})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ from peagle.deploy.status import require_known_price
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import warm_folder
 from peagle.errors import (
+    CloudError,
     Fix,
     NotFound,
     OptionMissing,
     OptionsConflict,
-    PeagleError,
     Refused,
     UserError,
     command_line,
@@ -204,11 +205,15 @@ def sync_command(
                 "use a different prefix, or ",
             )
         confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
-    again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
-    remove = in_context(("peagle", "weights", "remove", destination))
     begun = time.monotonic()
-    with copying(place, again, remove) as show:
-        result = sync_weights(aws, plan, show, take_over, company)
+    try:
+        with StatusLine() as status:
+            show = partial(_show_copy, status)
+            result = sync_weights(aws, plan, show, take_over, company)
+    except (CloudError, KeyboardInterrupt):
+        remove = command_text(("peagle", "weights", "remove", destination))
+        print_status("The same command copies what is missing. Remove what was copied", remove)
+        raise
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
@@ -268,32 +273,12 @@ def _usd_per_month(size: int, price: StoragePrice | None) -> float | None:
     return round(price.month_usd(size), 4) if price else None
 
 
-@contextmanager
-def copying(
-    place: WeightsPrefix, resume: Sequence[str], remove: Sequence[str]
-) -> Iterator[Callable[[SyncProgress], None]]:
-    """What shows the progress of a copy, and after an error how to resume or remove it."""
-    copied = "no file was copied"
-
-    def show(progress: SyncProgress) -> None:
-        nonlocal copied
-        copied = f"{format_size(progress.done)} of {format_size(progress.total)} are kept"
-        detail = f"{format_size(progress.done)} of {format_size(progress.total)}"
-        if progress.seconds_left is not None:
-            left = format_duration(progress.seconds_left)
-            detail += f" | {format_rate(progress.speed)} | {left} left"
-        status.show_line(f"Copying | {detail}")
-
-    try:
-        with StatusLine() as status:
-            yield show
-    except Refused:
-        raise
-    except (PeagleError, KeyboardInterrupt):
-        print_status(f"At {place.uri}: {copied}.")
-        print_status("Resume", command_line(resume))
-        print_status("Remove", command_line(remove))
-        raise
+def _show_copy(status: StatusLine, progress: SyncProgress) -> None:
+    text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
+    if progress.seconds_left is not None:
+        left = format_duration(progress.seconds_left)
+        text += f" | {format_rate(progress.speed)} | {left} left"
+    status.show_line(text)
 
 
 def use_command(

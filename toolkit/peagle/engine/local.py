@@ -124,11 +124,9 @@ def end_engine(engine: LocalEngine) -> None:
     records.remove_record(engine.name)
 
 
-def stop_local(
-    name: str, now: bool = False, waiting: Callable[[], object] = lambda: None
-) -> LocalEngine | None:
+def stop_local(name: str, now: bool = False) -> LocalEngine | None:
     """Stop the engine ``name`` and remove its log and state; ``None`` if it did not run. Running
-    requests may finish, unless ``now``, while ``waiting`` is called. Raises NotFound."""
+    requests may finish, unless ``now``. Raises NotFound."""
     if name not in records.local_engine_names():
         raise records.unknown_engine(name)
     engine = records.read_local_engine(name)
@@ -136,7 +134,7 @@ def stop_local(
         if engine.ready and not now:
             setting = engine.environment.get(DRAIN_VARIABLE, "").strip()
             limit = float(setting) if setting.isdecimal() else DRAIN_SECONDS
-            drain_engine(engine.process, limit + 2 * STOP_SECONDS, waiting)
+            drain_engine(engine.process, limit + 2 * STOP_SECONDS)
         stop_engine(engine.process, STOP_SECONDS)
     shutil.rmtree(records.folder_of(name), ignore_errors=True)
     return engine

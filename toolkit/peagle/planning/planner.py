@@ -6,7 +6,6 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from peagle.catalog.find import find_instance
@@ -277,7 +276,12 @@ def _choose_batch_load(
     rounds = 0
     for load in sorted({min(load, options.requests) for load in BATCH_LOADS}):
         tried, rounds = options.model_copy(update={"concurrency": load}), rounds + 1
-        candidates = [*_best_by_cost(_search(tried, catalog, pair))]
+        search, candidates = _search(tried, catalog, pair), list[Candidate]()
+        # What is selected by cost, with the pair and with the target alone, where something fits.
+        for each in (search, search.with_drafter(None)):
+            named = each.named()
+            ranked = [named] if named else each.ranking() or each.ranking(anywhere=True)
+            candidates += ranked[:1]
         for candidate in candidates:
             batch, speed = candidate.batch, candidate.tokens_per_second
             if batch is None or not speed:
@@ -297,11 +301,3 @@ def _choose_batch_load(
         because = "the fastest; the batch is not done in time"
     chosen = decisions.record(decide(chosen, "concurrency", because, chosen.concurrency))
     return chosen, best.get(True, best[False])[1]
-
-
-def _best_by_cost(search: Search) -> Iterator[Candidate]:
-    """What is selected by cost, with the pair and with the target alone, where something fits."""
-    for each in (search, search.with_drafter(None)):
-        candidate = each.named()
-        ranked = [candidate] if candidate else each.ranking() or each.ranking(anywhere=True)
-        yield from ranked[:1]

@@ -364,16 +364,15 @@ def start_time(
     archive of compiled code the start is warm. ``gpus`` are those of an engine."""
     pins = choose_pins(options)
     kinds = ("restored", "kept") if pins.warm or pins.any_warm else ("cold",)
-    # The slowest measured start of that kind: of this target on this GPU, else on this GPU, else
-    # of this target, else of any.
-    of_kind: list[EngineStart] = []
-    for kind in kinds:
-        of_kind = of_kind or [start for start in load.catalog.starts if start.kind == kind]
-    on_gpu = [start for start in of_kind if f" {instance.gpu} " in f" {start.device} "]
-    of_target = [start for start in of_kind if start.target == load.target.short_name]
-    both = [start for start in on_gpu if start in of_target]
-    nearest = both or on_gpu or of_target or of_kind
-    measured = max(nearest, key=lambda start: start.seconds, default=None)
+
+    def nearness(start: EngineStart) -> tuple[bool, bool, bool, float]:
+        on_gpu = f" {instance.gpu} " in f" {start.device} "
+        of_target = start.target == load.target.short_name
+        return start.kind == kinds[0], on_gpu, of_target, start.seconds
+
+    # Of those that are equally near, the slowest.
+    of_kind = (start for start in load.catalog.starts if start.kind in kinds)
+    measured = max(of_kind, key=nearness, default=None)
     size = bytes_by_way(sizes, gpus)
     seconds, parts = float(INSTANCE_SECONDS), []
     parts.append(f"{format_duration(INSTANCE_SECONDS)} for an instance and its image")

@@ -141,8 +141,6 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
         print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(f"Served by {document['stand_in']}, a stand-in: its acceptance length counts.")
-    if document["vllm_here"]:
-        print_line(f"Engine: {_engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
