@@ -228,8 +228,9 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
     tokens as vLLM reports at startup. PAIR is optional if --target names a folder with a
-    config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
-    pair does not fit, or if `peagle check` would reject it.
+    config.json. Options that are not given have the defaults of `vllm serve`; those of plan are
+    --gpu-memory-utilization 0.9 and 8 requests. Exits with 3 if the pair does not fit, or if
+    `peagle check` would reject it.
     """
     session = new_session(ctx)
     options["settings"] = checked_settings(options["settings"])

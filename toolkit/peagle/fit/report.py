@@ -123,7 +123,6 @@ class FitReport:
     """The fit, the case without speculation, the reason for a refusal, advice and findings."""
 
     pair: str
-    planned: bool
     request: FitRequest
     case: FitCase
     fit: Fit
@@ -191,7 +190,6 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     ]
     return FitReport(
         pair=title,
-        planned=pair is not None,
         request=request,
         case=fitted,
         fit=memory,

@@ -25,7 +25,7 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.fit.estimate import INSIDE, Fit
-from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
@@ -100,13 +100,11 @@ def print_pair(
 
 def print_changes(changes: Sequence[Change]) -> None:
     """One line per change; prices that AWS confirms are only counted."""
-    for file in dict.fromkeys(change.file for change in changes):
-        here = [change for change in changes if change.file == file]
-        new = [change for change in here if not change.confirmed]
-        rows = ((change.entry, change.key, change.before or "", change.after) for change in new)
-        print_table(("entry", "key", "before", "after"), rows, title=file)
-        if confirmed := len(here) - len(new):
-            print_line(f"{file}: {confirmed} prices are unchanged and get today's date")
+    new = [change for change in changes if not change.confirmed]
+    keys = ("file", "entry", "key", "before", "after")
+    print_table(keys, ([getattr(change, key) or "" for key in keys] for change in new))
+    if confirmed := len(changes) - len(new):
+        print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -189,17 +187,6 @@ def print_fit(report: FitReport) -> None:
         if (kept := without.concurrency_kept) is not None and kept < 1:
             text += f": speculation reduces it by {1 - kept:.0%}"
         print_line(text)
-    defaults = (
-        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
-        ("max_num_seqs", USUAL_CONCURRENCY),
-    )
-    planned = [
-        f"--{name.replace('_', '-')} {value:g}"
-        for name, value in defaults
-        if getattr(report.request, name) is None and getattr(engine, name) != value
-    ]
-    if report.planned and planned:
-        print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
     terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
     rows = []
