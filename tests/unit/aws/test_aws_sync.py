@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -341,29 +340,6 @@ def test_an_original_that_changes_is_detected(
         calls.before = meanwhile
     with raises_code("source-changed", CheckpointError):
         apply(aws, plan)
-
-
-def base64_sha256(content: bytes) -> str:
-    return base64.b64encode(hashlib.sha256(content).digest()).decode()
-
-
-def test_a_copy_has_a_sha256_that_the_container_can_compute(
-    aws: Aws, calls: Calls, theirs: Weights
-) -> None:
-    """Also where the original has none."""
-    sync(aws, target=theirs)
-
-    files = manifest(aws)["folders"]["target"]["files"]
-    small, large = files["config.json"], files["model.safetensors"]
-    assert (small["checksum"], small["part_size"]) == (f"SHA256:{base64_sha256(CONFIG)}", None)
-    each = large["part_size"]
-    parts = [ORIGINAL[at : at + each] for at in range(0, len(ORIGINAL), each)]
-    assert len(parts) == 4
-    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
-    assert large["checksum"] == f"SHA256:{base64_sha256(digests)}"
-    asked = {params.get("ChecksumAlgorithm") for operation, params in calls.made
-             if operation in ("copy_object", "create_multipart_upload")}  # fmt: skip
-    assert asked == {"SHA256"}
 
 
 def test_what_a_sync_records_passes_the_containers_full_check(

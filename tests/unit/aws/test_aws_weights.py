@@ -18,17 +18,14 @@ from peagle.weights.sync import open_source
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
-    CONFIG,
     PLACE,
     Calls,
     apply,
     folder_weights,
-    index_of,
     keys,
     manifest,
     plan_for,
     put,
-    shard,
     sync,
     write_model,
 )
@@ -50,33 +47,6 @@ def target(tmp_path: Path) -> Path:
 def copied_names(folder: Path) -> set[str]:
     source = open_source(folder_weights(folder), pytest.fail)
     return set(source.files)
-
-
-def test_duplicates_and_training_state_are_not_copied(tmp_path: Path) -> None:
-    """The first are gpt-oss's."""
-    for name in ("original", "metal"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_bytes(b"another copy")
-    for number in (1, 2):
-        (tmp_path / f"model-{number}.safetensors").write_bytes(shard(f"w{number}", 8))
-    (tmp_path / "old.safetensors").write_bytes(shard("w", 8))
-    (tmp_path / "model.safetensors.index.json").write_bytes(
-        index_of({"w1": "model-1.safetensors", "w2": "model-2.safetensors"})
-    )
-    (tmp_path / "config.json").write_bytes(CONFIG)
-    others = (
-        "LICENSE", "README.md", ".gitattributes", "pytorch_model.bin", "optimizer.pt", "model.onnx",
-        "pytorch_model.bin.index.json", "training_args.bin", "trainer_state.json", "model.gguf",
-    )  # fmt: skip
-    for name in ("chat_template.jinja", "tokenizer.json", *others):
-        (tmp_path / name).write_bytes(b"{}")
-
-    assert copied_names(tmp_path) == {
-        "config.json", "chat_template.jinja", "tokenizer.json", "model.safetensors.index.json",
-        "model-1.safetensors", "model-2.safetensors",
-    }  # fmt: skip
-    left, _ = open_source(folder_weights(tmp_path), pytest.fail).left_out
-    assert left == len(others) + 1
 
 
 def test_a_snapshot_of_the_hubs_cache_is_copied_completely(tmp_path: Path) -> None:
