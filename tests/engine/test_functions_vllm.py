@@ -23,7 +23,6 @@ from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
 from tests.unit.checks.damage import tiny
 
 pytestmark = pytest.mark.engine
-RATIO = 1.5
 """vLLM 0.28.0 pads the smaller group up to this."""
 Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
 """The attention of a target, and that of a drafter."""
@@ -91,7 +90,7 @@ def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
     wrong = {
         str(layers_of(geometry)): (ours, theirs)
         for geometry, theirs in zip(SMALL, small, strict=True)
-        if (ours := draft_groups(*geometry, RATIO)) is not None and ours != theirs
+        if (ours := draft_groups(*geometry)) is not None and ours != theirs
     }
     assert wrong == {}
     assert {1, 2, 3} <= set(small), "the cases include refused and accepted ones"

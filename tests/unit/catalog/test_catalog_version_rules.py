@@ -12,7 +12,6 @@ from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog_file
 from peagle.catalog.tables import applicable_rules
 from peagle.errors import CatalogError, UserError
-from peagle.vllm.defaults import PADDING_RATIO
 from peagle.vllm.versions import compare, in_range, parse
 from tests.support import raises_code
 
@@ -59,11 +58,6 @@ def test_a_wrong_table_of_the_user_is_an_error(tmp_path: Path) -> None:
     with raises_code("catalog", CatalogError) as refused:
         load_catalog(tmp_path)
     assert "rules[0].level" in refused.value.message
-
-
-def test_the_ratio_of_the_kv_groups_is_that_of_the_fit() -> None:
-    (entry,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", "0.28.0")
-    assert entry.value == PADDING_RATIO
 
 
 @pytest.mark.parametrize("code", ["kv-group-rule", "placeholder-missing"])

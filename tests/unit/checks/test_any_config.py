@@ -15,6 +15,7 @@ from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import Case, check
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import CheckpointError
+from peagle.vllm.defaults import PADDING_RATIO
 from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
@@ -68,7 +69,6 @@ def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, para
 
 
 # The arithmetic that rules use, for any numbers.
-RATIO = 1.5
 few = st.integers(1, 64)
 
 
@@ -85,32 +85,30 @@ def sliding(
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "ratio", "groups"),
+    ("target", "draft", "groups"),
     [
-        # GPT-OSS-20B with four layers needs the later ratio.
-        ((sliding(12), full(12)), full(4), 1.25, 2),
-        ((sliding(12), full(12)), full(4), RATIO, 1),
+        ((sliding(12), full(12)), full(4), 1),
         # A small hybrid spreads the layers of a deep head.
-        ((sliding(2), full(2)), full(4), RATIO, 3),
+        ((sliding(2), full(2)), full(4), 3),
         # Gemma's head has a group of its own.
-        ((sliding(50, 16, 256, 1024), full(10, 4, 512)), full(4, 8, 128), RATIO, 1),
+        ((sliding(50, 16, 256, 1024), full(10, 4, 512)), full(4, 8, 128), 1),
         # Pages that do not divide are left to vLLM.
-        ((sliding(4), full(4)), full(2, kv_heads=3), RATIO, None),
+        ((sliding(4), full(4)), full(2, kv_heads=3), None),
     ],
 )
 def test_groups_with_layers_of_the_drafter(
-    target: tuple[AttentionGroup, ...], draft: AttentionGroup, ratio: float, groups: int | None
+    target: tuple[AttentionGroup, ...], draft: AttentionGroup, groups: int | None
 ) -> None:
-    assert draft_groups(target, (draft,), ratio) == groups
+    assert draft_groups(target, (draft,)) == groups
 
 
 @given(slides=few, fulls=few, draft=few)
 def test_groups_are_those_of_vllms_own_assignment(slides: int, fulls: int, draft: int) -> None:
     """vLLM's own way, layer by layer: layers[i::groups] is the i-th group."""
     fewest, most = sorted((slides, fulls + draft))
-    size = most if most < fewest * RATIO else fewest
+    size = most if most < fewest * PADDING_RATIO else fewest
     names = [f"target.{n}" for n in range(fulls)] + [f"draft.{n}" for n in range(draft)]
     count = -(-len(names) // size)
     dealt = [names[i::count] for i in range(count)]
     holding = sum(any(name.startswith("draft") for name in group) for group in dealt)
-    assert draft_groups((sliding(slides), full(fulls)), (full(draft),), RATIO) == holding
+    assert draft_groups((sliding(slides), full(fulls)), (full(draft),)) == holding

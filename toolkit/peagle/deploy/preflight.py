@@ -42,17 +42,11 @@ from peagle.deploy.scaling import (
 from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
+from peagle.planning import weights
 from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour, rollout_of
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
-from peagle.planning.weights import (
-    local_weights,
-    pins_of,
-    planned_contents,
-    portable_pair,
-    with_contents,
-)
 from peagle.render.alarms import kind_of_alarm, rollback_alarm_names
 from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
@@ -135,19 +129,19 @@ def desired_state(
     """The plan with role and bucket filled in. Names are the plan's own, unless the record has a
     model of that name made with another role: nothing in service is overwritten. Raises UserError
     for a folder that does not exist, and Refused when it has changed since the plan was made."""
-    folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
+    folders = [files_below(weights_folder(each.location)) for each in weights.local_weights(plan)]
     contents = contents_of(folders)
-    if folders and planned_contents(plan) is None:
-        plan = with_contents(plan, contents)
-    elif folders and planned_contents(plan) != contents:
-        places = " and ".join(weights.location for weights in local_weights(plan))
+    if folders and weights.planned_contents(plan) is None:
+        plan = weights.with_contents(plan, contents)
+    elif folders and weights.planned_contents(plan) != contents:
+        places = " and ".join(each.location for each in weights.local_weights(plan))
         message = f"the weights in {places} have changed since the plan was made"
         raise Refused(message, "make the plan again", CHANGED)
     filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
-    uris = [str(with_replaced(weights.s3_uri, filled)) for weights in local_weights(plan)]
+    uris = [str(with_replaced(each.s3_uri, filled)) for each in weights.local_weights(plan)]
     # With other tags of the user, or another path of a head, the same instances serve.
     company = plan.company.model_copy(update={"tags": {}})
-    plain = plan.model_copy(update={"company": company, "pair": portable_pair(plan.pair)})
+    plain = plan.model_copy(update={"company": company, "pair": weights.portable_pair(plan.pair)})
     untagged = {request.operation: request.parameters for request in requests(plain)}
     fingerprint = json_digest([with_replaced(untagged, filled), contents])[:_FINGERPRINT_DIGITS]
     planned = {request.operation: request.parameters for request in requests(plan)}
@@ -195,7 +189,7 @@ def role_and_bucket(
         used = Role(current.role, "as deployed before")
     else:
         used = find_role(aws, role)
-    if not local_weights(plan):
+    if not weights.local_weights(plan):
         return used, None
     earlier = bucket or (current.bucket if current else None)
     return used, earlier or default_bucket(aws.account, aws.region)
@@ -317,7 +311,7 @@ def preflight(
     record = _record(aws, plan.name, live, instances)
     if record and not beside:
         require_no_comparison(record)
-    serving = pins_of(record.current.served.variables) if record else None
+    serving = weights.pins_of(record.current.served.variables) if record else None
     pinned, pins = pin_plan(aws, plan, serving)
     priced, findings = _with_price(aws, pinned)
     used, bucket = role_and_bucket(aws, plan, record, role, bucket)

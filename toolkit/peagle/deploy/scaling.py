@@ -54,7 +54,7 @@ from peagle.errors import (
 from peagle.planning.operation import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS, end_time
 from peagle.planning.plan import Limit, Scaling
 from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
-from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG, limit_name
 from peagle.text import counted, format_usd
 
 _NONE = "none"
@@ -456,14 +456,11 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
         called, fingerprint = limit_name(aws.region, name), before.current.fingerprint
         with context.creating(Resource(type="SchedulerRole", name=called, revision=fingerprint)):
             role = scheduler.ensure_role(aws, name, before.id, company_of(revision), copies)
-        if copies:
-            of_copies = copies_limit_name(aws.region, name)
-            with context.creating(Resource(type="Schedule", name=of_copies, revision=fingerprint)):
-                context.say("Scheduling the end of the copies", "before that of the endpoint")
-                scheduler.put_schedule(aws, name, role, end.at, context.clock, copies=True)
-        with context.creating(Resource(type="Schedule", name=called, revision=fingerprint)):
-            context.say("Scheduling the end", utc_text(end.at))
-            scheduler.put_schedule(aws, name, role, end.at, context.clock)
+        for schedule in schedule_names(aws.region, name, copies):
+            with context.creating(Resource(type="Schedule", name=schedule, revision=fingerprint)):
+                context.say("Scheduling the end", utc_text(end.at))
+                of_copies = schedule != called
+                scheduler.put_schedule(aws, name, role, end.at, context.clock, copies=of_copies)
     context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _end_tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(aws, name):

@@ -152,24 +152,15 @@ def without_speculation(plan: Plan) -> tuple[str, ...]:
         words = (*words, "--no-speculation")
     if len(shlex.join(words)) <= 850:  # of a description's 1,024 characters
         return words
-    return without_speculation_of(plan.pair, plan.name, plan.region)
+    target = plan.pair.partition("+")[0]
+    of_plan = ("--name", plan.name, "--region", plan.region)
+    return ("peagle", "deploy", target, "--no-speculation", *of_plan)
 
 
-def without_speculation_of(pair: str, name: str, region: str) -> tuple[str, ...]:
-    """The same with the defaults of a plan for what else the plan has."""
-    target = pair.partition("+")[0]
-    return ("peagle", "deploy", target, "--no-speculation", "--name", name, "--region", region)
-
-
-def alarm_text(
-    kind: AlarmKind,
-    threshold: float,
-    copies: bool,
-    command: Sequence[str] = (),
-    owner: str = "",
+def _alarm_text(
+    kind: AlarmKind, threshold: float, copies: bool, command: Sequence[str], owner: str
 ) -> str:
-    """The description of an alarm of this kind, whose engines are ``copies`` of an inference
-    component or one for each instance; ``command`` switches speculation off, in the files of the
+    """The description of an alarm; ``command`` switches speculation off, in the files of the
     template that is the ``owner``, which then applies them."""
     if kind == "acceptance":
         then = f", then {owner}" if owner else ""
@@ -219,7 +210,7 @@ def alarms(plan: Plan, config: str, format: str = "") -> tuple[dict[str, Any], .
             {
                 "AlarmName": alarm_name(plan.name, kind),
                 "EvaluationPeriods": _EVALUATION_PERIODS,
-                "AlarmDescription": alarm_text(kind, alarm["Threshold"], copies, command, owner),
+                "AlarmDescription": _alarm_text(kind, alarm["Threshold"], copies, command, owner),
                 **alarm,
                 "TreatMissingData": "notBreaching",
                 "Tags": [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list],

@@ -16,6 +16,7 @@ from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
+from peagle.vllm.defaults import PADDING_RATIO
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
     AUX_LAYERS,
@@ -112,15 +113,13 @@ def stored_width(head: Head) -> int | None:
     return width[0] if width and width != (head.config.hidden_size,) else None
 
 
-def draft_groups(
-    target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
-) -> int | None:
+def draft_groups(target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup]) -> int | None:
     """The groups of vLLM's KV cache with layers of the drafter; it starts only with one.
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
-    or as the largest when that has fewer than ``ratio`` times as many. vLLM deals out layer after
-    layer, so consecutive ones are spread over as many groups as there are. ``None``: the pages of
-    the buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
+    or as the largest when that has fewer than PADDING_RATIO times as many. vLLM deals out layer
+    after layer, so consecutive ones are spread over as many groups as there are. ``None``: the
+    pages of the buckets cannot be brought to one size by arithmetic alone.
     """
     groups = (*target, *draft)
     if len({(group.kind, group.window) for group in groups}) == 1:
@@ -136,7 +135,7 @@ def draft_groups(
     if any(max(pages) % page for page in pages):
         return None
     fewest, most = min(buckets.values()), max(buckets.values())
-    size = most if most < fewest * ratio else fewest
+    size = most if most < fewest * PADDING_RATIO else fewest
     return sum(min(group.layers, math.ceil(buckets[bucket(group)] / size)) for group in draft)
 
 

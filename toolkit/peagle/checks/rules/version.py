@@ -168,7 +168,7 @@ def kv_group_rule(case: Case) -> Findings:
                 fix = Fix(sentence, options=("--set", f"{ONE_GROUP}=true"))
             yield kv_group_rule.of_entry(entry, "drafter", who, fix)
             continue
-        count = draft_groups(groups, draft, float(entry.value or 0))
+        count = draft_groups(groups, draft)
         if count is not None and count > 1:
             who = f"{drafter.title}, with {draft[0].layers} layers in {count} groups"
             yield kv_group_rule.of_entry(entry, "drafter", who)
