@@ -210,15 +210,3 @@ def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows()
         with simulated_server(timing) as simulated:
             assert (counters_of(server(simulated.base_url)) is None) == (page == "")
             assert not probe(server(simulated.base_url)).fixed_length
-
-
-@pytest.mark.parametrize(
-    ("timing", "code"),
-    [
-        (SimulatedTiming(streams=False), "no-streaming"),
-        (SimulatedTiming(fails_after=0), "engine-failed"),
-    ],
-)
-def test_a_server_that_cannot_be_measured_is_refused(timing: SimulatedTiming, code: str) -> None:
-    with simulated_server(timing) as simulated, raises_code(code):
-        probe(server(simulated.base_url))

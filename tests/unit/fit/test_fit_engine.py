@@ -9,7 +9,6 @@ import pytest
 from peagle.catalog.schema import AttentionGroup
 from peagle.fit.estimate import FitCase, Layout, bytes_taken, graph_bytes, layout_of
 from peagle.vllm.defaults import (
-    BLOCK_TOKENS,
     batch_limits,
     capture_sizes,
     default_batched_tokens,
@@ -184,14 +183,6 @@ def test_the_cache_equals_that_of_vllm(
     assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == expected
 
 
-def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
-    alone = layout(*GPT_OSS_20B).request_bytes(32768, 4096)
-    both = layout(*GPT_OSS_20B, group(4, 8, 64))
-    assert both.request_bytes(32768, 4096) / alone == pytest.approx(16 / 12), "not 28 / 24"
-    padding = both.request_bytes(32768, 4096) - both.used_bytes(32768, 4096)
-    assert padding == 4 * 2 * 8 * 64 * 2 * 16 * both.groups[0].blocks(32768, 4096)
-
-
 def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
     """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
     groups = (*GPT_OSS_20B, group(4, 8, 64))
@@ -209,32 +200,8 @@ def test_the_block_size_that_is_set_counts() -> None:
         assert [g.block_tokens for g in set_.groups] == [4 * g.block_tokens for g in usual.groups]
 
 
-def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
-    layout = layout_of(QWEN_CODER, 4, 2, RATIO)
-    assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
-    assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
-    assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
-
-
 # Working memory, term by term, against what torch counted in vLLM 0.26.0 on an H200.
 MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("pair", "head", "k", "gib"),
-    [
-        ("gpt-oss-20b", None, 0, 0.494),
-        ("gpt-oss-120b", None, 0, 0.514),
-        ("qwen3-coder-30b", None, 0, 0.299),
-        ("gpt-oss-120b", "p-eagle", 5, 1.055),
-        ("gpt-oss-20b", "p-eagle", 3, 0.686),
-        ("qwen3-coder-30b", "p-eagle", 10, 0.688),
-        ("gpt-oss-120b", "eagle3", 3, 0.729),
-        ("gemma-4-31b", None, 0, 0.0),
-    ],
-)
-def test_memory_of_cuda_graphs(pair: str, head: str | None, k: int, gib: float) -> None:
-    assert graph_bytes(case(pair, head, k=k)) / (1 << 30) == pytest.approx(gib, abs=0.15)
 
 
 def test_older_engines_do_not_count_their_graphs() -> None:

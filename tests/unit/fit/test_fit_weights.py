@@ -41,14 +41,6 @@ def test_estimated_bytes_equal_the_published_files(name: str) -> None:
     assert checkpoint_bytes(model) + tower == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_estimates_from_catalogue_and_config_agree(name: str) -> None:
-    model = target(name)
-    engine = replace(H200, images=True)
-    known = replace(model, checkpoint_bytes=PUBLISHED[name], vision=None)
-    assert target_on_gpu(known, engine) == pytest.approx(target_on_gpu(model, engine), abs=2)
-
-
 MEASURED = {"gpt-oss-20b": 13_990_115_328, "gemma-4-31b": 62_175_021_568}
 """Bytes that vLLM 0.26.0 counted for the target on an H200, text only."""
 

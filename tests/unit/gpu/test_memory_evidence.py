@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,6 @@ def test_a_measurement_starts_with_the_missing_rows(tmp_path: Path) -> None:
     assert len(rows) < len(memory_settings())
 
 
-def test_measured_rows_of_a_folder_are_not_repeated(tmp_path: Path) -> None:
-    first, second, *_ = memory_settings()
-    lines = [{"name": first.name}, {"name": second.name, "error": "timeout"}]
-    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert remaining(tmp_path, "", set())[0] == second
-
-
 def test_without_new_rows_the_evidence_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "evidence.json"
     path.write_bytes(evidence.MEMORY_EVIDENCE.read_bytes())
@@ -68,21 +60,6 @@ def test_new_rows_join_the_old_ones() -> None:
     assert merged["date"] > old["date"]
     again = evidence.merge_rows(merged, [row("a", error="exit code 1")])
     assert again["rows"] == merged["rows"], "an incomplete row does not replace a complete one"
-
-
-@pytest.mark.parametrize(
-    ("last", "kept"),
-    [
-        (f"{REFUSED} [type=value_error]", REFUSED),
-        ("NotImplementedError: FlashInfer backend on SM90", "NotImplementedError: FlashInfer"),
-    ],
-)
-def test_a_refusal_is_kept_and_a_crash_is_not(last: str, kept: str) -> None:
-    refused = row("a", error="exit code 1", logged={}, log_tail=f"Traceback\n{last}\n")
-    (found,) = evidence.merge_rows(document([]), [refused])["rows"]
-    assert found["error"].startswith(f"refused: {kept}")
-    crashed = row("a", error="exit code 1", logged={}, log_tail="Segmentation fault")
-    assert evidence.merge_rows(document([]), [crashed])["rows"] == []
 
 
 def test_rows_of_another_vllm_or_gpu_are_not_mixed_in() -> None:

@@ -1,4 +1,4 @@
-"""What a load sends to the engine, what it counts, and how repetitions become a row."""
+"""Settings of a speed measurement, and how its rows become evidence."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from measurements.gpu import evidence, geometry, load, speed
+from measurements.gpu import evidence, geometry, speed
 from peagle.catalog.evidence import read_run
-
-
-def test_one_output_has_no_time_between_outputs() -> None:
-    times = load.request_times({"a": 1.0}, {"a": [(1.5, 0), (2.0, 1)]})
-    assert times == {"ttft_seconds": [1.0], "itl_seconds": [], "tpot_seconds": []}
-    assert load.percentiles([]) == {}
-    assert load.percentiles([1.0, 2.0])["p50"] == 1.5
 
 
 def test_imposed_rates_give_the_published_acceptance_lengths() -> None:
@@ -96,32 +89,6 @@ def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> N
     assert len(path.read_text().splitlines()) < 50
 
 
-MANY = {"concurrency": 32}
-
-
-@pytest.mark.parametrize(
-    ("changes", "compared", "caveat"),
-    [
-        ({}, True, evidence.INDEPENDENT_EXPERTS),
-        ({"drafted_tokens": "dummy"}, False, evidence.REPEATED_EXPERTS),
-        ({**MANY, "biases": "dummy"}, False, evidence.REPEATED_EXPERTS),
-        ({**MANY, "biases": "dummy", "pair": "qwen3-coder-30b"}, True,
-         evidence.INDEPENDENT_EXPERTS),
-        ({**MANY, "drafted_tokens": "dummy", "pair": "gemma-4-31b"}, True, ""),
-    ],
-)  # fmt: skip
-def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
-    changes: dict[str, Any], compared: bool, caveat: str, tmp_path: Path
-) -> None:
-    collected = document(tmp_path, {**ROW, **changes}, {**ALONE, **changes})
-    assert ("speeds" in collected) == compared
-    assert collected.get("caveat", "") == caveat
-    path = tmp_path / "speed.json"
-    evidence.write(path, collected)
-    run = read_run(path)
-    assert (run.caveat if run else None) == (caveat if compared else None)
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -135,38 +102,6 @@ def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: P
     (value,) = other.values()
     with pytest.raises(ValueError, match=str(value)):
         document(tmp_path, ROW, {**ROW, **other})
-
-
-def test_a_row_whose_drafts_were_not_accepted_as_imposed_is_only_raw(tmp_path: Path) -> None:
-    imposed = {**ROW, "imposed_rates": [0.5, 0.3, 0.2]}
-    refused = {**imposed, "concurrency": 8, "tries": [{**TRY, "acceptance_length": 1.0}]}
-    collected = document(tmp_path, ALONE, imposed, refused)
-    assert [(row["k"], row["concurrency"]) for row in collected["speeds"]] == [(0, 1), (3, 1)]
-    assert [row["concurrency"] for row in collected["raw"]] == [1, 1, 8]
-
-
-@pytest.mark.parametrize(("seconds", "disturbed"), [(0.115, False), (0.13, True)])
-def test_a_row_that_other_work_slowed_down_is_only_raw(
-    seconds: float, disturbed: bool, tmp_path: Path
-) -> None:
-    """One request's steps take as long with any prompt: the engine's other row shows it."""
-    slow = {**TRY, "itl_seconds": {**SECONDS, "p50": seconds}}
-    long = {**ROW, "workload": "long-prompt", "prompt_tokens": 2048, "tries": [slow]}
-    several = {**long, "concurrency": 8, "prompt_tokens": 128}
-    other = {**long, "k": 5}
-    collected = document(tmp_path, ALONE, ROW, long, several, other)
-    sizes = [(row["k"], row["concurrency"], row["prompt_tokens"]) for row in collected["speeds"]]
-    assert ((3, 1, 2048) not in sizes) is disturbed
-    assert {(0, 1, 128), (3, 1, 128), (3, 8, 128), (5, 1, 2048)} <= set(sizes)
-    assert len(collected["raw"]) == 5
-
-
-@pytest.mark.parametrize(("not_counted", "disturbed"), [(3.1, False), (3.2, True)])
-def test_a_row_that_is_slower_than_while_kernels_were_compiled_is_only_raw(
-    not_counted: float, disturbed: bool, tmp_path: Path
-) -> None:
-    collected = document(tmp_path, ALONE, {**ROW, "concurrency": 8, "not_counted": not_counted})
-    assert (len(collected["speeds"]), len(collected["raw"])) == (1 if disturbed else 2, 2)
 
 
 # Dummy weights without biases: a token's experts depend on the token.

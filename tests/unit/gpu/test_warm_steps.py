@@ -1,4 +1,4 @@
-"""The steps of a warm-start measurement on two machines, with a fake container."""
+"""Warm-start measurements: the environment of a container, and what the evidence shows."""
 
 from __future__ import annotations
 
@@ -13,41 +13,9 @@ import pytest
 
 from measurements.gpu import warm_evidence
 from measurements.gpu.container import PAIRS, PairFolder
-from measurements.gpu.logs import start_facts
 from peagle_serve.command import command
 
 
-def results(step: str, **machine: str) -> dict[str, Any]:
-    here = {"boot": step, "vllm": "0.26.0", "torch": "2.11.0", "device": "H200", "driver": "580"}
-    start = {"pair": "p", "kind": "cold", "begin": "2026-11-22T10:00:00", "green_seconds": 80.0}
-    return {"step": step, "machine": here | machine, "starts": [start]}
-
-
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        (results("second", boot="first"), "was not fresh"),
-        (results("second", driver="581"), "differ in driver: 580, 581"),
-        (results("first", boot="other"), "step first ran on two machines"),
-    ],
-)
-def test_results_that_do_not_belong_together_are_refused(
-    second: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    for name, run in (("a", results("first")), ("b", second)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "warm-x.json").write_text(json.dumps(run))
-    with pytest.raises(ValueError, match=message):
-        warm_evidence.warm_document([tmp_path / "a", tmp_path / "b"])
-
-
-def test_a_failed_start_is_not_compared() -> None:
-    run = results("first")
-    run["starts"].append({**run["starts"][0], "kind": "restored", "error": "not ready"})
-    assert warm_evidence.warm_summary({"first": run}) == []
-
-
-# The environment of a container, the files that it writes, and the times in its log.
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> None:
     folder = PairFolder(tmp_path, pair)
@@ -67,24 +35,6 @@ def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> No
     assert head["num_speculative_tokens"] == {"gpt-oss-20b": 7, "qwen3-coder-30b": 10}[pair]
     target = Path(values["--model"])
     assert (target / "tokenizer.json").is_file(), "the check for drafts sends text"
-
-
-def test_the_log_gives_the_duration_of_each_part() -> None:
-    log: list[dict[str, Any]] = [
-        {"time": "1", "message": "warm start", "event": "warm-start", "seconds": 0.4},
-        {"time": "2", "message": "init engine (profile, create kv cache, warmup model) took 18.52 s"
-         " (compilation: 3.1 s)"},
-        {"time": "3", "message": "Graph capturing finished in 9 secs, took 1.63 GiB"},
-        {"time": "4", "message": "Route: /v1/chat/completions/render, Methods: POST"},
-        {"time": "5", "message": "healthy", "event": "healthy", "seconds": 41.3},
-    ]  # fmt: skip
-    facts = start_facts(log)
-    assert facts["restore_seconds"] == 0.4
-    assert facts["healthy_seconds"] == 41.3
-    assert facts["engine"]["engine_start_seconds"] == 18.52
-    assert facts["engine"]["compilation_seconds"] == 3.1
-    assert facts["engine"]["graph_capture_seconds"] == 9.0
-    assert len(facts["log"]) == 4
 
 
 # The measured warm starts meet the goal, and the documents have the same numbers.

@@ -56,8 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
             port = port or int(listener.getsockname()[1])
             engine.process = SimpleNamespace(port=port)  # type: ignore[assignment]
             monkeypatch.setattr(engine, "end_reason", lambda: "killed")
-            endpoint = SimpleNamespace(endpoint_config_name="c")
-            monkeypatch.setattr(invocations, "_choose", lambda _: (endpoint, engine))
+            monkeypatch.setattr(invocations, "_choose", lambda _: engine)
             thread = threading.Thread(target=answer, daemon=True)
             thread.start()
             return Answer(CALL, "/invocations", "*/*", seconds)
@@ -147,10 +146,10 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
 ) -> None:
     old, new = instance(), instance()
     old.drain()
-    chosen: Iterator[Any] = iter([(None, old), (None, old), (None, new)])
+    chosen: Iterator[Any] = iter([old, old, new])
     monkeypatch.setattr(invocations, "_choose", lambda *_: next(chosen))
     with ExitStack() as stack:
-        assert invocations._admit(CALL, stack)[1] is new
+        assert invocations._admit(CALL, stack) is new
         assert new.in_progress == 1
     assert new.in_progress == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measurements import conversations, speed_rows
 from peagle.catalog.schema import Drafter, PublishedAcceptance
 from peagle.fit.estimate import fit_of
-from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, Curve, acceptance_of, curve_through
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, acceptance_of, curve_through
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.speed.models import Workload
 from tests.support import bundled_catalog, in_process
@@ -87,19 +87,6 @@ def test_measured_on_text_is_preferred_to_imposed() -> None:
     )
     found = acceptance_of(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
     assert (found.length, found.basis, found.source) == (2.1, "measured", "own.json")
-
-
-@pytest.mark.thorough
-@given(
-    st.floats(0.05, 0.98),
-    st.floats(0.2, 0.95),
-    st.lists(st.integers(1, 12), min_size=2, max_size=4, unique=True),
-)
-def test_a_curve_is_found_from_its_lengths(first: float, decay: float, ks: list[int]) -> None:
-    curve = Curve(first, decay)
-    found = curve_through(tuple((k, curve.length(k)) for k in sorted(ks)), DECAY)
-    for k in ks:
-        assert found.length(k) == pytest.approx(curve.length(k), rel=0.01)
 
 
 @given(st.integers(1, 12), st.floats(1.0, 12.0), st.integers(1, 20))

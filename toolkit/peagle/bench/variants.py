@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from peagle.aws.cloudwatch import MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, Served
 from peagle.deploy.status import log_seconds
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
@@ -35,7 +35,7 @@ _COMPARED = (
     "usd_per_million_tokens",
 )  # fmt: skip
 
-_MICROSECONDS = 1e6
+_MICROSECONDS, _FIRST = 1e6, "FirstChunkLatency"
 _METRICS = {
     "requests": ("Invocations", "Sum", 1.0),
     "errors": ("InvocationModelErrors", "Sum", 1.0),
@@ -43,8 +43,8 @@ _METRICS = {
     "failed": ("Invocation5XXErrors", "Sum", 1.0),
     "latency": ("ModelLatency", "Sum", _MICROSECONDS),
     "ended": ("ModelLatency", "SampleCount", 1.0),
-    "first": ("FirstChunkLatency", "Sum", _MICROSECONDS),
-    "streams": ("FirstChunkLatency", "SampleCount", 1.0),
+    "first": (_FIRST, "Sum", _MICROSECONDS),
+    "streams": (_FIRST, "SampleCount", 1.0),
 }
 """Number of a ``Minute`` -> metric, statistic, and what it is divided by."""
 
@@ -242,8 +242,44 @@ def comparison_report(
     since = begun if last_seconds is None else max(begun, now - last_seconds)
     start, end = math.ceil(since / period) * period, math.floor(now / period) * period
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
+    minutes, percentiles, notes = _counted(aws, name, served, (start, end), period)
+    # CloudWatch is minutes behind the log: the last period with requests there is the end.
+    requests = [
+        at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
+    ]
+    until = min(max(requests) + period, end) if requests else end
+    prices = usd_per_hour_of(record, live)
+    variants = [
+        (
+            VariantResult(
+                variant=variant,
+                pair=revision.pair,
+                k=revision.k,
+                instance_type=revision.instance_type,
+                instances=live.running.get(variant, 0),
+                usd_per_hour=prices[variant],
+                **percentiles[variant],  # type: ignore[arg-type]
+            ),
+            {at: minute for at, minute in minutes[variant].items() if at < until},
+        )
+        for variant, revision in served.items()
+    ]
+    if aws.in_sandbox:
+        notes.append(
+            "the price is that of the plan's instances on AWS, the tokens are this machine's: "
+            "USD per token compares the two plans, and is not a cost on AWS"
+        )
+    return compare_variants(name, variants, start, until, period, notes)
+
+
+def _counted(
+    aws: Aws, name: str, served: Mapping[str, Served], span: tuple[float, float], period: int
+) -> tuple[dict[str, dict[float, Minute]], dict[str, dict[str, float | None]], list[str]]:
+    """What each variant did, the percentiles of its time to the first token, and what may not be
+    read."""
+    start, end = span
     minutes: dict[str, dict[float, Minute]] = {variant: {} for variant in served}
-    percentiles: dict[str, dict[str, float | None]] = {}
+    percentiles: dict[str, dict[str, float | None]] = {variant: {} for variant in served}
     notes: list[str] = []
 
     def add(variant: str, at: float, number: str, value: float) -> None:
@@ -252,9 +288,22 @@ def comparison_report(
 
     try:
         if end > start:
-            for metric in _metrics(aws, name, tuple(served), start, end, period):
-                add(*metric)
-            percentiles = _percentiles(aws, name, tuple(served), (start, end))
+            kinds = {number: kind[:2] for number, kind in _METRICS.items()}
+            numbers = _series(aws, name, served, kinds, span, period)
+            for (variant, number), values in numbers.items():
+                for at, value in values.items():
+                    if at >= start:
+                        add(variant, at, number, value / _METRICS[number][2])
+            # Of one long period, at most a day; where it divides the time, of its parts.
+            long = min(86_400, math.ceil((end - start) / 60) * 60)
+            stats = {stat.lower(): (_FIRST, stat) for stat in ("p50", "p90", "SampleCount")}
+            whole = _series(aws, name, served, stats, span, long)
+            for variant, stat in ((v, stat) for v in served for stat in ("p50", "p90")):
+                counts = whole[variant, "samplecount"]
+                percentiles[variant][f"ttft_{stat}_seconds"] = weighted_mean(
+                    (value / _MICROSECONDS, counts.get(begun, 0.0))
+                    for begun, value in whole[variant, stat].items()
+                )
     except AccessDenied as denied:
         notes.append(f"requests and times are unknown: {denied.message}")
     log = aws.items(
@@ -275,76 +324,23 @@ def comparison_report(
                         add(variant, at, "drafts", counted.drafts)
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
-    # CloudWatch is minutes behind the log: the last period with requests there is the end.
-    requests = [
-        at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
-    ]
-    until = min(max(requests) + period, end) if requests else end
-    prices = usd_per_hour_of(record, live)
-    variants = [
-        (
-            VariantResult(
-                variant=variant,
-                pair=revision.pair,
-                k=revision.k,
-                instance_type=revision.instance_type,
-                instances=live.running.get(variant, 0),
-                usd_per_hour=prices[variant],
-                **percentiles.get(variant, {}),  # type: ignore[arg-type]
-            ),
-            {at: minute for at, minute in minutes[variant].items() if at < until},
-        )
-        for variant, revision in served.items()
-    ]
-    if aws.in_sandbox:
-        notes.append(
-            "the price is that of the plan's instances on AWS, the tokens are this machine's: "
-            "USD per token compares the two plans, and is not a cost on AWS"
-        )
-    return compare_variants(name, variants, start, until, period, notes)
+    return minutes, percentiles, notes
 
 
-def _metrics(
-    aws: Aws, name: str, variants: tuple[str, ...], start: float, end: float, period: int
-) -> Iterator[tuple[str, float, str, float]]:
-    """Variant, start of a period, number of a ``Minute``, and its value."""
-    queries: dict[str, MetricQuery] = {}
-    places: dict[str, tuple[str, str]] = {}
+def _series(
+    aws: Aws,
+    name: str,
+    variants: Iterable[str],
+    kinds: Mapping[str, tuple[str, str]],
+    span: tuple[float, float],
+    period: int,
+) -> dict[tuple[str, str], dict[float, float]]:
+    """Variant and number -> start of a period -> value, by the metric and statistic of each
+    number."""
+    queries, places = dict[str, MetricQuery](), dict[str, tuple[str, str]]()
     for place, variant in enumerate(variants):
-        places |= {f"q{place}_{number}": (variant, number) for number in _METRICS}
-    for query, (variant, number) in places.items():
-        metric, statistic, _ = _METRICS[number]
         dimensions = metric_dimensions(name, False, variant)
-        queries[query] = MetricQuery(METRIC_NAMESPACE, metric, statistic, dimensions, period)
-    for query, series in metric_data(aws, queries, start, end).items():
-        variant, number = places[query]
-        for at, value in series.items():
-            if at >= start:
-                yield variant, at, number, value / _METRICS[number][2]
-
-
-def _percentiles(
-    aws: Aws, name: str, variants: tuple[str, ...], span: tuple[float, float]
-) -> dict[str, dict[str, float | None]]:
-    """Variant -> the percentiles of the time to the first token, in seconds; ``None``: unknown.
-    CloudWatch computes them of all requests of one long period, at most a day; where it divides the
-    time, they are the mean of its parts, weighted by their requests."""
-    long, metric = min(86_400, math.ceil((span[1] - span[0]) / 60) * 60), "FirstChunkLatency"
-    queries = {
-        f"q{place}_{stat.lower()}": MetricQuery(
-            METRIC_NAMESPACE, metric, stat, metric_dimensions(name, False, variant), long
-        )
-        for place, variant in enumerate(variants)
-        for stat in ("p50", "p90", "SampleCount")
-    }
-    series = metric_data(aws, queries, *span)
-    return {
-        variant: {
-            f"ttft_{stat}_seconds": weighted_mean(
-                (value / _MICROSECONDS, series[f"q{place}_samplecount"].get(begun, 0.0))
-                for begun, value in series[f"q{place}_{stat}"].items()
-            )
-            for stat in ("p50", "p90")
-        }
-        for place, variant in enumerate(variants)
-    }
+        for number, kind in kinds.items():
+            places[f"q{place}_{number}"] = variant, number
+            queries[f"q{place}_{number}"] = MetricQuery(METRIC_NAMESPACE, *kind, dimensions, period)
+    return {places[query]: values for query, values in metric_data(aws, queries, *span).items()}

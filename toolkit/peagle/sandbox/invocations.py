@@ -161,10 +161,10 @@ class Answer:
         self.invocation = invocation
         self._begun = time.monotonic()
         with ExitStack() as stack:
-            endpoint, instance = _admit(invocation, stack)
-            spec, config = instance.spec, str(endpoint.endpoint_config_name)
+            instance = _admit(invocation, stack)
+            spec = instance.spec
             self._metrics = MetricSource(
-                invocation.region, invocation.name, spec.variant, spec.component, config
+                invocation.region, invocation.name, spec.variant, spec.component
             )
             self._metrics.publish("Invocations", 1)
             self._sent = time.monotonic()
@@ -252,25 +252,24 @@ class Answer:
         publish("Invocation4XXErrors", 400 <= status < 500)
         publish("Invocation5XXErrors", status >= 500 or status == 0)
         publish("InvocationModelErrors", is_broken or not 200 <= status < 300)
-        publish("MidStreamErrors", is_broken)
         self._publish_since("ModelLatency", self._sent)
 
     def _publish_since(self, name: str, begun: float) -> None:
         self._metrics.publish(name, (time.monotonic() - begun) * _MICROSECONDS)
 
 
-def _admit(invocation: Invocation, stack: ExitStack) -> tuple[SandboxEndpoint, EngineInstance]:
+def _admit(invocation: Invocation, stack: ExitStack) -> EngineInstance:
     """One of the endpoint's engines, which counts the invocation until ``stack`` is closed. An
     update may replace the engines at any moment: one that drains has a successor already."""
     while True:
-        endpoint, instance = _choose(invocation)
+        instance = _choose(invocation)
         with suppress(Draining):
             stack.enter_context(instance.invocation())
-            return endpoint, instance
+            return instance
 
 
-def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:
-    """The endpoint and its instance, or copy, for the next request. Raises Refused."""
+def _choose(invocation: Invocation) -> EngineInstance:
+    """The instance, or copy, for the next request. Raises Refused."""
     name, component = invocation.name, invocation.component
     endpoint = find_endpoint(invocation.region, name)
     if endpoint is None:
@@ -280,7 +279,7 @@ def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:
         state = endpoint.endpoint_status
         raise invocation.refused(f"Endpoint {name} is not in service; its state is {state}.")
     if endpoint.hosts_components:
-        return endpoint, _choose_copy(invocation, endpoint)
+        return _choose_copy(invocation, endpoint)
     if component:
         raise invocation.refused(
             "Inference Component Name header is not allowed for endpoints to which you dont plan "
@@ -290,7 +289,7 @@ def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:
     variant = invocation.headers.get(f"{_SAGEMAKER_HEADERS}target-variant")
     if variant not in (None, *fleet.variants):
         raise invocation.refused(f"Endpoint {name} has no running variant {variant}.")
-    return endpoint, fleet.choose(endpoint.weights, variant)
+    return fleet.choose(endpoint.weights, variant)
 
 
 def _choose_copy(invocation: Invocation, endpoint: SandboxEndpoint) -> EngineInstance:

@@ -44,33 +44,25 @@ _REQUEST = re.compile(r'[\d.]+:\d+ - "')
 
 @dataclass(frozen=True)
 class MetricSource:
-    """What publishes metrics of its requests: a variant, or with ``component`` a component on it.
-    ``config`` is the configuration of the engine that answers."""
+    """What publishes metrics of its requests: a variant, or a ``component`` on it."""
 
     region: str
     endpoint: str
     variant: str
     component: str = ""
-    config: str = ""
 
     def publish(self, name: str, value: float) -> None:
-        """Publish one value; with ``config``, by the configuration too."""
+        """Publish one value."""
         dimensions = {"EndpointName": self.endpoint, "VariantName": self.variant}
-        series = [dimensions]
         if self.component:
-            series = [{"InferenceComponentName": self.component}]
-        elif self.config:
-            series.append({**dimensions, "EndpointConfigName": self.config})
-        data = [
-            {
-                "MetricName": name,
-                "Value": float(value),
-                "Dimensions": [{"Name": key, "Value": text} for key, text in dimensions.items()],
-            }
-            for dimensions in series
-        ]
+            dimensions = {"InferenceComponentName": self.component}
+        data = {
+            "MetricName": name,
+            "Value": float(value),
+            "Dimensions": [{"Name": key, "Value": text} for key, text in dimensions.items()],
+        }
         backend = cloudwatch_backends[ACCOUNT][self.region]
-        backend.put_metric_data("AWS/SageMaker", data)
+        backend.put_metric_data("AWS/SageMaker", [data])
         if len(backend.metric_data) > _KEPT_POINTS:
             del backend.metric_data[: _KEPT_POINTS // 10]
 
