@@ -96,7 +96,8 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
         if "--sandbox" in kept:
             return ()
         return words if words[1] == "configure" else (*words, *kept.get("--profile", ()))
-    called: click.Command | None = root_group(ctx)
+    # Without an option to add, the command's module need not load.
+    called: click.Command | None = root_group(ctx) if kept.keys() - {"--catalog"} else None
     for word in words[1:]:
         if isinstance(called, click.Group):
             called = called.get_command(ctx.find_root(), word)

@@ -17,7 +17,6 @@ from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.render.image import is_own_image
 from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
@@ -188,6 +187,8 @@ def set_command_catalog(ctx: click.Context, catalog: Catalog) -> None:
 
 def names_own_image(plan: Plan) -> bool:
     """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
+    from peagle.render.image import is_own_image
+
     return is_own_image(plan, command_catalog().runtimes)
 
 

@@ -35,7 +35,6 @@ from peagle.project import (
     read_project,
 )
 from peagle.render import read_plan
-from peagle.render.image import read_image_address
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -261,6 +260,8 @@ def _take_from_project(ctx: click.Context) -> None:
         ctx.params["name"] = name
         return
     if choice.builds_image and ctx.params.get("image") is None and image_from:
+        from peagle.render.image import read_image_address
+
         ctx.params["image"] = read_image_address(image_from)
     ctx.params["pair"] = _in_folder(project, choice.pair)
     if "name" in ctx.params and ctx.params["name"] is None:
