@@ -115,7 +115,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     for name, value in secrets_in(environment).items():
         variables.pop(name.encode(), None)
         added[ENGINE_VARIABLES[name]] = value
-    variables |= {name.encode(): value.encode() for name, value in added.items()}
+    variables |= {name.encode(): value.encode("utf-8", "replace") for name, value in added.items()}
     return Supervisor(tokens, variables, log, settings, check_before_start)
 
 

@@ -25,15 +25,11 @@ PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
     [
         ("gpt-oss-20b", f"{GPT}+{PEAGLE}"),
         ("GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
-        (" gpt-oss-20b ", f"{GPT}+{PEAGLE}"),
-        ("openai/gpt-oss-20b", f"{GPT}+{PEAGLE}"),
         ("OpenAI/GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
         ("gpt-oss-20b+p-eagle", f"{GPT}+{PEAGLE}"),
-        (f"gpt-oss-20b+{PEAGLE}", f"{GPT}+{PEAGLE}"),
         ("gpt-oss-20b+amazon/gpt-oss-20b-p-eagle", f"{GPT}+{PEAGLE}"),
         ("gpt-oss-20b+eagle3", f"{GPT}+RedHatAI/gpt-oss-20b-speculator.eagle3"),
         ("gpt-oss-20b+ngram", f"{GPT}+ngram"),
-        ("google/gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
         ("gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
         ("Qwen3-Coder-30B-A3B-Instruct+ngram", "Qwen/Qwen3-Coder-30B-A3B-Instruct+ngram"),
         ("tiny", "peagle/tiny+p-eagle"),
@@ -57,8 +53,6 @@ def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> Non
     [
         ("gpt-oss-21b", "unknown-target", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
         ("qwen3-coder", "unknown-target", "did you mean qwen3-coder-30b"),
-        ("openai/gpt-oss-20", "unknown-target", "openai/gpt-oss-20b"),
-        ("gemma-4-31-it", "unknown-target", "did you mean gemma-4-31B-it"),
         ("gpt-oss-20b+eagel3", "unknown-drafter", "did you mean eagle3"),
         ("tiny+zzz", "unknown-drafter", "its drafters: p-eagle, eagle3, ngram"),
         ("zzz", "unknown-target", "peagle catalog list"),
@@ -155,11 +149,6 @@ def test_one_file_with_a_taken_short_name_has_a_problem(elsewhere: bool, tmp_pat
     (problem,) = check_catalog_file(second, tmp_path / "first")
     assert (problem.file, problem.key) == (str(second), "short_name")
     assert str(first) in problem.message
-
-
-def test_a_file_may_replace_the_target_of_its_id(tmp_path: Path) -> None:
-    write_target(tmp_path / "first")
-    assert check_catalog_file(write_target(tmp_path / "other"), tmp_path / "first") == []
 
 
 # A new instance type needs one table entry, and a new pair one file.

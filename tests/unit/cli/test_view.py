@@ -13,7 +13,7 @@ from peagle.cli.view.console import (
     print_documents,
     print_facts,
     print_findings,
-    print_next,
+    print_line,
     print_table,
 )
 from peagle.deploy.context import Progress
@@ -36,7 +36,7 @@ def test_every_shape_keeps_its_texts_and_commands(
     print_table(("type", "tokens", "why"), rows, right=("tokens",), title="Table")
     print_facts([("label", "text " * 9), ("to do", ("run", LINE)), ("none", "")], err=False)
     print_findings([FINDING], title="Findings")
-    print_next("Next", LINE)
+    print_line("Next", LINE)
     shown = capsys.readouterr().out
     lines = shown.splitlines()
     assert all(line == line.rstrip() for line in lines)

@@ -38,9 +38,8 @@ _SERVICE = "application-autoscaling"
 
 @dataclass(frozen=True)
 class Bounds:
-    """The registered bounds of an endpoint's variant, and what our own policy holds: ``target``
-    requests at a time of each instance, with cooldowns in seconds; ``None`` without one, or where
-    policies were not read. ``scales_copies``: those of its inference component."""
+    """The registered bounds, and what our own policy holds: ``target`` requests at a time of each
+    instance, with cooldowns in seconds; ``None`` without one, or where policies were not read."""
 
     minimum: int
     maximum: int

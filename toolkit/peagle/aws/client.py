@@ -296,10 +296,8 @@ class Keys:
 
 
 class Aws:
-    """AWS in one region, for one account.
-
-    ``own_scope`` replaces the account id as the scope of deployment records.
-    """
+    """AWS in one region, for one account. ``own_scope`` replaces the account id as the scope of
+    deployment records."""
 
     def __init__(
         self,

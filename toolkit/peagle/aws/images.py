@@ -289,10 +289,8 @@ def _read_log(aws: Aws, place: dict[str, Any], token: str | None) -> tuple[list[
 
 @dataclass(frozen=True)
 class ImageRequest:
-    """The image to build for ``plan``, with the user's own ``tag`` and ``base``, if any.
-
-    Raises UserError for a name that Docker or a registry would reject.
-    """
+    """The image to build for ``plan``, with the user's own ``tag`` and ``base``, if any. Raises
+    UserError for a name that Docker or a registry would reject."""
 
     plan: Plan
     catalog: Catalog

@@ -196,9 +196,7 @@ _WHERE = "instance_type"
 @dataclass(frozen=True)
 class Quota:
     """How many instances of a type all endpoints of the account may have together, in one region.
-
-    ``code`` identifies the quota in a request for an increase; ``None`` when unknown.
-    """
+    ``code`` identifies it in a request for an increase."""
 
     name: str
     value: float
@@ -208,8 +206,8 @@ class Quota:
 @dataclass(frozen=True)
 class QuotaNeed:
     """What a deployment needs: ``count`` instances in the end, and ``more`` than the running ones
-    in the meantime. Instances of the endpoint ``own`` are not counted as in use. ``may_roll``: the
-    update of ``count`` instances may have another rollout."""
+    in the meantime, beside those of the endpoint ``own``. ``may_roll``: its update may have another
+    rollout."""
 
     instance_type: str
     count: int

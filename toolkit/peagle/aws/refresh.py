@@ -42,10 +42,8 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class Change:
-    """A changed value: the file, the entry, the key, and the old value (``None`` for a new entry).
-
-    ``confirmed``: AWS reports the same value as the table, and only the date is new.
-    """
+    """A changed value and the old one (``None`` for a new entry). ``confirmed``: AWS reports the
+    same value as the table, and only the date is new."""
 
     file: str
     entry: str
@@ -133,10 +131,8 @@ def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
 
 @dataclass(frozen=True)
 class Images:
-    """The SDK's table: images by vLLM version, accounts by region, and its source.
-
-    ``unread`` are the versions whose entry cannot be used.
-    """
+    """The SDK's table: images by vLLM version, accounts by region, its source, and the versions
+    ``unread`` whose entry cannot be used."""
 
     source: str
     accounts: Mapping[str, str]

@@ -136,11 +136,8 @@ def encoded(body: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class LogEvent:
-    """One line: ``message`` as people read it, ``raw`` as it was written, without control
-    characters.
-
-    ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``.
-    """
+    """One line: ``message`` as people read it, ``raw`` as it was written, ``time`` in epoch
+    seconds, and ``stream``, which is ``<variant>/<instance>``."""
 
     time: float
     stream: str
@@ -149,10 +146,8 @@ class LogEvent:
 
 
 class Tail:
-    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
-
-    Log streams reach CloudWatch with different delays, so each read goes back a little.
-    """
+    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once. Streams reach
+    CloudWatch with different delays, so each read goes back a little."""
 
     def __init__(self, aws: Aws, endpoint: str, since: float, copies: bool = False) -> None:
         self.since = since

@@ -43,10 +43,8 @@ _SIZE = "TransitionDefaultMinimumObjectSize"
 
 @dataclass(frozen=True)
 class Upload:
-    """A folder of files and its prefix in S3, which ends in a slash.
-
-    ``contents`` is a hash of the files of all folders that one deploy uploads.
-    """
+    """A folder of files and its prefix in S3, which ends in a slash. ``contents`` is a hash of the
+    files of all folders that one deploy uploads."""
 
     bucket: str
     prefix: str

@@ -113,17 +113,12 @@ _NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "end
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds.
-
-    ``revision`` is the name of the configuration that serves, which distinguishes revisions;
-    ``pending_revision`` is set while SageMaker replaces it, and ``stage`` while an update turns on
-    traffic or waits for alarms. ``running`` is the number of instances by variant, and ``desired``
-    what SageMaker is to reach, where that is another one.
-
-    With ``component``, the copies of a model on its instances, both are one: ``status`` is the
-    component's once the instances run, and ``revision`` is the component's model, empty before
-    there is one. ``instances_config`` is then the configuration of the instances.
-    """
+    """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds,
+    ``running`` and ``desired`` instances by variant. ``revision`` is the configuration that serves,
+    ``pending_revision`` the one that replaces it, ``stage`` that of an update that turns on traffic
+    or waits for alarms. With a ``component`` both are one: ``status`` is the component's once the
+    instances run, ``revision`` its model (empty before there is one), and ``instances_config`` the
+    configuration of the instances."""
 
     name: str
     arn: str

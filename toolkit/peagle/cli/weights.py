@@ -49,7 +49,6 @@ from peagle.cli.view.console import (
     print_findings,
     print_json,
     print_line,
-    print_next,
     print_status,
     show_hashing,
 )
@@ -331,7 +330,7 @@ def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
     state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
     print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
     if weights.finish:
-        print_next("complete it", command_text(weights.finish))
+        print_line("complete it", command_text(weights.finish))
     document = _stored_document(weights, price)
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
     if weights.lock is not None:
@@ -545,7 +544,7 @@ def _collect_locally(
     words = [*own_command(click.get_current_context(), without=(*_NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
-    return print_next("Restore it", command_line(words if gpus else [*words, "--compile"]))
+    return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from typing import Any
 from peagle import proof
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, EngineRejected
+from peagle.aws.errors import AccessDenied, EngineRejected, Missing
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
-from peagle.aws.sagemaker import Endpoint
+from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.find import pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
@@ -179,7 +179,13 @@ class StatisticsReader:
         skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
         self._skew = skew if abs(skew) > _CLOCK_SECONDS else 0.0
         self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
-        self._started = max(live.created, revision_started)
+        # No engine is older than its configuration, or the model of its copies.
+        created = 0.0
+        with suppress(AccessDenied, Missing):  # it may be deleted while it serves
+            kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
+            described = sagemaker.description(aws, kind, live.revision).get("CreationTime")
+            created = described.timestamp() if described else 0.0
+        self._started = max(live.created, created, revision_started)
         self._known: set[str] = set()
 
     def read(self) -> None:

@@ -48,11 +48,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What S3 reports about an object.
-
-    ``checksum`` is ``SHA256:value``, empty without one. With ``part_size`` it is the checksum of
-    the checksums of parts of so many bytes; 0 where that size is not recorded.
-    """
+    """What S3 reports about an object. ``checksum`` is ``SHA256:value``, empty without one. With
+    ``part_size`` it is that of the checksums of parts of so many bytes (0: not recorded)."""
 
     size: int
     etag: str

@@ -57,12 +57,10 @@ class FileStatus:
 
 @dataclass(frozen=True)
 class StoredWarmStart:
-    """The objects of a warm start with their sizes in bytes, and what its manifest says.
-
-    ``pair`` is the synced pair that it was compiled for, "" where the weights differ or are
-    unknown; ``k`` is 0 without speculation; ``made`` is UTC in ISO 8601; ``seconds_cold`` is how
-    long the engine took to start without it. No engine uses one that is not ``complete``.
-    """
+    """The objects of a warm start with their sizes in bytes, and what its manifest says. ``pair``
+    is the synced pair that it was compiled for, "" where the weights differ or are unknown; ``k``
+    is 0 without speculation; ``made`` is UTC in ISO 8601. No engine uses one that is not
+    ``complete``."""
 
     key: str
     objects: Mapping[str, int]

@@ -120,13 +120,10 @@ def weights_of_pair(
 
 @dataclass(frozen=True)
 class WeightSource:
-    """The weights at one location.
-
-    ``location`` includes the commit, where there is one. ``files`` are by name, small ones first,
-    so that errors show early. ``left_out`` are count and bytes of the files at its top level that
-    vLLM does not read. ``copied_from`` is the S3 prefix of a server-side copy. A ``remote`` source
-    is read again after a network failure.
-    """
+    """The weights at one location, which includes the commit, where there is one. ``files`` are by
+    name, small ones first, so that errors show early; ``left_out`` are count and bytes of those at
+    its top level that vLLM does not read. ``copied_from`` is the prefix of a server-side copy. A
+    ``remote`` source is read again after a network failure."""
 
     location: str
     files: Mapping[str, FileEntry]

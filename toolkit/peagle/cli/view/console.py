@@ -283,11 +283,6 @@ def print_document(document: dict[str, Any], title: str = "") -> None:
             print_documents(value, list(value[0]), key.replace("_", " "))
 
 
-def print_next(label: str, command: str) -> None:
-    """Print the command to type next on stdout, in one line however long."""
-    click.echo(f"{click.style(f'{label}:', bold=True)} {command}")
-
-
 def make_console() -> Console:
     """rich's console on stdout."""
     from rich.console import Console
@@ -369,15 +364,11 @@ def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
     return click.confirm(question, err=True)
 
 
-class Declined(UserError, code="declined"):
-    """The answer to a question was not yes, and nothing was changed.
-    Fix: answer y, or pass --yes."""
-
-
 def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees, by ``yes`` or now."""
     if not yes and not confirmed(question, fix):
-        raise Declined(f"{declined}; nothing was changed")
+        message = f"{declined}; nothing was changed"
+        raise UserError(message, "answer y, or pass --yes", code="declined")
 
 
 _ERASE = "\r\x1b[2K"

@@ -17,7 +17,6 @@ from peagle.cli.view.console import (
     print_facts,
     print_findings,
     print_line,
-    print_next,
     print_section,
     print_table,
     seconds_text,
@@ -120,7 +119,7 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         if others := count_text(finding for finding in plan.findings if finding not in urgent):
             print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
     if next_command:
-        print_next("Next", next_command)
+        print_line("Next", next_command)
 
 
 def _load_text(plan: Plan) -> str:
