@@ -103,7 +103,7 @@ model.delete()
 @pytest.mark.usefixtures("account")
 def test_the_sagemaker_sdk(sandbox: Sandbox, tmp_path: Path) -> None:
     python = installed("sagemaker-core==2.27.0") / "python"
-    given = (IMAGE, ROLE, INSTANCE_TYPE)
-    in_shell(sandbox, str(python), "-c", PROGRAM, *given, folder=tmp_path)
+    arguments = (IMAGE, ROLE, INSTANCE_TYPE)
+    in_shell(sandbox, str(python), "-c", PROGRAM, *arguments, folder=tmp_path)
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert json.loads(answer["body"]) == {"a": 2}

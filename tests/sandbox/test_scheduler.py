@@ -31,11 +31,11 @@ def document(sandbox: Sandbox, *words: str) -> Any:
 
 def schedules(account: Account) -> list[str]:
     scheduler = account.client("scheduler")
-    return [one["Name"] for one in scheduler.list_schedules()["Schedules"]]
+    return [schedule["Name"] for schedule in scheduler.list_schedules()["Schedules"]]
 
 
 def endpoints(account: Account) -> list[str]:
-    return [one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]]
+    return [each["EndpointName"] for each in account.sagemaker.list_endpoints()["Endpoints"]]
 
 
 def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
@@ -48,7 +48,7 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert sandbox.advance_clock(0.9 * HOUR) == []
     assert endpoints(account) == [NAME]
     assert sandbox.advance_clock(0.2 * HOUR) == [name]
-    until(lambda: endpoints(account), lambda found: found == [], 20)
+    until(lambda: endpoints(account), lambda names: names == [], 20)
     assert schedules(account) == []
     monkeypatch.setattr(Clock, "now", lambda clock: time.time() + 2 * HOUR)
     assert document(sandbox, "status", NAME, "--sandbox", "--json")["state"] == "Ended"
@@ -57,4 +57,4 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert document(sandbox, "list", "--sandbox", "--json")["deployments"] == []
     assert account.sagemaker.list_models()["Models"] == []
     roles = account.client("iam").list_roles()["Roles"]
-    assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
+    assert [role["RoleName"] for role in roles if "ends" in role["RoleName"]] == []
