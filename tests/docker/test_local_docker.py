@@ -165,10 +165,10 @@ def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
     vLLM does with baked weights is shown in test_sandbox_docker.py."""
     kill = (
         "import contextlib, os, pathlib, signal\n"
-        "for one in pathlib.Path('/proc').glob('[0-9]*'):\n"
-        "    pid = int(one.name)\n"
+        "for entry in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    pid = int(entry.name)\n"
         "    with contextlib.suppress(OSError):  # a process that has ended meanwhile\n"
-        "        words = (one / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
+        "        words = (entry / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
         "        if b'api_server' in words: os.kill(pid, signal.SIGKILL)\n"
     )
     built = build("tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights")

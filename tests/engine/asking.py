@@ -73,7 +73,9 @@ def runner_v2(engines: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     """The arguments of each engine that model runner V2 does not support, by vLLM's own list."""
     from vllm.engine.arg_utils import EngineArgs
 
-    configs = {name: EngineArgs(**one).create_engine_config() for name, one in engines.items()}
+    configs = {
+        name: EngineArgs(**arguments).create_engine_config() for name, arguments in engines.items()
+    }
     return {
         name: config._get_v2_model_runner_unsupported_features() for name, config in configs.items()
     }
@@ -203,9 +205,9 @@ def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
                     if action.type in (int, float) and not action.choices},
         "variables": list(vllm.envs.environment_variables),
         "source": "".join(sources),
-        "built": {name: vars(arg_utils.AsyncEngineArgs.from_cli_args(found))
-                  for name, found in read.items() if name.startswith("served ")},
-        **{name: found and vars(found) for name, found in read.items()},
+        "built": {name: vars(arg_utils.AsyncEngineArgs.from_cli_args(defaults))
+                  for name, defaults in read.items() if name.startswith("served ")},
+        **{name: defaults and vars(defaults) for name, defaults in read.items()},
     }  # fmt: skip
 
 

@@ -89,14 +89,14 @@ def ask(engine: Engine) -> Iterator[Ask]:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        given, answers = process.stdin, process.stdout
+        questions, answers = process.stdin, process.stdout
 
         def answer(function: str, argument: Any) -> Any:
-            given.write(f"{json.dumps([function, argument])}\n")
-            given.flush()
-            found = json.loads(answers.readline())
-            assert found is not None, "see the captured stderr"
-            return found
+            questions.write(f"{json.dumps([function, argument])}\n")
+            questions.flush()
+            reply = json.loads(answers.readline())
+            assert reply is not None, "see the captured stderr"
+            return reply
 
         yield answer
 

@@ -97,9 +97,9 @@ def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
     if not text:
         ended = f"exit {os.waitstatus_to_exitcode(status)}"
         return {"stage": "killed", "error": f"{ended}: {reason}" if reason else ended}
-    found: dict[str, Any] = json.loads(text)
-    import_all(found.pop("modules"))
-    return found
+    reply: dict[str, Any] = json.loads(text)
+    import_all(reply.pop("modules"))
+    return reply
 
 
 def import_all(names: list[str]) -> None:
@@ -138,19 +138,19 @@ def processor_seconds(process: int) -> float:
 
 def outcome(case: dict[str, Any]) -> dict[str, Any]:
     """The last stage of the case, its error, its answers and its drafts."""
-    found: dict[str, Any] = {"stage": "config", "error": ""}
+    result: dict[str, Any] = {"stage": "config", "error": ""}
     try:
         os.environ.update(case["environment"])
         for module, function in case["before"]:
             getattr(importlib.import_module(module), function)()
-        run(case, found)
+        run(case, result)
     except BaseException as error:  # whatever ends the engine is the outcome
         where = traceback.extract_tb(error.__traceback__)[-1].name
-        found["error"] = f"{type(error).__name__} in {where}: {error}"
-    return found
+        result["error"] = f"{type(error).__name__} in {where}: {error}"
+    return result
 
 
-def run(case: dict[str, Any], found: dict[str, Any]) -> None:
+def run(case: dict[str, Any], result: dict[str, Any]) -> None:
     """Build vLLM's config, start the engine, send the prompts; ``found`` gets each stage."""
     from vllm import LLM, SamplingParams
     from vllm.engine.arg_utils import EngineArgs
@@ -159,14 +159,14 @@ def run(case: dict[str, Any], found: dict[str, Any]) -> None:
     if case["config_only"]:
         EngineArgs(**settings).create_engine_config()
     else:
-        found["stage"] = "start"
+        result["stage"] = "start"
         engine = LLM(**settings)
-        found["stage"] = "request"
+        result["stage"] = "request"
         greedy = SamplingParams(temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True)
         answers = engine.generate(case["prompts"], greedy, use_tqdm=False)
-        found["answers"] = [list(answer.outputs[0].token_ids) for answer in answers]
-        found.update(counted(engine.get_metrics()))
-    found["stage"] = "served"
+        result["answers"] = [list(answer.outputs[0].token_ids) for answer in answers]
+        result.update(counted(engine.get_metrics()))
+    result["stage"] = "served"
 
 
 def counted(metrics: list[Any]) -> dict[str, Any]:

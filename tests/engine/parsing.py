@@ -42,14 +42,14 @@ def parsed_answer(question: dict[str, Any]) -> dict[str, Any]:
 def _parser(question: dict[str, Any], tokenizer: Any, request: Any) -> Any:
     from vllm.parser import ParserManager
 
-    found = ParserManager.get_parser(
+    parser = ParserManager.get_parser(
         tool_parser_name=question.get("tool_parser"),
         reasoning_parser_name=question.get("reasoning_parser"),
         enable_auto_tools=True,
         is_harmony=question.get("tokenizer") is None,
     )
-    assert found is not None
-    return found(tokenizer, request.tools)
+    assert parser is not None
+    return parser(tokenizer, request.tools)
 
 
 def _streamed(parser: Any, request: Any, pieces: list[list[int]], decode: Any) -> dict[str, Any]:

@@ -37,14 +37,14 @@ START_SECONDS = 240
 def inherited() -> dict[str, str]:
     """The variables of this process that an engine gets, as ``peagle local`` starts it: engines
     with the same ones share what has imported vLLM."""
-    found = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return {**found, "PYTHONUNBUFFERED": "1"}
+    variables = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {**variables, "PYTHONUNBUFFERED": "1"}
 
 
 def script_environment() -> dict[str, str]:
     """The variables of a script that imports vLLM: those of an engine."""
-    own = {name: CPU[name] for name in ("HF_HUB_OFFLINE", "OMP_NUM_THREADS")}
-    return {**inherited(), **own, "PYTHONUTF8": "1", "PYTHONSAFEPATH": "1"}
+    settings = {name: CPU[name] for name in ("HF_HUB_OFFLINE", "OMP_NUM_THREADS")}
+    return {**inherited(), **settings, "PYTHONUTF8": "1", "PYTHONSAFEPATH": "1"}
 
 
 class Container:
@@ -72,9 +72,9 @@ class Container:
         """The process ID of vLLM."""
         while self.process.poll() is None:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-            found = children.read_text().split()
-            if found:
-                return int(found[0])
+            pids = children.read_text().split()
+            if pids:
+                return int(pids[0])
             time.sleep(0.02)
         raise AssertionError(f"the container ended: {self.log_lines()[-1]}")
 

@@ -89,14 +89,16 @@ def test_only_the_listed_files_are_downloaded_and_the_engine_finds_them_by_branc
     argv = json.loads(line.removeprefix("RUN "))
     place = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path),
              "NO_PROXY": "127.0.0.1"}  # fmt: skip
-    given = [str(cache) if word.endswith("/ml/hub") else word for word in argv[1:]]
-    done = subprocess.run([python, *given], env=place, check=False, capture_output=True, text=True)
+    command = [str(cache) if word.endswith("/ml/hub") else word for word in argv[1:]]
+    done = subprocess.run(
+        [python, *command], env=place, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     offline = {**place, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
-    found = subprocess.run(
+    result = subprocess.run(
         [python, "-c", FIND], env=offline, check=True, capture_output=True, text=True
     )
-    folder = Path(found.stdout.strip())
+    folder = Path(result.stdout.strip())
     kept = {path.relative_to(folder).as_posix(): path.read_bytes()
             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
     assert kept == {name: FILES[name] for name in LISTED_FILES}

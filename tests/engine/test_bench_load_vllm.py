@@ -53,7 +53,7 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     assert row["setting"] == {"drafter": "p-eagle", "k": 7, "imposed_rates": [], "is_known": True}
     assert row["incomplete"] == ""
     # Eight answers of exactly 32 tokens, by the server's count.
-    assert [one["output_tokens"] for one in row["repetitions"]] == [8 * 32]
+    assert [repetition["output_tokens"] for repetition in row["repetitions"]] == [8 * 32]
     assert row["output_tokens"] == 32
     assert row["prompt_tokens"] == pytest.approx(48, abs=12)
     # A step gives as many tokens as the acceptance length, so fewer outputs than tokens.
@@ -81,7 +81,7 @@ def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["setting"] == {"drafter": None, "k": 7, "imposed_rates": [], "is_known": True}
-    assert [one["output_tokens"] for one in row["repetitions"]] == [2 * 8] * 2
+    assert [repetition["output_tokens"] for repetition in row["repetitions"]] == [2 * 8] * 2
     assert row["acceptance"]["drafts"] > 0
 
 
@@ -104,4 +104,4 @@ def test_a_sweep_measures_each_setting_and_saves_evidence(peagle: Peagle, tmp_pa
     again = peagle(*sweep, "--json")
     assert json.loads(again.stdout)["rows"] == document["rows"]
     engines = json.loads(peagle("local", "list", "--json").stdout)["engines"]
-    assert [one["name"] for one in engines] == [NAME]
+    assert [engine["name"] for engine in engines] == [NAME]

@@ -74,18 +74,20 @@ def damaged_head(folder: Path) -> Path:
 
 
 def test_the_acceptance_of_each_domain_is_measured(good: dict[str, Any]) -> None:
-    found = good["acceptance"]
-    assert [one["domain"] for one in found["domains"]] == ["chat", "completion"]
-    assert [one["prompts"] for one in found["domains"]] == [5, 5]
-    assert [one["line"] for one in found["refused"]] == [11]
-    assert (found["k"], found["others_sent"], found["incomplete"]) == (7, False, "")
-    assert found["total"]["acceptance"]["drafts"] > 100
-    assert 1.5 < found["total"]["acceptance"]["length"] < 4.5
-    for one in (found["total"], *found["domains"]):
-        rates = one["acceptance"]["per_position"]
+    acceptance = good["acceptance"]
+    assert [domain["domain"] for domain in acceptance["domains"]] == ["chat", "completion"]
+    assert [domain["prompts"] for domain in acceptance["domains"]] == [5, 5]
+    assert [domain["line"] for domain in acceptance["refused"]] == [11]
+    assert (acceptance["k"], acceptance["others_sent"], acceptance["incomplete"]) == (7, False, "")
+    assert acceptance["total"]["acceptance"]["drafts"] > 100
+    assert 1.5 < acceptance["total"]["acceptance"]["length"] < 4.5
+    for domain in (acceptance["total"], *acceptance["domains"]):
+        rates = domain["acceptance"]["per_position"]
         assert rates == sorted(rates, reverse=True)
-        assert one["acceptance"]["length"] == pytest.approx(1 + sum(rates))
-        assert one["interval"]["low"] < one["acceptance"]["length"] < one["interval"]["high"]
+        assert domain["acceptance"]["length"] == pytest.approx(1 + sum(rates))
+        assert (
+            domain["interval"]["low"] < domain["acceptance"]["length"] < domain["interval"]["high"]
+        )
 
 
 def test_a_step_of_the_engine_outputs_what_the_acceptance_says(good: dict[str, Any]) -> None:
@@ -98,17 +100,17 @@ def test_a_step_of_the_engine_outputs_what_the_acceptance_says(good: dict[str, A
 
 
 def test_the_file_gives_the_rates_to_impose(good: dict[str, Any]) -> None:
-    found = read_acceptance(good["saved"])
-    assert json.loads(json.dumps(found.document())) == good["acceptance"]
-    assert len(rates_of(found, 3, "chat")) == 3
+    acceptance = read_acceptance(good["saved"])
+    assert json.loads(json.dumps(acceptance.document())) == good["acceptance"]
+    assert len(rates_of(acceptance, 3, "chat")) == 3
 
 
 def test_greedy_answers_are_those_of_the_target_alone(good: dict[str, Any]) -> None:
-    found = good["lossless"]
-    assert found["passed"], found["differences"]
-    assert found["prompts"] == 10
-    assert found["tokens"] > 300
-    assert all(one["explained"] for one in found["differences"])
+    comparison = good["lossless"]
+    assert comparison["passed"], comparison["differences"]
+    assert comparison["prompts"] == 10
+    assert comparison["tokens"] > 300
+    assert all(difference["explained"] for difference in comparison["differences"])
 
 
 def test_a_damaged_head_lowers_the_acceptance(

@@ -42,7 +42,7 @@ def test_repeating_a_deploy_does_not_restart_the_engine(printed: str, sandbox: S
 def _engine(sandbox: Sandbox) -> int:
     """The process behind the endpoint."""
     endpoints = sandbox.json("sandbox", "status")["endpoints"]
-    (pid,) = [one["pid"] for one in endpoints if one["name"] == TINY]
+    (pid,) = [endpoint["pid"] for endpoint in endpoints if endpoint["name"] == TINY]
     return int(pid)
 
 

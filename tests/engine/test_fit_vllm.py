@@ -38,13 +38,13 @@ def cases() -> list[FitCase]:
     made = []
     for name in TARGETS:
         for head in (None, "p-eagle", "eagle3"):
-            one = case(name, head)
+            fit_case = case(name, head)
             for tp, dtype, length in ((1, "auto", 32768), (2, "fp8", 131072), (8, "auto", 5000)):
                 made.append(
                     replace(
-                        one,
+                        fit_case,
                         engine=replace(
-                            one.engine,
+                            fit_case.engine,
                             tensor_parallel_size=tp,
                             kv_cache_dtype=dtype,
                             max_model_len=length,
@@ -56,28 +56,30 @@ def cases() -> list[FitCase]:
 
 def test_the_cache_is_divided_as_in_vllm(ask: Ask) -> None:
     questions, expected = [], []
-    for one in cases():
-        groups = one.target.architecture.attention
-        groups += one.drafter.shape.attention if one.drafter else ()
-        in_flight = in_flight_tokens(one.engine, one.drafter)
-        element = cache_element_bytes(one.engine, "bfloat16")
+    for fit_case in cases():
+        groups = fit_case.target.architecture.attention
+        groups += fit_case.drafter.shape.attention if fit_case.drafter else ()
+        in_flight = in_flight_tokens(fit_case.engine, fit_case.drafter)
+        element = cache_element_bytes(fit_case.engine, "bfloat16")
         for available in (3 * GIB, 61 * GIB + 12345):
             questions.append(
                 {
-                    "layers": layers_of(groups, one.engine.tensor_parallel_size, element),
-                    "length": one.engine.max_model_len,
+                    "layers": layers_of(groups, fit_case.engine.tensor_parallel_size, element),
+                    "length": fit_case.engine.max_model_len,
                     "in_flight": in_flight,
                     "available": available,
                 }
             )
-            layout = cache_layout(one)
-            tokens, concurrency = layout.capacity(available, one.engine.max_model_len, in_flight)
+            layout = cache_layout(fit_case)
+            tokens, concurrency = layout.capacity(
+                available, fit_case.engine.max_model_len, in_flight
+            )
             expected.append(
                 {
                     "blocks": available // layout.block_bytes,
                     "tokens": tokens,
                     "concurrency": concurrency,
-                    "needed": layout.request_bytes(one.engine.max_model_len, in_flight),
+                    "needed": layout.request_bytes(fit_case.engine.max_model_len, in_flight),
                 }
             )
     answers = ask("cache_capacity", questions)
@@ -126,9 +128,9 @@ REFUSAL_WORDS: dict[Step, str | None] = {
 def fits(step: Step, vllm: str) -> bool:
     """Whether the fit accepts the step."""
     k, requests, tokens, parallel = step
-    one = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=vllm, k=k)
+    fit_case = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=vllm, k=k)
     changed = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
-    return fit_of(replace(one, engine=replace(one.engine, **changed))).fits  # type: ignore[arg-type]
+    return fit_of(replace(fit_case, engine=replace(fit_case.engine, **changed))).fits  # type: ignore[arg-type]
 
 
 def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:

@@ -81,7 +81,7 @@ def groups(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> list[int | Non
     """vLLM's groups for the drafter's layers of ``SMALL`` and of ``REAL``."""
     folder = tmp_path_factory.mktemp("asked")
     real = [real_geometry(folder / "-".join(pair), *pair) for pair in REAL]
-    answers: list[int | None] = ask("kv_groups", [layers_of(one) for one in (*SMALL, *real)])
+    answers: list[int | None] = ask("kv_groups", [layers_of(head) for head in (*SMALL, *real)])
     return answers
 
 
@@ -100,8 +100,8 @@ def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
 def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
     pair: tuple[str, str], groups: list[int | None]
 ) -> None:
-    found = dict(zip(REAL, groups[len(SMALL) :], strict=True))
-    assert found[pair] == 1
+    group_of = dict(zip(REAL, groups[len(SMALL) :], strict=True))
+    assert group_of[pair] == 1
 
 
 def test_vllm_imposes_the_rates_of_a_sweep(ask: Ask) -> None:

@@ -88,8 +88,8 @@ def hyperpod(
     (document,) = manifests("hyperpod", plan)
     environment = environment_of(document["spec"]["worker"], "environmentVariables")
     here = {name: text.replace("/opt/ml/model", str(mounted)) for name, text in environment.items()}
-    own = {**CPU, **here, "SM_VLLM_HOST": "127.0.0.1"}
-    container = Container(engine, tmp_path_factory.mktemp("hyperpod"), **own)
+    variables = {**CPU, **here, "SM_VLLM_HOST": "127.0.0.1"}
+    container = Container(engine, tmp_path_factory.mktemp("hyperpod"), **variables)
     try:
         yield container.port
     finally:

@@ -136,31 +136,31 @@ def answers(ask: Ask, vocabulary: str) -> dict[str, Any]:
         qwen = pair.startswith("qwen")
         argv = arguments(make_plan(Options(pair=pair), CATALOG).environment)
         assert "--enable-auto-tool-choice" in argv
-        given = dict(pairwise(argv))
+        flags = dict(pairwise(argv))
         questions[str(case)] = {
             "output": QWEN[name][0] if qwen else HARMONY[name][0],
             "step": step,
             "tools": TOOLS,
-            "tool_parser": given["--tool-call-parser"],
-            "reasoning_parser": given.get("--reasoning-parser"),
+            "tool_parser": flags["--tool-call-parser"],
+            "reasoning_parser": flags.get("--reasoning-parser"),
             "tokenizer": tiny if qwen else None,
             "tokens": ["<tool_call>", "</tool_call>"],
             "vocabulary": vocabulary,
         }
-    found: dict[str, Any] = ask("parsed_answers", questions)
-    return found
+    parsed: dict[str, Any] = ask("parsed_answers", questions)
+    return parsed
 
 
 def expect(
-    found: dict[str, Any],
+    parsed: dict[str, Any],
     reasoning: str | None,
     content: str | None,
     calls: list[tuple[str, dict[str, Any]]],
 ) -> None:
     """The answer, except for white space around it."""
-    assert found["reasoning"] == reasoning
-    assert (found["content"] or "").strip() == (content or "")
-    assert [(name, json.loads(text)) for name, text in found["calls"]] == calls
+    assert parsed["reasoning"] == reasoning
+    assert (parsed["content"] or "").strip() == (content or "")
+    assert [(name, json.loads(text)) for name, text in parsed["calls"]] == calls
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -169,7 +169,7 @@ def test_reasoning_answer_and_calls_are_told_apart_whole_and_streamed(
 ) -> None:
     pair, name, step = case
     expected = (None, *QWEN[name][1:]) if pair.startswith("qwen") else HARMONY[name][1:]
-    found = answers[str(case)]
-    expect(found["whole"], *expected)
-    expect(found["streamed"], *expected)
-    assert (found["pieces"] == 1) is (step == 1000)
+    parsed = answers[str(case)]
+    expect(parsed["whole"], *expected)
+    expect(parsed["streamed"], *expected)
+    assert (parsed["pieces"] == 1) is (step == 1000)

@@ -22,7 +22,7 @@ from tests.engine.serving import TINY, Container, speculation
 
 pytestmark = pytest.mark.engine
 TURNS = 5
-PROMPTS = [one["prompt"] for one in json.loads((TINY / "prompts.json").read_text())][: 4 + TURNS]
+PROMPTS = [line["prompt"] for line in json.loads((TINY / "prompts.json").read_text())][: 4 + TURNS]
 
 
 class Talk:
@@ -54,7 +54,7 @@ class Talk:
         texts = [parse_piece(self._ask(body)).written for body in bodies]
         self.answers += texts
         following = PROMPTS[turn:]
-        return [follow_up_body(*one) for one in zip(bodies, texts, following, strict=False)]
+        return [follow_up_body(*parts) for parts in zip(bodies, texts, following, strict=False)]
 
     def _ask(self, body: dict[str, Any], attribute: str = "") -> dict[str, Any]:
         status, answer = self.container.ask("POST", "/invocations", body, attribute)

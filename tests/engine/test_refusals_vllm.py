@@ -113,8 +113,8 @@ def tried(engine: Engine) -> Iterator[Tried]:
         for number, (pair, trial) in enumerate(TRIALS.items()):
             (folder / str(number)).mkdir()
             cases[pair] = trial.make(folder / str(number))
-        given = {pair: (TRIALS[pair], case) for pair, case in cases.items()}
-        yield Tried(cases, outcomes_of(given, engine, folder))
+        wanted = {pair: (TRIALS[pair], case) for pair, case in cases.items()}
+        yield Tried(cases, outcomes_of(wanted, engine, folder))
 
 
 @pytest.mark.exhaustive

@@ -46,7 +46,7 @@ def text_of(parts: list[bytes]) -> str:
 def metric(sandbox: Sandbox, name: str) -> float:
     """The sum of one of vLLM's counters over its labels."""
     engines = sandbox.json("sandbox", "status")["endpoints"]
-    port = next(one["port"] for one in engines if one["name"] == TINY)
+    port = next(engine["port"] for engine in engines if engine["name"] == TINY)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(name, line))
@@ -82,8 +82,8 @@ def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> li
 
 def sum_of_log(account: Account, name: str) -> Counters:
     """What the engine's lines of statistics add up to."""
-    found = filter(None, map(counters_in_log, account.log(name)))
-    return sum(found, Counters(0, 0, 0))
+    counters = filter(None, map(counters_in_log, account.log(name)))
+    return sum(counters, Counters(0, 0, 0))
 
 
 def test_the_log_of_aws_s_image_counts_accepted_drafts(account: Account, name: str) -> None:
@@ -120,23 +120,23 @@ def test_a_target_that_is_too_large_has_a_stand_in_with_the_same_settings(
 ) -> None:
     """gpt-oss-20b with its plan for a GPU; deleting the endpoint leaves nothing."""
     plan = sandbox.json("plan", "gpt-oss-20b", "--name", "large")
-    model = next(one for one in plan["requests"] if one["operation"] == "create_model")
+    model = next(request for request in plan["requests"] if request["operation"] == "create_model")
     environment = model["parameters"]["PrimaryContainer"]["Environment"]
     account.model("large", environment, ModelDataSource=None)
     account.config("large", "large", InstanceType=plan["instance_type"])
     account.sagemaker.create_endpoint(EndpointName="large", EndpointConfigName="large")
-    found = until(
+    line = until(
         lambda: account.describe("large"),
-        lambda found: found["EndpointStatus"] != "Creating",
+        lambda line: line["EndpointStatus"] != "Creating",
         seconds=180,
     )
-    assert found["EndpointStatus"] == "InService", found.get("FailureReason")
+    assert line["EndpointStatus"] == "InService", line.get("FailureReason")
     answer = account.invoke("large", request_body(PROMPT, chat=True, max_tokens=20))
     assert answer["model"] == "openai/gpt-oss-20b"
     account.wait_for_line("large", "SpecDecoding metrics: ")
     assert sum_of_log(account, "large").accepted_tokens > 0
     engines = sandbox.json("sandbox", "status")["endpoints"]
-    (engine,) = [one for one in engines if one["name"] == "large"]
+    (engine,) = [request for request in engines if request["name"] == "large"]
     assert engine["stand_in"] == "peagle/tiny"
     begin = time.monotonic()
     account.delete("large")

@@ -75,8 +75,8 @@ def reported(ask: Ask) -> dict[str, Any]:
         plan = plan_of(pair)
         argvs[f"planned {pair}"] = list(plan.engine_arguments)
         argvs[f"served {pair}"] = arguments(plan.environment)
-    found: dict[str, Any] = ask("parsed", argvs)
-    return found
+    report: dict[str, Any] = ask("parsed", argvs)
+    return report
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -76,8 +76,8 @@ def reported(ask: Ask) -> dict[str, Any]:
         with contextlib.suppress(InvalidEnvironment):
             variables = {"SM_VLLM_MODEL": "a/b", PREFIX + flag: text}
             argvs[f"free {flag} {text}"] = command(variables)[3:]
-    found: dict[str, Any] = ask("parsed", argvs)
-    return found
+    report: dict[str, Any] = ask("parsed", argvs)
+    return report
 
 
 def test_a_text_is_refused_or_arrives_unchanged(reported: dict[str, Any]) -> None:

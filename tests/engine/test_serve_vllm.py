@@ -74,9 +74,9 @@ def test_it_is_healthy_only_after_it_has_drafted(serving: Container) -> None:
     assert status == 200
     drafts = [line for line in page.decode().splitlines() if "num_drafts_total{" in line]
     assert sum(float(line.rpartition(" ")[2]) for line in drafts) > 0
-    (healthy,) = [one for one in serving.log_lines() if one.get("event") == "healthy"]
-    pings = [one for one in serving.log_lines() if "GET /ping" in one["message"]]
-    assert all("503" in one["message"] for one in pings if one["time"] < healthy["time"])
+    (healthy,) = [entry for entry in serving.log_lines() if entry.get("event") == "healthy"]
+    pings = [entry for entry in serving.log_lines() if "GET /ping" in entry["message"]]
+    assert all("503" in entry["message"] for entry in pings if entry["time"] < healthy["time"])
 
 
 def test_every_line_is_json_with_time_level_and_stage_and_without_secrets(

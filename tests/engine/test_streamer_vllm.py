@@ -68,8 +68,8 @@ def stored(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The tiny pair below ``PLACE``; returns the variables with which a client finds that S3, and
     an empty cache of the Hub."""
     sandbox.json("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
-    found: dict[str, str] = sandbox.json("sandbox", "env")
-    return found | {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
+    environment: dict[str, str] = sandbox.json("sandbox", "env")
+    return environment | {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 
 def planned(drafter: str) -> Plan:

@@ -101,8 +101,8 @@ def stored(warmed: Any, s3: Any, own_place: Path) -> Stored:
 
 
 def below_warm(s3: Any) -> dict[str, int]:
-    found = s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{PREFIX}warm/")
-    return {Path(entry["Key"]).name: entry["Size"] for entry in found["Contents"]}
+    listing = s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{PREFIX}warm/")
+    return {Path(entry["Key"]).name: entry["Size"] for entry in listing["Contents"]}
 
 
 def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
@@ -158,8 +158,8 @@ def local(
 
 
 def event(log: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    (found,) = [line for line in log if line.get("event") == name]
-    return found
+    (match,) = [line for line in log if line.get("event") == name]
+    return match
 
 
 def test_an_engine_on_this_machine_restores_the_same_artifact_and_starts_faster(

@@ -53,8 +53,16 @@ def test_copies_are_proved_one_by_one_sleep_and_wake_with_the_first_requests(
 ) -> None:
     monkeypatch.setattr("peagle.deploy.invoke.RETRY_SECONDS", 0.5)
     account = Account(sandbox)
-    own = ("--name", NAME, "--instance-type", "ml.g6.12xlarge", "--copies", "2", "--scale-to-zero")
-    deployed = sandbox.json("deploy", "tiny", *own, "--sandbox", "--yes")
+    options = (
+        "--name",
+        NAME,
+        "--instance-type",
+        "ml.g6.12xlarge",
+        "--copies",
+        "2",
+        "--scale-to-zero",
+    )
+    deployed = sandbox.json("deploy", "tiny", *options, "--sandbox", "--yes")
     assert (deployed["scaling"]["min_copies"], deployed["scaling"]["max_copies"]) == (0, 2)
     assert (deployed["copies_running"], deployed["instances_running"]) == (2, 1)
     assert_each_copy_drafts(deployed["proof"])
@@ -98,5 +106,5 @@ def assert_each_copy_drafts(proof: dict[str, Any]) -> None:
 
 
 def status(sandbox: Sandbox) -> dict[str, Any]:
-    found: dict[str, Any] = sandbox.json("status", NAME, "--sandbox")
-    return found
+    report: dict[str, Any] = sandbox.json("status", NAME, "--sandbox")
+    return report

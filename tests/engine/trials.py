@@ -93,8 +93,8 @@ def four_layers(folder: Path, model_type: str) -> Case:
         drop_keys=(key,) if model_type == "llama" else (),
         cut={"fc.weight": (256, 1024)},
         add={
-            name: RawTensor("BF16", (64,), one * 64)
-            for name, one in (norms if model_type == "qwen3" else {}).items()
+            name: RawTensor("BF16", (64,), weight * 64)
+            for name, weight in (norms if model_type == "qwen3" else {}).items()
         },
     )
     return speculators_case(folder, "eagle3", damage, pair="tiny+eagle3")

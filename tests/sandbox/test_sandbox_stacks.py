@@ -110,6 +110,12 @@ def test_a_stack_is_created_updated_and_deleted(account: Account, stacks: Any) -
     assert "--seed" in account.invoke(name, {})["argv"]
     assert len(account.sagemaker.list_endpoint_configs()["EndpointConfigs"]) == 1
     assert len(account.sagemaker.list_models()["Models"]) == 1
+    with pytest.raises(ClientError, match="No updates are to be performed"):
+        stacks.update_stack(
+            StackName=STACK,
+            TemplateBody=template({"SM_VLLM_SEED": 7}),
+            Parameters=[{"ParameterKey": "Role", "ParameterValue": ROLE}],
+        )
 
 
 def test_resources_that_are_not_kept_are_named(account: Account, stacks: Any) -> None:
@@ -164,6 +170,12 @@ def test_a_change_set_creates_and_updates_as_deploy_does(account: Account, stack
         stacks.execute_change_set(**name)
         wait(stacks, kind.lower())
     assert "--seed" in account.invoke(outputs(stacks)["Name"], {})["argv"]
+    name = {"StackName": STACK, "ChangeSetName": "of-nothing"}
+    role = [{"ParameterKey": "Role", "UsePreviousValue": True}]
+    body = template({"SM_VLLM_SEED": "7"})
+    stacks.create_change_set(**name, TemplateBody=body, Parameters=role, ChangeSetType="UPDATE")
+    found = stacks.describe_change_set(**name)
+    assert (found["Status"], "didn't contain changes" in found["StatusReason"]) == ("FAILED", True)
 
 
 def test_a_stack_in_progress_is_not_updated_but_deleted(account: Account, stacks: Any) -> None:

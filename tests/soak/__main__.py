@@ -117,7 +117,7 @@ class Soak:
             "seconds": round(self.seconds, 1),
             "streams": dict(sorted(self.tally.counts.items())),
             "acts": events.counts(),
-            "memory_mb": {role: _thinned(one) for role, one in self.memory.series.items()},
+            "memory_mb": {role: _thinned(series) for role, series in self.memory.series.items()},
             "memory_growth": {role: round(rate, 3) for role, rate in growth.items()},
             "missed": {
                 **bad,

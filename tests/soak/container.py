@@ -56,7 +56,7 @@ class Container:
             with contextlib.suppress(FileNotFoundError):
                 if Path(process.log).stat().st_size > _LARGEST_LOG:
                     os.truncate(process.log, 0)
-        return {"supervisor": [one.pid for one in self._all]}
+        return {"supervisor": [each.pid for each in self._all]}
 
     def end(self) -> None:
         for process in self._all:

@@ -33,7 +33,7 @@ class Memory:
     def growth(self, total: float) -> dict[str, float]:
         """Role -> the largest median of a later tenth of the run over that around the end of the
         first tenth."""
-        found = {}
+        growth = {}
         for role, samples in self.series.items():
             tenths = defaultdict(list)
             for at, size in samples:
@@ -41,8 +41,8 @@ class Memory:
             base = [size for at, size in samples if 0.08 * total <= at < 0.12 * total]
             later = [statistics.median(sizes) for tenth, sizes in tenths.items() if tenth]
             if base and later:
-                found[role] = max(later) / statistics.median(base)
-        return found
+                growth[role] = max(later) / statistics.median(base)
+        return growth
 
 
 def resident(pid: int) -> int:

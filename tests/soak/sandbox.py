@@ -53,9 +53,9 @@ class Sandbox:
 
     def start(self) -> None:
         self._peagle("sandbox", "start")
-        found = json.loads(self._peagle("sandbox", "env", "--json"))
-        self._url = found["AWS_ENDPOINT_URL"]
-        keys = Keys(found["AWS_ACCESS_KEY_ID"], found["AWS_SECRET_ACCESS_KEY"])
+        environment = json.loads(self._peagle("sandbox", "env", "--json"))
+        self._url = environment["AWS_ENDPOINT_URL"]
+        keys = Keys(environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"])
         self._aws: Aws = connect("us-east-1", endpoint_url=self._url, keys=keys)
         self._daemon = json.loads(self._peagle("sandbox", "status", "--json"))["pid"]
         self._sagemaker = self._aws.client("sagemaker")
@@ -71,10 +71,10 @@ class Sandbox:
             self._create()
         else:
             self._peagle("deploy", "tiny", "--name", self._endpoint, "--sandbox", "--yes")
-        found = self._sagemaker.describe_endpoint(EndpointName=self._endpoint)
-        config = found["EndpointConfigName"]
-        found = self._sagemaker.describe_endpoint_config(EndpointConfigName=config)
-        self._variant = found["ProductionVariants"][0]
+        environment = self._sagemaker.describe_endpoint(EndpointName=self._endpoint)
+        config = environment["EndpointConfigName"]
+        environment = self._sagemaker.describe_endpoint_config(EndpointConfigName=config)
+        self._variant = environment["ProductionVariants"][0]
         self._peagle("sandbox", "quota", "set", self._variant["InstanceType"], "8")
 
     def stream(self, route: str, body: bytes) -> Iterator[bytes]:
@@ -190,13 +190,13 @@ class Sandbox:
         """The endpoint, once it is stable."""
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until:
-            found = self._sagemaker.describe_endpoint(EndpointName=self._endpoint)
-            if found["EndpointStatus"] == "InService":
-                return found
-            if found["EndpointStatus"] == "Failed":
+            endpoint = self._sagemaker.describe_endpoint(EndpointName=self._endpoint)
+            if endpoint["EndpointStatus"] == "InService":
+                return endpoint
+            if endpoint["EndpointStatus"] == "Failed":
                 break
             time.sleep(0.2)
-        raise AssertionError(f"{found['EndpointStatus']}: {found.get('FailureReason')}")
+        raise AssertionError(f"{endpoint['EndpointStatus']}: {endpoint.get('FailureReason')}")
 
     def _peagle(self, *arguments: str) -> str:
         done = subprocess.run(

@@ -69,7 +69,7 @@ def stub_engine(folder: Path) -> Engine:
 
 def children(pid: int) -> list[int]:
     try:
-        return [one.pid for one in psutil.Process(pid).children()]
+        return [child.pid for child in psutil.Process(pid).children()]
     except psutil.Error:
         return []
 

@@ -115,7 +115,11 @@ def _start(place: Path, environment: dict[str, str]) -> None:
 def _is_handed_over(connection: socket.socket) -> bool:
     """Hand over what makes this process; whether the server has begun."""
     files = [int(name) for name in os.listdir("/proc/self/fd")]
-    files = [one for one in files if one != connection.fileno() and _is_open(one)]
+    files = [
+        descriptor
+        for descriptor in files
+        if descriptor != connection.fileno() and _is_open(descriptor)
+    ]
     words = sys.orig_argv
     at = words.index(MODULE) if MODULE in words[1:4] else 1
     umask = os.umask(0)
@@ -197,9 +201,9 @@ def _keep(connection: socket.socket) -> None:
     """Fork the server that is asked for, and stand between it and the process that asked."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, ancillary, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(4 * 256))
-    given = array.array("i")
+    descriptors = array.array("i")
     for _, _, data in ancillary:
-        given.frombytes(data)
+        descriptors.frombytes(data)
     body = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
     request = json.loads(body)
     if (server := os.fork()) == 0:
@@ -207,9 +211,9 @@ def _keep(connection: socket.socket) -> None:
         connection = _moved(connection)
         connection.send(_BEGUN)
         connection.close()
-        _become(request, given)
-    for one in given:
-        os.close(one)
+        _become(request, descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
     ended = os.pidfd_open(server)
     waited: list[Any] = [connection, ended]
     while ended not in select.select(waited, [], [])[0]:
@@ -232,7 +236,7 @@ def _moved(connection: socket.socket) -> socket.socket:
     return socket.socket(fileno=moved)
 
 
-def _become(request: dict[str, Any], given: array.array[int]) -> NoReturn:
+def _become(request: dict[str, Any], descriptors: array.array[int]) -> NoReturn:
     """Run the server or the script with the files, environment, folders of modules and arguments of
     the process that asked, and end as it ends: with SystemExit, or with the traceback of an
     error."""
@@ -240,10 +244,10 @@ def _become(request: dict[str, Any], given: array.array[int]) -> NoReturn:
     import runpy
     import warnings
 
-    high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for one in given]
+    high = [fcntl.fcntl(passed, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for passed in descriptors]
     os.closerange(0, _FIRST_FREE)
-    for descriptor, one in zip(request["files"], high, strict=True):
-        os.dup2(one, descriptor)
+    for descriptor, passed in zip(request["files"], high, strict=True):
+        os.dup2(passed, descriptor)
     os.closerange(_FIRST_FREE, 2 * _FIRST_FREE)
     os.umask(request["umask"])
     os.chdir(request["folder"])

@@ -70,7 +70,7 @@ def row(
     rates = tuple(0.8 * 0.6**at for at in range(setting.k))
     accepted = MeasuredAcceptance(1 + sum(rates), rates, 5_000) if setting.k else None
     speeds = (speed * (1 - spread), speed, speed * (1 + spread))
-    tries = tuple(repetition(one, load) for one in speeds)
+    tries = tuple(repetition(rate, load) for rate in speeds)
     return BenchRow(
         setting=setting,
         load=BenchLoad(workload, load, 4 * load),

@@ -78,7 +78,10 @@ def simulated_server(timing: SimulatedTiming) -> Iterator[SimulatedServer]:
 
         def _stream(self, body: dict[str, Any], began: float, is_cut_off: bool) -> None:
             """Stream one answer; the words of a prompt count as its tokens, the template as 4."""
-            texts = [body.get("prompt", ""), *(one["content"] for one in body.get("messages", ()))]
+            texts = [
+                body.get("prompt", ""),
+                *(message["content"] for message in body.get("messages", ())),
+            ]
             tokens = body["max_tokens"]
             outputs = -(-tokens // 2)
             self.send_response(200)

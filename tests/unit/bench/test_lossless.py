@@ -207,7 +207,7 @@ def test_only_a_server_that_speculates_is_compared_with_one_that_does_not() -> N
 
 def test_each_setting_of_a_sweep_is_compared_with_the_target_alone(prompt_file: str) -> None:
     check, opened = SweepLossless(CATALOG, "", (prompt_file,)), list[BenchSetting]()
-    one, three, imposed = (BenchSetting("h", k, rates) for k, rates in
+    k1, three, imposed = (BenchSetting("h", k, rates) for k, rates in
                            ((1, ()), (3, ()), (3, (0.7, 0.5, 0.3))))  # fmt: skip
 
     @contextmanager
@@ -220,8 +220,8 @@ def test_each_setting_of_a_sweep_is_compared_with_the_target_alone(prompt_file: 
     for setting in (three, imposed):
         with start(setting):
             pass
-    check.complete((one, three, imposed), start)  # one was measured earlier
-    assert opened == [three, imposed, one, NO_SPECULATION], "each once"
+    check.complete((k1, three, imposed), start)  # one was measured earlier
+    assert opened == [three, imposed, k1, NO_SPECULATION], "each once"
     first, second = check.results
     assert (second.server, second.against, second.prompts) == ("h K=1", "no speculation", 2)
     assert (first.server, first.passed, second.passed) == ("h K=3", False, True)

@@ -111,7 +111,7 @@ def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
 
 
 def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
-    died = [replace(one, error="the server refuses the connection") for one in THREE[8:]]
+    died = [replace(record, error="the server refuses the connection") for record in THREE[8:]]
     row = evaluated([*THREE[:8], *died])
     assert row.tokens_per_second.value == pytest.approx(82.0)
     assert len(row.repetitions) == 2  # the second lost two requests
@@ -120,7 +120,7 @@ def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
     short = evaluated(requests(1.0, 1.0), error="aiperf left out 4 of 14 requests")
     assert "aiperf left out 4" in short.incomplete
     with raises_code("load-failed", EngineError) as refused:
-        evaluated([replace(one, error="HTTP 500: died") for one in requests(1.0)])
+        evaluated([replace(record, error="HTTP 500: died") for record in requests(1.0)])
     assert "HTTP 500: died" in refused.value.message
 
 
@@ -135,7 +135,7 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
     more = replace(row, load=replace(LOAD, concurrency=8))
     faster = replace(more, tokens_per_second=Interval(160.0, 150.0, 170.0))
     assert "than with 2 requests" in with_saturation([row, more])[1].saturated
-    assert [one.saturated for one in with_saturation([row, faster])] == ["", ""]
+    assert [each.saturated for each in with_saturation([row, faster])] == ["", ""]
 
 
 def test_the_interval_is_that_of_students_t() -> None:
@@ -293,21 +293,21 @@ def compared(first: Compared, second: Compared) -> VariantComparison:
 
 
 def test_the_numbers_of_a_variant() -> None:
-    one, two = compared(variant("one", 0.02, k=2), variant("two", 0.02)).variants
-    assert one.requests == pytest.approx(1200, rel=0.05)
-    assert one.share == pytest.approx(0.5, abs=0.03)
-    assert one.ttft_seconds
-    assert one.ttft_seconds.value == pytest.approx(0.1)
-    assert one.itl_seconds
-    assert one.itl_seconds.low < 0.02 < one.itl_seconds.high
-    assert one.acceptance_length
-    assert one.acceptance_length.value == pytest.approx(3.0)
+    first, two = compared(variant("one", 0.02, k=2), variant("two", 0.02)).variants
+    assert first.requests == pytest.approx(1200, rel=0.05)
+    assert first.share == pytest.approx(0.5, abs=0.03)
+    assert first.ttft_seconds
+    assert first.ttft_seconds.value == pytest.approx(0.1)
+    assert first.itl_seconds
+    assert first.itl_seconds.low < 0.02 < first.itl_seconds.high
+    assert first.acceptance_length
+    assert first.acceptance_length.value == pytest.approx(3.0)
     assert two.acceptance_length is None
-    assert one.usd_per_million_tokens
-    assert one.output_tokens
-    cost = 3.0 / one.output_tokens * 1e6
-    assert one.usd_per_million_tokens.value == pytest.approx(cost, rel=0.01)
-    assert one.in_progress == pytest.approx(40 * 2.08 / 60, rel=0.05)
+    assert first.usd_per_million_tokens
+    assert first.output_tokens
+    cost = 3.0 / first.output_tokens * 1e6
+    assert first.usd_per_million_tokens.value == pytest.approx(cost, rel=0.01)
+    assert first.in_progress == pytest.approx(40 * 2.08 / 60, rel=0.05)
 
 
 @pytest.mark.parametrize(("second", "faster"), [(0.01, "two"), (0.03, "one"), (0.0201, None)])
@@ -322,12 +322,12 @@ def test_the_faster_variant_is_named_where_the_interval_decides(
 
 
 def test_what_is_unknown_or_not_comparable_is_noted() -> None:
-    one, (two, minutes) = variant("one", 0.02), variant("two", 0.02)
+    first, (two, minutes) = variant("one", 0.02), variant("two", 0.02)
     third = {at: made for at, made in minutes.items() if at % 180 == 0}
     single = {0.0: minutes[0.0]}
-    assert any("different loads" in note for note in compared(one, (two, third)).notes)
-    assert compared(one, (two, single)).changes == {}
-    whole = compared(one, variant("two", 0.02, streams=False))
+    assert any("different loads" in note for note in compared(first, (two, third)).notes)
+    assert compared(first, (two, single)).changes == {}
+    whole = compared(first, variant("two", 0.02, streams=False))
     assert whole.variants[1].itl_seconds is None
     assert ("itl_seconds" in whole.changes, "seconds_per_token" in whole.changes) == (False, True)
     assert any("not all requests stream" in note for note in whole.notes)
@@ -343,9 +343,9 @@ def test_tokens_of_a_proof_have_no_price() -> None:
 
 
 def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
-    (two, _), (one, _) = variant("two", 0.02), variant("one", 0.02)
+    (two, _), (first, _) = variant("two", 0.02), variant("one", 0.02)
     broken = {60.0 * number: minute(requests=3, errors=3, failed=3) for number in range(3)}
-    idle, failing = compare_variants("e", ((one, {}), (two, broken)), 0.0, 180.0, 60.0).variants
+    idle, failing = compare_variants("e", ((first, {}), (two, broken)), 0.0, 180.0, 60.0).variants
     assert (failing.errors, failing.failed) == (9, 9)
     assert (failing.only_errors, idle.only_errors) == (True, False)
     assert "5xx" in failing.cause

@@ -76,7 +76,7 @@ def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, ur
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "code"),
+    ("options", "kind", "code"),
     [
         ({"refuses": True}, NotProved, "proof-prompt-rejected"),
         ({"metrics": False}, NotProved, "no-counters"),
@@ -84,9 +84,9 @@ def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, ur
     ],
 )
 def test_what_cannot_be_proved_has_its_error(
-    engine: StubEngine, url: str, given: dict[str, Any], kind: type[PeagleError], code: str
+    engine: StubEngine, url: str, options: dict[str, Any], kind: type[PeagleError], code: str
 ) -> None:
-    for name, value in given.items():
+    for name, value in options.items():
         setattr(engine, name, value)
     with raises_code(code, kind):
         proved(url, plan=TINY)
@@ -111,7 +111,7 @@ def test_without_prefix_caching_the_prompts_are_sent_alone(engine: StubEngine, u
 
 def test_every_address_of_the_host_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host name with two addresses, each of which is an engine."""
-    one, other, resolve = StubEngine(), StubEngine(), socket.getaddrinfo
+    first, other, resolve = StubEngine(), StubEngine(), socket.getaddrinfo
 
     def addresses(host: str, port: int, *more: Any, **kind: Any) -> list[Any]:
         if host != "gate":
@@ -119,12 +119,12 @@ def test_every_address_of_the_host_is_proved(monkeypatch: pytest.MonkeyPatch) ->
         return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (2, 1)]
 
     monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
-    with engine_serving(one) as port, engine_serving(other, "127.0.0.2", port):
+    with engine_serving(first) as port, engine_serving(other, "127.0.0.2", port):
         proof = proved(f"http://gate:{port}/v1", plan=TINY, instances=2)
         passed = [(each.stream, each.passed) for each in proof.instances]
         assert passed == [("127.0.0.1", True), ("127.0.0.2", True)]
         assert proof.source == "counters"
-        assert all((one.bodies, other.bodies))
+        assert all((first.bodies, other.bodies))
         other.accepted = 20
         assert not proved(f"http://gate:{port}/v1", plan=TINY).passed
         with raises_code("engines-missing", NotProved) as raised:

@@ -42,8 +42,8 @@ def test_tables_and_plots_show_the_numbers() -> None:
     text = report(two_workloads(), Slo(ttft=0.5, itl=0.004))
     reader = Reader(text)
     assert "p-eagle K=7 at 1 request (2.33 times the speed)" in reader.text
-    for one in ROWS:
-        assert f"<td>{one.tokens_per_second.value:,.1f}</td>" in text
+    for measured_row in ROWS:
+        assert f"<td>{measured_row.tokens_per_second.value:,.1f}</td>" in text
     for fact in ("vLLM 0.28.0", "1 x H200", "$6.00 per hour", "Intel(R) Xeon(R)", "aiperf 0.3.0",
                  "ITL per output", "ITL per token", "Within ttft=0.5"):  # fmt: skip
         assert fact in reader.text
@@ -69,8 +69,10 @@ def test_all_text_is_escaped() -> None:
 def with_texts(text: str) -> BenchResult:
     """A result with this text in all places that come from outside."""
     rows = [
-        replace(row(one, 8, 100.0 + one.k, BenchWorkload(text, Workload(1, 1))), saturated=text)
-        for one in (ALONE, BenchSetting(text, 3))
+        replace(
+            row(setting, 8, 100.0 + setting.k, BenchWorkload(text, Workload(1, 1))), saturated=text
+        )
+        for setting in (ALONE, BenchSetting(text, 3))
     ]
     server = replace(RESULT.server, pair=text, vllm=text, gpu=text, stand_in=text,
                      instance_type=text, base_url=text)  # fmt: skip

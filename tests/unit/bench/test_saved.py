@@ -36,11 +36,11 @@ def test_planning_reads_what_is_saved(tmp_path: Path) -> None:
     (run,) = [run for run in runs if run.file == path.name]
     assert (run.gpu, run.vllm, run.synthetic) == ("H200", "0.28.0", False)
     speeds = {(s.drafter, s.k, s.concurrency, s.prompt_tokens): s for s in run.speeds}
-    one = speeds["p-eagle", 3, 8, 128]
-    assert (one.output_tokens_per_second, one.low, one.high) == (3_120, 2_880, 3_120)
-    assert (one.repetitions, one.output_tokens, one.acceptance_length) == (3, 400, 2.568)
-    assert one.ttft_seconds
-    assert one.ttft_seconds.p99 == 0.16
+    speed = speeds["p-eagle", 3, 8, 128]
+    assert (speed.output_tokens_per_second, speed.low, speed.high) == (3_120, 2_880, 3_120)
+    assert (speed.repetitions, speed.output_tokens, speed.acceptance_length) == (3, 400, 2.568)
+    assert speed.ttft_seconds
+    assert speed.ttft_seconds.p99 == 0.16
     assert (None, 0, 1, 2_048) in speeds
 
 
@@ -66,7 +66,7 @@ def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
         (r.setting, r.load.concurrency) for r in ROWS
     ]
     assert [round(r.tokens_per_second.value, 3) for r in result.rows] == [
-        round(max(one.tokens_per_second for one in r.repetitions), 3) for r in ROWS
+        round(max(repetition.tokens_per_second for repetition in r.repetitions), 3) for r in ROWS
     ]
     assert result.rows[4].acceptance
     assert result.rows[4].acceptance.length == pytest.approx(2.568)
@@ -86,7 +86,7 @@ def test_raw_rows_hold_each_repetition_and_no_prompts() -> None:
     workload = replace(LONG, prompts=("my secret",), digest="ab12")
     document = evidence_document(replace(RESULT, rows=(row(ALONE, 8, 100.0, workload),)))
     (raw,) = document["raw"]
-    assert [one["output_tokens_per_second"] for one in raw["tries"]] == [96, 100, 104]
+    assert [repetition["output_tokens_per_second"] for repetition in raw["tries"]] == [96, 100, 104]
     assert raw["prompts_sha256"] == "ab12"
     assert "my secret" not in json.dumps(document)
     assert document["commands"][0].startswith("peagle bench gpt-oss-20b --sweep")
@@ -95,7 +95,9 @@ def test_raw_rows_hold_each_repetition_and_no_prompts() -> None:
 
 def test_answers_without_a_fixed_length_are_one_size() -> None:
     workload = BenchWorkload("chat", Workload(0, 400), ("Hi",), fixed_length=False)
-    rows = [replace(row(one, 8, 100.0, workload), prompt_tokens=41.5) for one in (ALONE, K3)]
+    rows = [
+        replace(row(setting, 8, 100.0, workload), prompt_tokens=41.5) for setting in (ALONE, K3)
+    ]
     rows = [replace(rows[0], output_tokens=61.0), replace(rows[1], output_tokens=64.2)]
     document = evidence_document(replace(RESULT, rows=tuple(rows)))
     assert {(s["prompt_tokens"], s["output_tokens"]) for s in document["speeds"]} == {(42, 63)}
@@ -164,7 +166,7 @@ def test_a_file_without_a_result_is_one_error(text: str, tmp_path: Path) -> None
 def test_gpus_cost_their_share_of_the_cheapest_instance() -> None:
     catalog = load_catalog()
     (four,) = [i for i in catalog.instances.instances if i.type == "ml.g6.12xlarge"]
-    price = next(one for one in four.prices if one.region == "us-east-1")
+    price = next(price_row for price_row in four.prices if price_row.region == "us-east-1")
     unpriced = replace(RESULT, usd_per_hour=None, price_source=None)
 
     def of_gpu(gpu: str) -> BenchResult:

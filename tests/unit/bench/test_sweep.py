@@ -40,7 +40,9 @@ FRESH = replace(RESULT, rows=())
 FROM_FILE = replace(SHORT, name="mine", prompts=("secret",), digest="ab12")
 SWEEP = Sweep(
     (ALONE, K3),
-    tuple(BenchLoad(one, load, 4 * load) for one in (SHORT, FROM_FILE) for load in (1, 8)),
+    tuple(
+        BenchLoad(workload, load, 4 * load) for workload in (SHORT, FROM_FILE) for load in (1, 8)
+    ),
 )
 
 
@@ -132,7 +134,7 @@ def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> No
     (kept,) = read_result(path).rows
     assert kept.incomplete == "the endpoint died"
     engines = Engines()
-    assert all(not one.incomplete for one in run(engines, path))
+    assert all(not row.incomplete for row in run(engines, path))
     assert len(engines.measured) == SWEEP.total
 
 
@@ -147,7 +149,7 @@ def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
     engines = Engines()
     rows = run(engines, path, Sweep((ALONE, K3, K7), SWEEP.loads[:1]))
     assert engines.measured == [("p-eagle K=7", "short-prompt", 1)]
-    assert [one.setting for one in rows] == [ALONE, K3, K7]
+    assert [each.setting for each in rows] == [ALONE, K3, K7]
     assert len(read_result(path).rows) == SWEEP.total + 1
 
 
@@ -169,7 +171,7 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
 def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
     seen: list[SweepProgress] = []
     run(Engines(), tmp_path / "r.json", seen=seen)
-    texts = [one.text for one in seen]
+    texts = [progress.text for progress in seen]
     assert texts[0] == "row 1 of 8: no speculation, short-prompt x 1"
     # One row is measured: seven of 10 s and a start of 30 s are left.
     assert "row 2 of 8: no speculation, short-prompt x 8, about 1m 40s left" in texts

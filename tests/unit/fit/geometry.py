@@ -38,8 +38,8 @@ def target(name: str) -> TargetModel:
     return read_target(checkpoint(name))
 
 
-def drafter(name: str, head: str = "p-eagle", own: bool = True) -> DraftModel:
-    return read_drafter(checkpoint(name, head), target(name), own)
+def drafter(name: str, head: str = "p-eagle", has_embedding: bool = True) -> DraftModel:
+    return read_drafter(checkpoint(name, head), target(name), has_embedding)
 
 
 def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
@@ -48,18 +48,18 @@ def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
     return FitCase(target(name), drafter(name, head) if head else None, replace(chosen, **engine))
 
 
-def with_engine(one: FitCase, **engine: Any) -> FitCase:
+def with_engine(fit_case: FitCase, **engine: Any) -> FitCase:
     """The case with changes of the engine."""
-    return replace(one, engine=replace(one.engine, **engine))
+    return replace(fit_case, engine=replace(fit_case.engine, **engine))
 
 
-def changes_of(one: FitCase) -> ApplyChange:
+def changes_of(fit_case: FitCase) -> ApplyChange:
     """Changes of the engine by the names of its options, for advice."""
 
     def apply_change(setting: str, value: object) -> FitCase:
         if setting == "no-speculation":
-            return without_speculation(one)
+            return without_speculation(fit_case)
         names = {"tp": "tensor_parallel_size"}
-        return with_engine(one, **{names.get(setting, setting.replace("-", "_")): value})
+        return with_engine(fit_case, **{names.get(setting, setting.replace("-", "_")): value})
 
     return apply_change

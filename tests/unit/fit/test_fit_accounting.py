@@ -36,10 +36,10 @@ def test_terms_and_cache_add_up_to_the_gpu(name: str) -> None:
 
 
 def test_speculation_reduces_the_cache() -> None:
-    one = case("gpt-oss-20b")
-    without = compare(one, fit_of(one))
+    speculating = case("gpt-oss-20b")
+    without = compare(speculating, fit_of(speculating))
     assert without is not None
-    assert without.kv_cache_gib > fit_of(one).kv_cache_gib + 3
+    assert without.kv_cache_gib > fit_of(speculating).kv_cache_gib + 3
     assert 0.65 < (without.concurrency_kept or 0) < 0.75
     assert compare(case("gpt-oss-20b", None), fit_of(case("gpt-oss-20b", None))) is None
 
@@ -58,42 +58,42 @@ def test_a_refusal_has_the_missing_memory() -> None:
 
 
 def test_parallel_drafts_can_reserve_a_whole_step() -> None:
-    one = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
+    parallel = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
     assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (
-        refusal_reason(one) or ""
+        refusal_reason(parallel) or ""
     )
-    assert not fit_of(one).fits
-    assert missing_bytes(one) == 0
-    found = advised(one)
-    assert found["k"] == "8"
-    assert found["max-num-seqs"] == "512"
-    assert found["max-num-batched-tokens"] == "16384"
+    assert not fit_of(parallel).fits
+    assert missing_bytes(parallel) == 0
+    advice = advised(parallel)
+    assert advice["k"] == "8"
+    assert advice["max-num-seqs"] == "512"
+    assert advice["max-num-batched-tokens"] == "16384"
     assert refusal_reason(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
 
 
 def test_since_0_28_a_step_reserves_slots_for_one_request() -> None:
     many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
     assert fit_of(many).fits
-    one = with_engine(many, max_num_seqs=4, max_num_batched_tokens=9)
-    assert "reserves 9 tokens of a step for a request; a step has 9" in (refusal_reason(one) or "")
-    found = advised(one)
-    assert found["k"] == "9"
-    assert found["max-num-batched-tokens"] == "16"
-    assert "max-num-seqs" not in found
+    few = with_engine(many, max_num_seqs=4, max_num_batched_tokens=9)
+    assert "reserves 9 tokens of a step for a request; a step has 9" in (refusal_reason(few) or "")
+    advice = advised(few)
+    assert advice["k"] == "9"
+    assert advice["max-num-batched-tokens"] == "16"
+    assert "max-num-seqs" not in advice
 
 
 def test_advice_is_the_smallest_change_that_fits() -> None:
-    one = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
-    found = advised(one)
-    length = int(found["max-model-len"])
-    assert fit_of(with_engine(one, max_model_len=length)).fits
-    assert not fit_of(with_engine(one, max_model_len=length + 1)).fits
-    share = float(found["gpu-memory-utilization"])
-    assert fit_of(with_engine(one, gpu_memory_utilization=share)).fits
-    assert not fit_of(with_engine(one, gpu_memory_utilization=share - 0.01)).fits
-    assert found["tp"] == "2"
-    assert found["no-speculation"]
-    assert advise(with_engine(one, max_model_len=length), changes_of(one)) == ()
+    small = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
+    advice = advised(small)
+    length = int(advice["max-model-len"])
+    assert fit_of(with_engine(small, max_model_len=length)).fits
+    assert not fit_of(with_engine(small, max_model_len=length + 1)).fits
+    share = float(advice["gpu-memory-utilization"])
+    assert fit_of(with_engine(small, gpu_memory_utilization=share)).fits
+    assert not fit_of(with_engine(small, gpu_memory_utilization=share - 0.01)).fits
+    assert advice["tp"] == "2"
+    assert advice["no-speculation"]
+    assert advise(with_engine(small, max_model_len=length), changes_of(small)) == ()
 
 
 @given(
@@ -108,8 +108,8 @@ def test_larger_settings_never_enlarge_the_cache(
     name: str, setting: str, less: int, more: int, memory: float
 ) -> None:
     less, more = sorted((less, more))
-    one = case(name, gpu_memory_gib=memory)
-    small, large = (fit_of(with_engine(one, **{setting: value})) for value in (less, more))
+    smaller = case(name, gpu_memory_gib=memory)
+    small, large = (fit_of(with_engine(smaller, **{setting: value})) for value in (less, more))
     assert large.kv_cache_gib <= small.kv_cache_gib
     if setting == "max_model_len":
         assert large.max_concurrency <= small.max_concurrency
@@ -119,17 +119,17 @@ def test_larger_settings_never_enlarge_the_cache(
 @given(st.sampled_from(TARGETS), st.floats(10, 300), st.floats(0.1, 1))
 @settings(deadline=None, max_examples=examples(60))
 def test_more_memory_never_reduces_the_cache(name: str, memory: float, share: float) -> None:
-    one = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
-    more = fit_of(with_engine(one, gpu_memory_gib=memory * 1.1))
-    fit = fit_of(one)
+    smaller = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
+    more = fit_of(with_engine(smaller, gpu_memory_gib=memory * 1.1))
+    fit = fit_of(smaller)
     assert fit.fits <= more.fits
     assert fit.kv_cache_tokens <= more.kv_cache_tokens
-    assert fit.fits == (refusal_reason(one) is None)
+    assert fit.fits == (refusal_reason(smaller) is None)
 
 
 # The search for advice: its values, and its speed for any settings.
-def advised(one: FitCase) -> dict[str, str]:
-    return {advice.knob: advice.value for advice in advise(one, changes_of(one))}
+def advised(fit_case: FitCase) -> dict[str, str]:
+    return {advice.knob: advice.value for advice in advise(fit_case, changes_of(fit_case))}
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def advised(one: FitCase) -> dict[str, str]:
     ],
 )
 def test_advice_for_huge_settings_is_fast(engine: dict[str, Any]) -> None:
-    one, tried = case("gpt-oss-20b", **engine), Counter[str]()
-    plain = changes_of(one)
+    huge, tried = case("gpt-oss-20b", **engine), Counter[str]()
+    plain = changes_of(huge)
 
     def counting(setting: str, value: object) -> FitCase | None:
         tried[setting] += 1
         return plain(setting, value)
 
-    advise(one, counting)
+    advise(huge, counting)
     assert tried
     assert max(tried.values()) <= MAX_K_TRIED, tried
 

@@ -48,8 +48,8 @@ def document() -> Any:
 def rows() -> list[Row]:
     """Every row in which the engine allocated a cache, measured or only logged."""
     evidence = document()
-    version, found = evidence["engine"]["version"], [*evidence["rows"], *evidence["log_rows"]]
-    return [_row(row, version) for row in found if "kv_cache_tokens" in row["logged"]]
+    version, records = evidence["engine"]["version"], [*evidence["rows"], *evidence["log_rows"]]
+    return [_row(row, version) for row in records if "kv_cache_tokens" in row["logged"]]
 
 
 def _row(row: dict[str, Any], version: str) -> Row:
@@ -102,15 +102,15 @@ def off(row: Row, compiled: bool) -> tuple[float, float]:
 
 
 def test_the_evidence_covers_the_required_settings() -> None:
-    found = rows()
-    pairs = {(row.case.target.architecture.class_name, bool(row.case.drafter)) for row in found}
+    measured = rows()
+    pairs = {(row.case.target.architecture.class_name, bool(row.case.drafter)) for row in measured}
     assert len({name for name, _ in pairs}) == 3, "GPT-OSS, Qwen3-Coder, Gemma"
     assert len(pairs) == 6, "with and without drafter"
-    assert len({row.case.engine.k for row in found if row.case.drafter}) >= 3
-    assert {row.case.engine.gpu_memory_utilization for row in found} == {0.8, 0.9}
-    assert {row.case.engine.kv_cache_dtype for row in found} == {"auto", "fp8"}
-    assert len({row.case.target.architecture.layers for row in found}) == 4
-    assert sum(row.exact for row in found) >= 24
+    assert len({row.case.engine.k for row in measured if row.case.drafter}) >= 3
+    assert {row.case.engine.gpu_memory_utilization for row in measured} == {0.8, 0.9}
+    assert {row.case.engine.kv_cache_dtype for row in measured} == {"auto", "fp8"}
+    assert len({row.case.target.architecture.layers for row in measured}) == 4
+    assert sum(row.exact for row in measured) >= 24
 
 
 def refusals() -> dict[str, dict[str, Any]]:
@@ -134,22 +134,24 @@ def test_settings_that_vllm_refuses_are_refused() -> None:
 
 
 def test_the_documents_have_the_largest_error() -> None:
-    found = [off(row, False) for row in rows()]
-    gib, share = (max(map(abs, column)) for column in zip(*found, strict=True))
-    half = statistics.median(abs(share) for _, share in found)
+    errors = [off(row, False) for row in rows()]
+    gib, share = (max(map(abs, column)) for column in zip(*errors, strict=True))
+    half = statistics.median(abs(share) for _, share in errors)
     chapter = EVIDENCE.parents[2] / "docs" / "estimates.md"
     text = " ".join(chapter.read_text(encoding="utf-8").split())
-    assert f"Compared with {len(found)} starts of vLLM 0.26.0" in text
+    assert f"Compared with {len(errors)} starts of vLLM 0.26.0" in text
     assert f"the largest error is {share:.1%}".replace("%", " %") in text
     assert f"of the KV cache tokens and {gib:.1f} GiB; half of the starts are within" in text
     (within,) = re.findall(r"half of the starts are within ([\d.]+) %", text)
     assert half <= float(within) / 100
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["as case_of", "knowing the compile cache"])
-def test_every_row_is_within_tolerance(known: bool) -> None:
+@pytest.mark.parametrize(
+    "measured_before", [False, True], ids=["as case_of", "knowing the compile cache"]
+)
+def test_every_row_is_within_tolerance(measured_before: bool) -> None:
     for row in rows():
-        gib, share = off(row, known and row.compiled)
+        gib, share = off(row, measured_before and row.compiled)
         assert abs(share) <= MOST_TOKENS_OFF, row.name
         assert abs(gib) <= max(MOST_GIB_OFF, MOST_SHARE_OFF * row.kv_gib), row.name
 

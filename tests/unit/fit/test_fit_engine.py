@@ -20,13 +20,13 @@ from peagle.vllm.gpus import cuda_visible_gib, visible_gib
 from tests.unit.fit.geometry import case
 
 
-def captured(one: FitCase) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return capture_sizes(one.engine, one.drafter, one.target.architecture.class_name)
+def captured(fit_case: FitCase) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return capture_sizes(fit_case.engine, fit_case.drafter, fit_case.target.architecture.class_name)
 
 
-def runs_on_v2(one: FitCase) -> bool:
-    experts = bool(one.target.architecture.experts)
-    return uses_model_runner_v2(one.engine, one.drafter, mixture_of_experts=experts)
+def runs_on_v2(fit_case: FitCase) -> bool:
+    experts = bool(fit_case.target.architecture.experts)
+    return uses_model_runner_v2(fit_case.engine, fit_case.drafter, mixture_of_experts=experts)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_defaults_grow_with_the_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "given", "batch"),
+    ("length", "settings", "batch"),
     [
         (32768, (None, None), (1024, 8192)),
         (1024, (2, None), (2, 2048)),
@@ -83,9 +83,9 @@ def test_defaults_grow_with_the_gpu() -> None:
     ],
 )
 def test_a_default_batch_is_limited_by_the_other_value(
-    length: int, given: tuple[int | None, int | None], batch: tuple[int, int]
+    length: int, settings: tuple[int | None, int | None], batch: tuple[int, int]
 ) -> None:
-    assert batch_limits("H200", 139.8, "0.28.0", length, given) == batch
+    assert batch_limits("H200", 139.8, "0.28.0", length, settings) == batch
 
 
 def test_data_centre_blackwell_captures_more_since_0_28() -> None:
@@ -115,11 +115,11 @@ def test_data_centre_blackwell_captures_more_since_0_28() -> None:
 def test_since_0_28_only_the_slots_of_one_request_count(
     vllm: str, method: str, parallel: bool, slots: int
 ) -> None:
-    one = case("qwen3-coder-30b", vllm=vllm, k=5, max_num_seqs=1024)
-    assert one.drafter is not None
-    drafter = replace(one.drafter, method=method, parallel_drafting=parallel)
-    assert extra_slots(one.engine, drafter) == slots
-    assert extra_slots(one.engine, None) == 0
+    many = case("qwen3-coder-30b", vllm=vllm, k=5, max_num_seqs=1024)
+    assert many.drafter is not None
+    drafter = replace(many.drafter, method=method, parallel_drafting=parallel)
+    assert extra_slots(many.engine, drafter) == slots
+    assert extra_slots(many.engine, None) == 0
 
 
 def test_asynchronous_scheduling_keeps_two_batches() -> None:
@@ -210,13 +210,13 @@ def test_older_engines_do_not_count_their_graphs() -> None:
 
 
 def test_tensor_parallelism_needs_all_reduce_buffers() -> None:
-    one, two, four = (
+    tp1, two, four = (
         bytes_taken(case("gpt-oss-20b", tensor_parallel_size=tp))["libraries_estimate"]
         for tp in (1, 2, 4)
     )
-    assert one == 240 * MIB
+    assert tp1 == 240 * MIB
     assert two - four == 4 * (2 * 64 - 4 * 2) * MIB
-    assert one < four
+    assert tp1 < four
 
 
 def test_newer_engines_count_their_own_buffers() -> None:

@@ -97,9 +97,9 @@ def test_groups_of_mamba_are_repeated_on_each_gpu() -> None:
 
 def test_a_latent_cache_is_whole_on_each_gpu_and_small() -> None:
     shape = model(public.DEEPSEEK_V3)
-    one, eight = (layout_of(shape.attention, tp, 2, 1.5) for tp in (1, 8))
-    assert one == eight
-    assert one.block_bytes == 61 * 576 * 2 * 16
+    tp1, eight = (layout_of(shape.attention, tp, 2, 1.5) for tp in (1, 8))
+    assert tp1 == eight
+    assert tp1.block_bytes == 61 * 576 * 2 * 16
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_mxfp4_experts_are_padded_for_the_kernel_of_the_gpu() -> None:
 
 
 def test_a_known_size_of_a_head_is_used() -> None:
-    known = replace(drafter("qwen3-coder-30b"), checkpoint_bytes=5_000_000_000)
-    assert drafter_on_gpu(known, 1) == pytest.approx(5_000_000_000 + 262144 * 128 * 2, rel=0.002)
-    assert drafter_on_gpu(known, 2) > drafter_on_gpu(known, 1) / 2, "fc is on every rank"
+    sized = replace(drafter("qwen3-coder-30b"), checkpoint_bytes=5_000_000_000)
+    assert drafter_on_gpu(sized, 1) == pytest.approx(5_000_000_000 + 262144 * 128 * 2, rel=0.002)
+    assert drafter_on_gpu(sized, 2) > drafter_on_gpu(sized, 1) / 2, "fc is on every rank"
 
 
 def test_a_head_holds_the_parameters_of_its_layers() -> None:
@@ -105,11 +105,11 @@ def headers(model: TargetModel) -> Mapping[str, Tensor]:
             f"{at}.mlp.gate.weight": (shape.experts or 0, hidden),
         }
         for expert in range(shape.experts or 0):
-            one = f"{at}.mlp.experts.{expert}"
+            prefix = f"{at}.mlp.experts.{expert}"
             shapes |= {
-                f"{one}.gate_proj.weight": (shape.intermediate_size, hidden),
-                f"{one}.up_proj.weight": (shape.intermediate_size, hidden),
-                f"{one}.down_proj.weight": (hidden, shape.intermediate_size),
+                f"{prefix}.gate_proj.weight": (shape.intermediate_size, hidden),
+                f"{prefix}.up_proj.weight": (shape.intermediate_size, hidden),
+                f"{prefix}.down_proj.weight": (hidden, shape.intermediate_size),
             }
     sizes = dict.fromkeys(shapes, 2)
     for name, sides in shapes.items():
@@ -122,8 +122,8 @@ def headers(model: TargetModel) -> Mapping[str, Tensor]:
 @pytest.mark.parametrize("tp", [1, 2, 8])
 def test_headers_and_geometry_agree(tp: int) -> None:
     model = target("qwen3-coder-30b")
-    found = bytes_from_headers(model, headers(model), tp, 90)
-    assert found == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
+    weights = bytes_from_headers(model, headers(model), tp, 90)
+    assert weights == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
 
 
 @pytest.mark.parametrize(

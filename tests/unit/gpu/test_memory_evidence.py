@@ -24,9 +24,9 @@ def row(name: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_measurement_starts_with_the_missing_rows(tmp_path: Path) -> None:
-    known = evidence.measured(evidence.read(evidence.MEMORY_EVIDENCE))
-    rows = remaining(tmp_path, "", known)
-    assert not {row.name for row in rows} & known
+    present = evidence.measured(evidence.read(evidence.MEMORY_EVIDENCE))
+    rows = remaining(tmp_path, "", present)
+    assert not {row.name for row in rows} & present
     assert "gemma-4-31b" not in {row.pair for row in rows if row.tensor_parallel_size == 1}
     assert {row.max_num_batched_tokens for row in rows[:6]} == {2048, 16384, 32768}
     assert any(row.tensor_parallel_size == 2 for row in rows)
@@ -74,10 +74,10 @@ def test_evidence_of_another_gpu_starts_from_nothing() -> None:
     measured = row("a", vllm="0.28.0", torch="2.13.0", driver="580.1",
                    ranks=[{"device": "NVIDIA L4"}])  # fmt: skip
     crashed = row("b", ranks=[], error="exit code 1")
-    found = evidence.merge_rows(evidence.new_memory_document([crashed, measured]), [measured])
-    assert (found["engine"]["version"], found["device"]) == ("0.28.0", "NVIDIA L4")
-    assert found["driver"] == "580.1"
-    assert [one["name"] for one in found["rows"]] == ["a"]
+    merged = evidence.merge_rows(evidence.new_memory_document([crashed, measured]), [measured])
+    assert (merged["engine"]["version"], merged["device"]) == ("0.28.0", "NVIDIA L4")
+    assert merged["driver"] == "580.1"
+    assert [each["name"] for each in merged["rows"]] == ["a"]
     with pytest.raises(ValueError, match="no row"):
         evidence.new_memory_document([crashed])
 

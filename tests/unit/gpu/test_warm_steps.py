@@ -49,17 +49,17 @@ def document() -> Any:
 
 
 def start(pair: str, machine: str, kind: str) -> Any:
-    (found,) = (
-        one
-        for one in document()["runs"][machine]["starts"]
-        if (one["pair"], one["kind"]) == (pair, kind)
+    (match,) = (
+        candidate
+        for candidate in document()["runs"][machine]["starts"]
+        if (candidate["pair"], candidate["kind"]) == (pair, kind)
     )
-    return found
+    return match
 
 
 def test_the_summary_follows_from_the_starts() -> None:
-    found = document()
-    assert warm_evidence.warm_summary(found["runs"]) == found["summary"]
+    evidence = document()
+    assert warm_evidence.warm_summary(evidence["runs"]) == evidence["summary"]
 
 
 def test_the_second_machine_was_fresh_and_of_the_same_kind() -> None:
@@ -91,7 +91,7 @@ def test_a_restored_start_meets_the_goal(pair: str) -> None:
 def test_the_documents_have_the_measured_numbers(pair: str) -> None:
     kinds = (("first", "cold"), ("first", "kept"), ("second", "restored"))
     times = [warm_evidence.start_times(start(pair, *kind)) for kind in kinds]
-    cells = [f"{one['engine_start_seconds']:.0f} ({one['green_seconds']:.0f})" for one in times]
+    cells = [f"{row['engine_start_seconds']:.0f} ({row['green_seconds']:.0f})" for row in times]
     faster = [times[0][name] / times[2][name] for name in ("engine_start_seconds", "green_seconds")]
     cells.append("{:.1f} ({:.1f})".format(*faster))
     (line,) = re.findall(

@@ -37,11 +37,11 @@ def case(
     **engine: Any,
 ) -> FitCase:
     """A case of the catalogue; ``engine`` changes its engine settings."""
-    known = CATALOG.targets[target]
-    head = next((d for d in known.drafters if d.name == drafter), None)
+    listed = CATALOG.targets[target]
+    head = next((d for d in listed.drafters if d.name == drafter), None)
     options = CaseOptions(k=k or None, instance_type=instance, tensor_parallel_size=tp)
     on = find_instance(CATALOG.instances, instance)
-    built = fit_case(build_case(CATALOG, known, head, options), gpu_of(on))
+    built = fit_case(build_case(CATALOG, listed, head, options), gpu_of(on))
     return replace(built, engine=replace(built.engine, **engine))
 
 
@@ -59,9 +59,9 @@ def speed(
 
 def tokens(of: FitCase, load: float = 8, workload: Workload = SHORT, length: float = 1.0) -> float:
     """The estimated tokens per second, which must be known."""
-    found = speed(of, load, workload, length).tokens_per_second
-    assert found is not None
-    return found
+    rate = speed(of, load, workload, length).tokens_per_second
+    assert rate is not None
+    return rate
 
 
 def run(*speeds: Speed, **changes: Any) -> SpeedRun:

@@ -25,11 +25,11 @@ NAMES = {HEAD.name, HEAD.weights}
 
 def published(*lengths: tuple[str, int, float]) -> Drafter:
     """The head with these published lengths: benchmark, K and length."""
-    found = tuple(
+    lengths_of_domains = tuple(
         PublishedAcceptance(benchmark=name, k=k, acceptance_length=length, source="a card")
         for name, k, length in lengths
     )
-    return HEAD.model_copy(update={"published": found})
+    return HEAD.model_copy(update={"published": lengths_of_domains})
 
 
 def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
@@ -52,13 +52,13 @@ def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
 def test_published_lengths(
     lengths: tuple[tuple[str, int, float], ...], k: int, decay: float, expected: tuple[float, str]
 ) -> None:
-    found = acceptance_of(published(*lengths), k, decay=decay)
-    assert (found.length, found.basis) == expected
+    acceptance = acceptance_of(published(*lengths), k, decay=decay)
+    assert (acceptance.length, acceptance.basis) == expected
 
 
 def test_a_length_too_large_for_the_usual_decay_decays_more_slowly() -> None:
-    found = acceptance_of(published(("code", 10, 6.66)), 18, decay=DECAY)
-    assert 6.66 < found.length < 9
+    acceptance = acceptance_of(published(("code", 10, 6.66)), 18, decay=DECAY)
+    assert 6.66 < acceptance.length < 9
 
 
 def test_the_curve_meets_the_lengths_of_the_qwen_card() -> None:
@@ -75,9 +75,9 @@ def test_rows_are_preferred_and_averaged_by_their_tokens() -> None:
         row(127, 9000, "p-eagle", 3, acceptance_length=2.8),
         row(64, 9000, "eagle3", 3, acceptance_length=2.2),
     )
-    found = acceptance_of(HEAD, 3, [rows], NAMES, decay=DECAY)
-    assert found.length == pytest.approx((3.9 + 127 * 2.8) / 128, abs=1e-3)
-    assert (found.basis, found.source) == ("imposed", "run.json")
+    acceptance = acceptance_of(HEAD, 3, [rows], NAMES, decay=DECAY)
+    assert acceptance.length == pytest.approx((3.9 + 127 * 2.8) / 128, abs=1e-3)
+    assert (acceptance.basis, acceptance.source) == ("imposed", "run.json")
 
 
 def test_measured_on_text_is_preferred_to_imposed() -> None:
@@ -85,8 +85,8 @@ def test_measured_on_text_is_preferred_to_imposed() -> None:
     measured = run(
         row(8, 400, "p-eagle", 3, acceptance_length=2.1), synthetic=False, file="own.json"
     )
-    found = acceptance_of(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
-    assert (found.length, found.basis, found.source) == (2.1, "measured", "own.json")
+    acceptance = acceptance_of(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
+    assert (acceptance.length, acceptance.basis, acceptance.source) == (2.1, "measured", "own.json")
 
 
 @given(st.integers(1, 12), st.floats(1.0, 12.0), st.integers(1, 20))

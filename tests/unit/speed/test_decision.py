@@ -50,8 +50,8 @@ def verdict(
     return decide_workload(question, "short-prompt", SHORT)
 
 
-def best(found: WorkloadVerdict) -> list[Setting | None]:
-    return [load.best for load in found.loads]
+def best(decision: WorkloadVerdict) -> list[Setting | None]:
+    return [load.best for load in decision.loads]
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_the_fastest_setting_wins_at_each_load(
 
 
 def test_within_three_percent_the_simpler_setting_wins() -> None:
-    found = verdict({NO_SPECULATION: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
-    assert best(found) == [NO_SPECULATION, K3, NO_SPECULATION]
-    assert [load.ties for load in found.loads] == [(K3,), (K7,), (K3, K7)]
+    decision = verdict({NO_SPECULATION: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
+    assert best(decision) == [NO_SPECULATION, K3, NO_SPECULATION]
+    assert [load.ties for load in decision.loads] == [(K3,), (K7,), (K3, K7)]
 
 
 def test_nothing_wins_where_no_speed_is_known() -> None:
-    found = verdict({NO_SPECULATION: (None, 100, None), K3: (None, None, None)})
-    assert best(found) == [None, NO_SPECULATION, None]
-    assert found.crossovers == ()
-    assert found.robust == NO_SPECULATION
+    decision = verdict({NO_SPECULATION: (None, 100, None), K3: (None, None, None)})
+    assert best(decision) == [None, NO_SPECULATION, None]
+    assert decision.crossovers == ()
+    assert decision.robust == NO_SPECULATION
 
 
 def test_the_crossover_is_interpolated_and_has_its_price() -> None:
-    found = verdict({NO_SPECULATION: (100, 1000, 4000), K3: (200, 1500, 3000)})
-    (crossover,) = found.crossovers
+    decision = verdict({NO_SPECULATION: (100, 1000, 4000), K3: (200, 1500, 3000)})
+    (crossover,) = decision.crossovers
     assert crossover.direction == "stops"
     # The ratio falls from 1.5 with 8 requests to 0.75 with 64: it is 1 after two thirds.
     assert crossover.requests == pytest.approx(8 * 8 ** (2 / 3), abs=0.1)
@@ -107,16 +107,18 @@ def test_the_crossover_is_interpolated_and_has_its_price() -> None:
 
 
 def test_speculation_can_start_to_pay_with_more_requests() -> None:
-    found = verdict({NO_SPECULATION: (100, 100, 100), RIVAL: (90, 120, 130)}, estimated=[RIVAL])
-    (crossover,) = found.crossovers
+    decision = verdict({NO_SPECULATION: (100, 100, 100), RIVAL: (90, 120, 130)}, estimated=[RIVAL])
+    (crossover,) = decision.crossovers
     assert (crossover.direction, crossover.basis) == ("starts", "estimated")
 
 
 def test_the_steady_setting_loses_least_where_it_loses_most() -> None:
-    found = verdict({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)})
-    assert found.robust == K3
-    assert found.robust_regret_percent == 25.0
-    speeds = found.loads[0].speed(K3)
+    decision = verdict(
+        {NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2700), K7: (240, 800, 2000)}
+    )
+    assert decision.robust == K3
+    assert decision.robust_regret_percent == 25.0
+    speeds = decision.loads[0].speed(K3)
     assert speeds is not None
     assert speeds.regret_percent == 25.0
 
@@ -130,26 +132,26 @@ def test_a_crossover_may_have_ties_on_its_way() -> None:
 
 def test_no_unmeasured_k_is_recommended_for_all_loads() -> None:
     curves = {NO_SPECULATION: (50, 50, 80), K3: (100, 100, 90), K7: (120, 110, 95)}
-    found = verdict(curves, estimated=[K7])
-    assert found.robust == K3
-    shown = found.loads[0].speed(K7)
+    decision = verdict(curves, estimated=[K7])
+    assert decision.robust == K3
+    shown = decision.loads[0].speed(K7)
     assert shown is not None, "a measurement may show that it is the best"
     assert shown.regret_percent is None
 
 
 def test_a_faster_estimate_that_does_not_win_has_no_regret_of_zero() -> None:
-    found = verdict(
+    decision = verdict(
         {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 109, 109)}, [RIVAL]
     )
-    assert found.robust == K3
-    speeds = [speed for load in found.loads if (speed := load.speed(RIVAL))]
+    assert decision.robust == K3
+    speeds = [speed for load in decision.loads if (speed := load.speed(RIVAL))]
     assert [speed.regret_percent for speed in speeds] == [None] * 3
 
 
 def test_settings_that_never_matter_are_left_out() -> None:
     many = {Setting(drafter="p-eagle", k=k): (50.0 + k, 50, 50) for k in range(1, 11)}
-    found = verdict({NO_SPECULATION: (100, 100, 100), **many})
-    shown = {one.setting for one in found.loads[0].speeds}
+    decision = verdict({NO_SPECULATION: (100, 100, 100), **many})
+    shown = {speed.setting for speed in decision.loads[0].speeds}
     assert shown == {NO_SPECULATION, Setting(drafter="p-eagle", k=1)}
 
 
@@ -171,15 +173,15 @@ def test_break_even_is_unknown_where_a_speed_is_and_where_drafts_cannot_help() -
     assert break_even_length(performance(10), performance(None), SHORT, 1) is None
     slow_prefill = performance(10, 3.0, first=39.0)
     assert break_even_length(slow_prefill, performance(400), SHORT, 1) is None
-    found = verdict({NO_SPECULATION: (100, 100, 100), K3: (200, 20, 100)}, loads=(1, 2, 4))
-    speeds = [speed for load in found.loads if (speed := load.speed(K3))]
+    decision = verdict({NO_SPECULATION: (100, 100, 100), K3: (200, 20, 100)}, loads=(1, 2, 4))
+    speeds = [speed for load in decision.loads if (speed := load.speed(K3))]
     lengths = [speed.break_even_acceptance_length for speed in speeds]
     assert lengths == [1.25, None, 2.5], "at most K + 1 tokens come from a step"
 
 
 SETTINGS = (NO_SPECULATION, K3, K7, RIVAL)
 SPEED = st.none() | st.floats(1, 1e6)
-CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in SETTINGS})
+CURVES = st.fixed_dictionaries({each: st.tuples(SPEED, SPEED, SPEED) for each in SETTINGS})
 
 
 @pytest.mark.thorough
@@ -188,10 +190,10 @@ CURVES = st.fixed_dictionaries({one: st.tuples(SPEED, SPEED, SPEED) for one in S
 def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], spread: float) -> None:
     """Whatever the speeds: the winner is within 3 % of the fastest measured setting, no estimate is
     clearly faster, and the crossovers are between the loads."""
-    found = verdict(curves, tuple(estimated), spread=spread)
-    for index, load in enumerate(found.loads):
-        known = {one: curve[index] or 0 for one, curve in curves.items() if curve[index]}
-        assert (load.best is None) == (not known)
+    decision = verdict(curves, tuple(estimated), spread=spread)
+    for index, load in enumerate(decision.loads):
+        speeds = {setting: curve[index] or 0 for setting, curve in curves.items() if curve[index]}
+        assert (load.best is None) == (not speeds)
         for speed in load.speeds:
             assert speed.regret_percent is None or 0 <= speed.regret_percent <= 100
         if load.best is None:
@@ -200,16 +202,16 @@ def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], sprea
         assert chosen is not None
         assert chosen.regret_percent is not None
         assert chosen.regret_percent <= 3
-        measured = [speed for one, speed in known.items() if one not in estimated]
-        assert known[load.best] >= 0.97 * max(measured, default=0)
-        tried = {one.drafter for one in known if one not in estimated}
-        rivals = [speed for one, speed in known.items() if one.drafter not in tried]
-        assert known[load.best] >= 0.97 * max(rivals, default=0) / 1.1
+        measured = [speed for setting, speed in speeds.items() if setting not in estimated]
+        assert speeds[load.best] >= 0.97 * max(measured, default=0)
+        tried = {setting.drafter for setting in speeds if setting not in estimated}
+        rivals = [speed for setting, speed in speeds.items() if setting.drafter not in tried]
+        assert speeds[load.best] >= 0.97 * max(rivals, default=0) / 1.1
         assert NO_SPECULATION not in load.ties, "the simpler setting wins a tie"
-    assert len(found.crossovers) <= len(LOADS) - 1
-    for crossover in found.crossovers:
+    assert len(decision.crossovers) <= len(LOADS) - 1
+    for crossover in decision.crossovers:
         assert LOADS[0] <= crossover.low <= crossover.requests <= crossover.high <= LOADS[-1]
-    assert WorkloadVerdict.model_validate_json(found.model_dump_json()) == found
+    assert WorkloadVerdict.model_validate_json(decision.model_dump_json()) == decision
 
 
 # The objective ``ttft=0.5,itl=0.02``: what it means, and what it does not accept.

@@ -39,19 +39,19 @@ LATENCY = Seconds(mean=0.01, p50=0.009, p90=0.02, p99=0.03)
 
 def test_a_measured_row_is_the_answer() -> None:
     measured = row(8, 2000, low=1900.0, high=2000.0, ttft_seconds=LATENCY, itl_seconds=LATENCY)
-    found = speed(ALONE, 8, runs=[run(measured)])
-    assert (found.basis, found.tokens_per_second, found.low, found.high) == (
+    answer = speed(ALONE, 8, runs=[run(measured)])
+    assert (answer.basis, answer.tokens_per_second, answer.low, answer.high) == (
         "measured", 2000, 1900.0, 2000.0
     )  # fmt: skip
-    assert (found.ttft_seconds, found.itl_seconds, found.tpot_seconds) == (0.01, 0.01, None)
-    assert found.acceptance.basis == "none"
-    assert found.source == "run.json: H100, vLLM 0.28.0, 128 + 400 tokens, 8 requests"
+    assert (answer.ttft_seconds, answer.itl_seconds, answer.tpot_seconds) == (0.01, 0.01, None)
+    assert answer.acceptance.basis == "none"
+    assert answer.source == "run.json: H100, vLLM 0.28.0, 128 + 400 tokens, 8 requests"
 
 
 def test_between_two_measured_loads_is_interpolated() -> None:
     rows = run(row(8, 2000, low=1000.0), row(32, 8000, low=4000.0))
-    found = speed(ALONE, 20, runs=[rows])
-    assert (found.basis, found.tokens_per_second, found.low) == ("measured", 5000, 2500)
+    between = speed(ALONE, 20, runs=[rows])
+    assert (between.basis, between.tokens_per_second, between.low) == ("measured", 5000, 2500)
 
 
 ROWS = (row(8, 2000), row(32, 8000))
@@ -84,16 +84,16 @@ def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
     ids=["acceptance", "GPU", "memory"],
 )
 def test_what_is_not_known_is_an_unknown_speed(of: FitCase, acceptance: Acceptance) -> None:
-    found = performance(of, SHORT, 8, acceptance, MODEL)
-    assert (found.basis, found.tokens_per_second) == ("unknown", None)
+    unknown = performance(of, SHORT, 8, acceptance, MODEL)
+    assert (unknown.basis, unknown.tokens_per_second) == ("unknown", None)
 
 
 def test_another_acceptance_than_the_imposed_one_is_estimated_from_the_row() -> None:
     rows = run(row(8, 3000, "p-eagle", 3, acceptance_length=2.9))
     on_text = Acceptance(2.0, "measured", "own prompts")
-    found = performance(P_EAGLE, SHORT, 8, on_text, MODEL, [rows], NAMES)
-    assert (found.basis, found.acceptance) == ("estimated", on_text)
-    assert (found.tokens_per_second or 0) < 0.8 * 3000
+    estimate = performance(P_EAGLE, SHORT, 8, on_text, MODEL, [rows], NAMES)
+    assert (estimate.basis, estimate.acceptance) == ("estimated", on_text)
+    assert (estimate.tokens_per_second or 0) < 0.8 * 3000
     imposed = performance(P_EAGLE, SHORT, 8, Acceptance(2.9, "imposed", ""), MODEL, [rows], NAMES)
     assert imposed.tokens_per_second == 3000
 
@@ -101,9 +101,9 @@ def test_another_acceptance_than_the_imposed_one_is_estimated_from_the_row() -> 
 def test_a_row_near_the_case_corrects_its_estimate() -> None:
     uncorrected = tokens(ALONE, 16)
     twice = run(row(8, 2 * tokens(ALONE, 8)))
-    found = speed(ALONE, 16, runs=[twice])
-    assert 1.3 * uncorrected < (found.tokens_per_second or 0) < 2 * uncorrected
-    assert "corrected by run.json" in found.source
+    corrected = speed(ALONE, 16, runs=[twice])
+    assert 1.3 * uncorrected < (corrected.tokens_per_second or 0) < 2 * uncorrected
+    assert "corrected by run.json" in corrected.source
     far = speed(ALONE, 128, LONG, runs=[twice]).tokens_per_second or 0
     assert far < 1.2 * tokens(ALONE, 128, LONG)
 
@@ -119,16 +119,16 @@ def test_only_rows_of_the_same_or_an_adjacent_version_correct() -> None:
 
 def test_rows_of_another_drafter_do_not_correct() -> None:
     rows = run(row(8, 99_999, "eagle3", 3, acceptance_length=2.2), synthetic=False)
-    found = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)
-    assert found.tokens_per_second == tokens(P_EAGLE, 8, length=2.9)
+    estimate = speed(P_EAGLE, 8, length=2.9, runs=[rows], names=NAMES)
+    assert estimate.tokens_per_second == tokens(P_EAGLE, 8, length=2.9)
 
 
 def test_ranges_are_wider_with_less_evidence() -> None:
     rows = run(row(8, 2000))
 
     def width(instance: str, *runs: SpeedRun) -> float:
-        found = speed(case(instance=instance), 16, runs=runs)
-        return (found.high or 0) / (found.tokens_per_second or 1) - 1
+        estimate = speed(case(instance=instance), 16, runs=runs)
+        return (estimate.high or 0) / (estimate.tokens_per_second or 1) - 1
 
     here, elsewhere = width("ml.p5.4xlarge", rows), width("ml.g6e.2xlarge", rows)
     nothing = width("ml.g6e.2xlarge")
@@ -161,14 +161,14 @@ def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
     Where many experts need one more tile, more load can be 7 % slower."""
     of = case(drafter="p-eagle", k=k) if k else ALONE
     workload, length = Workload(prompt, answer), 1 + 0.4 * k
-    found, more = speed(of, load, workload, length), speed(of, load * factor, workload, length)
+    estimate, more = speed(of, load, workload, length), speed(of, load * factor, workload, length)
     captured = [(requests - 1) * prompt <= 1024 for requests in (load, load * factor)]  # others'
     if load * factor * (k + 1) <= 1024 and captured[0] == captured[1]:
-        assert (more.tokens_per_second or 0) >= 0.92 * (found.tokens_per_second or 0)
-    low, high = found.low or 0, found.high or 0
-    assert 0 < low < (found.tokens_per_second or 0) < high
-    assert (found.ttft_seconds or 0) > 0
-    assert (found.tpot_seconds or 0) * length == pytest.approx(found.itl_seconds)
+        assert (more.tokens_per_second or 0) >= 0.92 * (estimate.tokens_per_second or 0)
+    low, high = estimate.low or 0, estimate.high or 0
+    assert 0 < low < (estimate.tokens_per_second or 0) < high
+    assert (estimate.ttft_seconds or 0) > 0
+    assert (estimate.tpot_seconds or 0) * length == pytest.approx(estimate.itl_seconds)
 
 
 @given(st.floats(1e-6, 1), st.floats(1e-6, 1), st.booleans(), st.booleans())
@@ -178,8 +178,8 @@ def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
     kernel = Kernel(read, compute, grouped, converts=False, of_cache=of_cache)
     sides = kernel.sides(MODEL.constants)
     converting = kernel._replace(converts=True)
-    for one, seconds in ((kernel, max(sides)), (converting, sum(sides))):
-        terms = Terms((one,), step=0.0)
+    for variant, seconds in ((kernel, max(sides)), (converting, sum(sides))):
+        terms = Terms((variant,), step=0.0)
         assert terms.seconds(MODEL.constants) == seconds
         factors = coefficients_of(terms, bounds_of(terms, MODEL.constants))
         linear = sum(factor * getattr(MODEL.constants, name) for name, factor in factors.items())
