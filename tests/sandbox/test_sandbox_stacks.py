@@ -174,8 +174,11 @@ def test_a_change_set_creates_and_updates_as_deploy_does(account: Account, stack
     role = [{"ParameterKey": "Role", "UsePreviousValue": True}]
     body = template({"SM_VLLM_SEED": "7"})
     stacks.create_change_set(**name, TemplateBody=body, Parameters=role, ChangeSetType="UPDATE")
-    found = stacks.describe_change_set(**name)
-    assert (found["Status"], "didn't contain changes" in found["StatusReason"]) == ("FAILED", True)
+    change_set = stacks.describe_change_set(**name)
+    assert (change_set["Status"], "didn't contain changes" in change_set["StatusReason"]) == (
+        "FAILED",
+        True,
+    )
 
 
 def test_a_stack_in_progress_is_not_updated_but_deleted(account: Account, stacks: Any) -> None:
