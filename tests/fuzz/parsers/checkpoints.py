@@ -87,16 +87,16 @@ def _config(content: bytes) -> None:
 
 def _new_entry(case: tuple[bytes, bytes]) -> None:
     """A target and a head as a new file of the catalogue, which the catalogue accepts."""
-    model, head = (read_checkpoint(Files({"config.json": one})) for one in case)
+    model, head = (read_checkpoint(Files({"config.json": config})) for config in case)
     file = Path("acme/chat-7b.yaml")
     entry = new_entry(model, head if is_head(head.config) else None, file, "0.28.0")
     entry_text(entry.target, entry.unknown, file)
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:
-    target, head = (read_checkpoint(Files({"config.json": one})) for one in case)
-    known = catalog_case("gpt-oss-20b")
-    check(replace(known, target_checkpoint=target, drafter_checkpoint=head))
+    target, head = (read_checkpoint(Files({"config.json": config})) for config in case)
+    bundled = catalog_case("gpt-oss-20b")
+    check(replace(bundled, target_checkpoint=target, drafter_checkpoint=head))
 
 
 def _checkpoint(files: Mapping[str, bytes]) -> None:
@@ -106,11 +106,11 @@ def _checkpoint(files: Mapping[str, bytes]) -> None:
 
 
 def _tokenizers(case: tuple[bytes, bytes]) -> None:
-    found = [
+    checkpoints = [
         read_checkpoint(Files({"config.json": b'{"model_type": "x"}', name: content}))
         for name, content in zip(("tokenizer.json", "tokenizer_config.json"), case, strict=True)
     ]
-    ours, theirs = (read.tokenizer or Tokenizer() for read in found)
+    ours, theirs = (read.tokenizer or Tokenizer() for read in checkpoints)
     ours.differs_from(theirs)
 
 
@@ -154,15 +154,15 @@ def hub(case: tuple[int, dict[str, str], bytes]) -> Iterator[Hub]:
 
 
 def _listing(case: tuple[int, dict[str, str], bytes]) -> None:
-    with hub(case) as found:
-        source = HubSource("org/name", None, found)
+    with hub(case) as access:
+        source = HubSource("org/name", None, access)
         for name in source.names():
             source.digests(name)
 
 
 def _revision(case: tuple[int, dict[str, str], bytes]) -> None:
-    with hub(case) as found:
-        resolve_revision(found, "org/name", "main")
+    with hub(case) as access:
+        resolve_revision(access, "org/name", "main")
 
 
 def _hub_settings(environment: dict[str, str]) -> None:

@@ -46,9 +46,9 @@ def test_evidence_belongs_to_its_target_and_drafter(
     pair: str, lengths: list[float], tmp_path: Path
 ) -> None:
     write_evidence(tmp_path, MEASURED)
-    found = find_pair(load_catalog(), pair)
-    assert found.drafter
-    measured = evidence_for(load_evidence(tmp_path), found.target, found.drafter)
+    match = find_pair(load_catalog(), pair)
+    assert match.drafter
+    measured = evidence_for(load_evidence(tmp_path), match.target, match.drafter)
     assert [item.acceptance_length for item in measured] == lengths
 
 
@@ -86,11 +86,11 @@ def starts_file(folder: Path, **changed: Any) -> Path:
 
 def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path: Path) -> None:
     starts_file(tmp_path)
-    found = load_catalog(tmp_path).starts
-    (own,) = [one for one in found if one.file == "gpt.json"]
-    assert (own.target, own.kind, own.seconds) == ("gpt-oss-20b", "cold", 300.5)
-    assert (own.device, own.vllm) == ("NVIDIA H100", "0.28.0")
-    assert {one.kind for one in load_catalog().starts} == {"cold", "kept", "restored"}
+    starts = load_catalog(tmp_path).starts
+    (added,) = [start for start in starts if start.file == "gpt.json"]
+    assert (added.target, added.kind, added.seconds) == ("gpt-oss-20b", "cold", 300.5)
+    assert (added.device, added.vllm) == ("NVIDIA H100", "0.28.0")
+    assert {start.kind for start in load_catalog().starts} == {"cold", "kept", "restored"}
 
 
 def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:

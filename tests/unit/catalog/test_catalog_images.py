@@ -47,12 +47,12 @@ def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
     path = sdk.locate_file("sagemaker/core/image_uri_config/vllm.json")
     versions = json.loads(Path(str(path)).read_text())["inference"]["versions"]
     for version, entry in versions.items():
-        known: Runtime | None = RUNTIMES.get(version)
-        if known is not None:
-            accounts = {region: TABLE.accounts[region] for region in known.regions}
+        runtime: Runtime | None = RUNTIMES.get(version)
+        if runtime is not None:
+            accounts = {region: TABLE.accounts[region] for region in runtime.regions}
             assert accounts == entry["registries"]
-            assert known.repository == entry["repository"]
-            assert known.tag.endswith(entry["container_version"]["gpu"])
+            assert runtime.repository == entry["repository"]
+            assert runtime.tag.endswith(entry["container_version"]["gpu"])
 
 
 # Hints for an unknown region: the nearest, else large ones and the URL of the list.

@@ -66,11 +66,11 @@ def refusal(revision: str | None = None, seconds: float = 30) -> CheckpointError
 
 @pytest.mark.thorough
 def test_a_sharded_model_is_read_in_parts(hub: FakeHub) -> None:
-    found = read()
-    assert found.location == REPO
-    assert found.tensors is not None
-    assert {*found.tensors} == {"fc.weight", "w"}
-    assert found.tensors["w"].size == LARGE
+    checkpoint = read()
+    assert checkpoint.location == REPO
+    assert checkpoint.tensors is not None
+    assert {*checkpoint.tensors} == {"fc.weight", "w"}
+    assert checkpoint.tensors["w"].size == LARGE
     assert hub.sent < MEGABYTE
     assert not [request for request in hub.requests if request.path.endswith("/model.safetensors")]
 
@@ -213,9 +213,9 @@ def test_a_refused_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    found = refusal()
-    assert "cannot be reached" in found.message
-    assert found.exit_code == 4, "not the user's mistake"
+    error = refusal()
+    assert "cannot be reached" in error.message
+    assert error.exit_code == 4, "not the user's mistake"
 
 
 @pytest.mark.thorough
@@ -241,8 +241,8 @@ def test_a_trickling_response_times_out(where: str, hub: FakeHub) -> None:
 
 def test_no_file_is_downloaded_from_a_server_without_ranges(hub: FakeHub) -> None:
     hub.honours_ranges = False
-    found = read()
-    assert found.tensors is not None
+    checkpoint = read()
+    assert checkpoint.tensors is not None
     # The bytes in the buffers of the two sockets were sent but not read.
     assert hub.sent < LARGE / 10
-    assert found.bytes_read < MEGABYTE
+    assert checkpoint.bytes_read < MEGABYTE

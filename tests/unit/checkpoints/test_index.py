@@ -124,7 +124,7 @@ def test_a_header_is_read_as_the_library_reads_it(shapes: Shapes) -> None:
     content = weights(shapes)
     tensors = parse_header(content, len(content), "f")
     assert {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()} == dict(shapes)
-    theirs = {name: (one["shape"], len(one["data"])) for name, one in deserialize(content)}
+    theirs = {name: (entry["shape"], len(entry["data"])) for name, entry in deserialize(content)}
     assert theirs == {name: (list(tensor.shape), tensor.size) for name, tensor in tensors.items()}
 
 

@@ -122,8 +122,10 @@ def test_a_config_alone_is_a_checkpoint_without_tensors() -> None:
 )
 def test_an_error_names_the_file(changed: dict[str, bytes | None], code: str, text: str) -> None:
     files = {**SHARDED, **changed}
-    found = refusal(code, {name: content for name, content in files.items() if content is not None})
-    assert text in found.message
+    refused = refusal(
+        code, {name: content for name, content in files.items() if content is not None}
+    )
+    assert text in refused.message
 
 
 @pytest.mark.parametrize("name", ["config__json", "model__safetensors__index__json"])

@@ -60,12 +60,14 @@ def check_or_refuse(case: Case) -> None:
 @settings(max_examples=examples(150), deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from([*HEAD, *MORE_KEYS]), values, max_size=4),
-    found=st.none() | tensors,
+    header=st.none() | tensors,
     parallel=st.booleans(),
 )
-def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, parallel: bool) -> None:
+def test_any_head(
+    changes: dict[str, Any], header: dict[str, Tensor] | None, parallel: bool
+) -> None:
     case = catalog_case("gpt-oss-20b" if parallel else "gpt-oss-20b+eagle3")
-    check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
+    check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, header)))
 
 
 # The arithmetic that rules use, for any numbers.

@@ -77,8 +77,8 @@ def test_the_catalogues_pair_sets_the_kind_of_the_users_own_pair(tmp_path: Path)
     tiny = find_pair(CATALOG, "tiny")
     case = replace(ours, target=tiny.target, drafter=tiny.drafter, k=5, max_model_len=2048)
     case = replace(case, own_target=True)
-    found = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
-    assert found == [("target-differs", "note")]
+    reported = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
+    assert reported == [("target-differs", "note")]
 
 
 def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -
 def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Path) -> None:
     case = geometry_case(tmp_path, "gpt-oss-20b")
     other = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
-    found = check(replace(case, drafter_checkpoint=other))
-    assert [f.code for f in found if f.level == "error"] == ["hidden-size-mismatch"]
+    findings = check(replace(case, drafter_checkpoint=other))
+    assert [f.code for f in findings if f.level == "error"] == ["hidden-size-mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,10 @@ def test_a_tag_has_vllm_and_cuda_versions(image: str, vllm: str | None, cuda: st
 
 
 def test_an_image_in_ecr_has_account_region_and_tag() -> None:
-    found = parse_ecr_image("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/me/mine:1@sha256:abc")
-    assert found is not None
-    assert (found.account, found.region) == ("123456789012", "cn-north-1")
-    assert (found.repository, found.tag) == ("me/mine", "1")
+    image = parse_ecr_image("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/me/mine:1@sha256:abc")
+    assert image is not None
+    assert (image.account, image.region) == ("123456789012", "cn-north-1")
+    assert (image.repository, image.tag) == ("me/mine", "1")
     assert parse_ecr_image("docker.io/me/mine:1") is None
 
 
@@ -151,8 +151,8 @@ def test_an_image_in_ecr_has_account_region_and_tag() -> None:
 def test_a_problem_of_some_instances_is_reported_for_these_only(
     instance_type: str | None, reported: bool
 ) -> None:
-    found = check(catalog_case("gpt-oss-120b", instance_type=instance_type))
-    assert ("harmony-errors" in {finding.code for finding in found}) == reported
+    findings = check(catalog_case("gpt-oss-120b", instance_type=instance_type))
+    assert ("harmony-errors" in {finding.code for finding in findings}) == reported
 
 
 @pytest.mark.parametrize("width", [64, 512])

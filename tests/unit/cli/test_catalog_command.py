@@ -153,7 +153,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 
 # ``peagle catalog check`` reads the weights that lie beside a catalogue's files.
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def wide_catalog(tmp_path: Path) -> Path:
     """A catalogue with one target of its own, whose file says another width than its weights."""
     text = (tiny("target").parents[1] / "tiny.yaml").read_text()
     (tmp_path / "acme").mkdir()
@@ -167,8 +167,8 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_weights_that_are_not_there_are_wrong(own: Path) -> None:
-    (own / "acme" / "tiny").unlink()
-    done = CliRunner().invoke(cli, ["--catalog", str(own), "catalog", "check"])
+def test_weights_that_are_not_there_are_wrong(wide_catalog: Path) -> None:
+    (wide_catalog / "acme" / "tiny").unlink()
+    done = CliRunner().invoke(cli, ["--catalog", str(wide_catalog), "catalog", "check"])
     assert done.exit_code == 2
     assert "is neither an id nor a folder" in done.stdout

@@ -128,10 +128,10 @@ def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Termina
     notes = [
         [
             finding | {"command": None}  # only a report has the command that the user typed
-            for finding in found["findings"]
+            for finding in findings["findings"]
             if finding["code"] == "k-above-trained"
         ]
-        for found in (planned, checked)
+        for findings in (planned, checked)
     ]
     assert notes[0] == notes[1]
     assert len(notes[0]) == (1 if k == 5 else 0)

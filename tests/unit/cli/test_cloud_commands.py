@@ -92,17 +92,17 @@ def test_another_accounts_deployment_is_not_touched(
 
 def test_names_are_completed(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    found = complete.get_completions(["status"], "peagle-")
+    completions = complete.get_completions(["status"], "peagle-")
     sandboxed = complete.get_completions(["status", "--sandbox"], "peagle-")
-    assert [item.value for item in found] == [NAME]
+    assert [item.value for item in completions] == [NAME]
     assert sandboxed == []
 
 
 @pytest.mark.parametrize("command", [["plan"], ["check"], ["fit"], ["catalog", "show"]])
 def test_pairs_are_completed(command: list[str]) -> None:
     complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    found = complete.get_completions(command, "tin")
-    assert "tiny" in [item.value for item in found]
+    completions = complete.get_completions(command, "tin")
+    assert "tiny" in [item.value for item in completions]
 
 
 @pytest.mark.parametrize("command", ["status", "list", "logs", "invoke"])

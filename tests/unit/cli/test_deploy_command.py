@@ -129,7 +129,7 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
     done = peagle(*FIRST, "--sandbox", "--yes", env=environment)
     assert done.returncode == 2
     assert "peagle engine install" in done.stderr
-    assert {one.name for one in own_home.iterdir()} <= {"contents.json"}
+    assert {path.name for path in own_home.iterdir()} <= {"contents.json"}
 
 
 # ``peagle deploy``: what it refuses, and what AWS refuses.

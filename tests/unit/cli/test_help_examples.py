@@ -40,11 +40,11 @@ PROJECT = "environments: {staging: {}, production: {}}\nendpoints: {chat: {pair:
 
 
 def test_every_command_has_an_example_of_itself() -> None:
-    examples = {name: _COMMAND.findall(one.epilog or "") for name, one in COMMANDS.items()}
+    examples = {name: _COMMAND.findall(command.epilog or "") for name, command in COMMANDS.items()}
     without = [
         name
-        for name, found in examples.items()
-        if not any(example.startswith(name) for example in found)
+        for name, lines in examples.items()
+        if not any(example.startswith(name) for example in lines)
     ]
     assert without == []
 

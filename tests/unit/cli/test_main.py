@@ -124,7 +124,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("settings", "found"),
+    ("settings", "source"),
     [
         ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
         ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
@@ -132,12 +132,12 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
     ],
 )
 def test_the_doctor_says_where_credentials_would_come_from(
-    peagle: Peagle, settings: dict[str, str], found: str
+    peagle: Peagle, settings: dict[str, str], source: str
 ) -> None:
     done = peagle("doctor", "--json", env={**os.environ, **settings})
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
-    assert checks["AWS credentials"]["found"] == found
-    assert checks["AWS credentials"]["fine"] is (found == "from the environment")
+    assert checks["AWS credentials"]["found"] == source
+    assert checks["AWS credentials"]["fine"] is (source == "from the environment")
 
 
 def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: Path) -> None:

@@ -57,8 +57,8 @@ def test_type_checkers_see_its_names() -> None:
 
 def test_the_chapter_names_every_name_and_method() -> None:
     _, _, names = CHAPTER.read_text(encoding="utf-8").partition("## Names")
-    known = {*peagle.__all__, *METHODS, "catalog"}
-    assert [name for name in sorted(known) if f"`{name}`" not in names] == []
+    public = {*peagle.__all__, *METHODS, "catalog"}
+    assert [name for name in sorted(public) if f"`{name}`" not in names] == []
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
@@ -117,7 +117,7 @@ def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> 
         session.save_plan(plan, tmp_path / "missing" / "plan.json")
     assert "No such file or directory" in unwritable.value.message
     session.save_plan(plan, tmp_path / "plan.json")
-    assert [one.name for one in tmp_path.iterdir()] == ["plan.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(

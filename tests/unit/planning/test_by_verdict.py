@@ -102,12 +102,12 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
 
 
 def test_another_number_of_gpus_is_a_warning() -> None:
-    one = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
-    made = planned(one, concurrency=1)
+    of_one_gpu = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
+    made = planned(of_one_gpu, concurrency=1)
     assert made.fit.tensor_parallel_size > 1
-    (found,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
-    assert "1 x L40S" in found.message
-    assert found.command is not None
+    (warning,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
+    assert "1 x L40S" in warning.message
+    assert warning.command is not None
 
 
 OTHER = "verdict-of-another-plan"
@@ -127,10 +127,10 @@ OTHER = "verdict-of-another-plan"
 def test_a_verdict_about_something_else_is_refused(
     changes: dict[str, Any], options: dict[str, Any], code: str, named: str
 ) -> None:
-    with raises_code(code) as found:
+    with raises_code(code) as refused:
         planned(verdict(**changes), **options)
-    assert named in found.value.message
-    assert found.value.exit_code == 2
+    assert named in refused.value.message
+    assert refused.value.exit_code == 2
 
 
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
@@ -213,7 +213,9 @@ def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
 @pytest.mark.thorough
 def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     target = CATALOG.targets["openai/gpt-oss-20b"]
-    drafters = tuple(one.model_copy(update={"max_positions": 4096}) for one in target.drafters)
+    drafters = tuple(
+        drafter.model_copy(update={"max_positions": 4096}) for drafter in target.drafters
+    )
     short = target.model_copy(update={"drafters": drafters})
     catalog = replace(CATALOG, targets={target.id: short})
     sizes = {"below": Workload(3000, 500), "above": Workload(4000, 500)}
@@ -231,7 +233,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
 def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
     with bundled_evidence():
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
-    speeds = [one for load in verdict.workloads[0].loads for one in load.speeds if one.setting.k]
+    speeds = [row for load in verdict.workloads[0].loads for row in load.speeds if row.setting.k]
     assert {speed.acceptance_basis for speed in speeds} == {"measured"}
     assert all(speed.basis == "estimated" for speed in speeds)
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
@@ -298,7 +300,10 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
     with bundled_evidence():
         catalog = load_catalog()
         runs = [
-            (name, run) for name, found in catalog.speeds.items() for run in found if run.speeds
+            (name, run)
+            for name, measured in catalog.speeds.items()
+            for run in measured
+            if run.speeds
         ]
         for target, run in runs:
             sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
@@ -344,14 +349,15 @@ def plan() -> Plan:
 
 def test_the_engine_gets_the_new_speculation(plan: Plan) -> None:
     assert plan.speculation
-    found = with_speculation(plan, plan.speculation.model_copy(update={"k": 2}))
-    config = found.environment[SPECULATION]
+    changed = with_speculation(plan, plan.speculation.model_copy(update={"k": 2}))
+    config = changed.environment[SPECULATION]
     assert json.loads(config)["num_speculative_tokens"] == 2
     assert (
-        found.engine_arguments[found.engine_arguments.index("--speculative-config") + 1] == config
+        changed.engine_arguments[changed.engine_arguments.index("--speculative-config") + 1]
+        == config
     )
-    assert found.speculation
-    assert found.speculation.acceptance_floor == 1.4
+    assert changed.speculation
+    assert changed.speculation.acceptance_floor == 1.4
 
 
 def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
@@ -365,6 +371,6 @@ def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
 
 
 def test_a_plan_without_a_floor_has_no_origin_of_one(plan: Plan) -> None:
-    found = without_floor(plan).speculation
-    assert found
-    assert (found.acceptance_floor, found.acceptance_floor_source) == (None, None)
+    speculation = without_floor(plan).speculation
+    assert speculation
+    assert (speculation.acceptance_floor, speculation.acceptance_floor_source) == (None, None)

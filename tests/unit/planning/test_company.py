@@ -65,7 +65,7 @@ def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: st
     made = plan(name=name, name_prefix=prefix)
     model, config, endpoint = parameters(made)
     names = (model["ModelName"], config["EndpointConfigName"], endpoint["EndpointName"])
-    assert all(one.startswith(expected) for one in names)
+    assert all(resource.startswith(expected) for resource in names)
     assert f"/peagle-toolkit/{expected}/" in made.mounts[0].s3_uri
 
 
@@ -184,13 +184,14 @@ def test_a_budget_needs_a_price() -> None:
         instances=CATALOG.instances.model_copy(
             update={
                 "instances": tuple(
-                    one.model_copy(update={"prices": ()}) for one in CATALOG.instances.instances
+                    instance.model_copy(update={"prices": ()})
+                    for instance in CATALOG.instances.instances
                 )
             }
         ),
     )
-    found = make_plan(Options(pair="tiny", budget=200.0), without).findings
-    (finding,) = [one for one in found if one.code == "budget-without-price"]
+    findings = make_plan(Options(pair="tiny", budget=200.0), without).findings
+    (finding,) = [f for f in findings if f.code == "budget-without-price"]
     assert finding.level == "error"
     assert "--ttl" in finding.fix
 

@@ -53,7 +53,9 @@ def test_captured_data_has_a_place_a_share_and_a_key() -> None:
     )
     assert plan.observe
     assert plan.observe.capture == Capture(s3_uri="s3://captured/a", percent=5, kms_key="alias/a")
-    (config,) = (one for one in requests(plan) if one.operation == "create_endpoint_config")
+    (config,) = (
+        request for request in requests(plan) if request.operation == "create_endpoint_config"
+    )
     assert config.parameters["DataCaptureConfig"] == {
         "EnableCapture": True,
         "InitialSamplingPercentage": 5,
@@ -106,18 +108,18 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
     plan = plan_with(observe=True, instance_count=2, instance_type="ml.g5.xlarge")
     assert plan.speculation
     assert plan.price_per_hour_usd
-    found = queries(plan)
-    length = next(query for title, query in found.items() if title.startswith("Acceptance"))
+    texts = queries(plan)
+    length = next(query for title, query in texts.items() if title.startswith("Acceptance"))
     assert f"1 + {plan.speculation.k} * sum(accepted) / sum(drafted)" in length
     each = f"{plan.price_per_hour_usd / 2:g}"
-    per_token = found["USD per million output tokens, each instance at work"]
+    per_token = texts["USD per million output tokens, each instance at work"]
     assert f"count_distinct(@logStream) * {each} * 0.0833333 * 1000000" in per_token
     assert "/ (sum(tokens) * 10)" in per_token
-    assert all('| filter @logStream like "AllTraffic/"' in one for one in found.values())
+    assert all('| filter @logStream like "AllTraffic/"' in text for text in texts.values())
     hourly = json.dumps(dashboard_body(plan))
     assert f'"{each} * requests / each"' in hourly
     assert '"InvocationsPerInstance"' in hourly
-    assert all(one.startswith("SOURCE '/aws/sagemaker/Endpoints/") for one in found.values())
+    assert all(text.startswith("SOURCE '/aws/sagemaker/Endpoints/") for text in texts.values())
 
 
 def test_terraform_takes_a_key_by_its_arn_only() -> None:

@@ -39,11 +39,11 @@ def _with_unknown_default() -> Catalog:
     """The catalogue with a head of its owner as the only one of Qwen3-Coder, never measured."""
     target = CATALOG.targets[QWEN]
     head = find_drafter(target, target.default_drafter or "")
-    own = head.model_copy(
+    drafter = head.model_copy(
         update={"name": "mine", "weights": "s3://my-bucket/head", "published": (),
                 "long_context": None}
     )  # fmt: skip
-    changed = target.model_copy(update={"drafters": (own,), "default_drafter": "mine"})
+    changed = target.model_copy(update={"drafters": (drafter,), "default_drafter": "mine"})
     return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
 
 
@@ -173,7 +173,7 @@ def test_the_commands_of_a_plan_and_a_verdict_give_the_same_numbers() -> None:
     verdict = in_process("verdict", "qwen3-coder-30b", *there, *size, "--json").document
     row = verdict["workloads"][0]["loads"][0]
     assert row["best"] == {"drafter": plan["drafter"]["name"], "k": plan["speculation"]["k"]}
-    speed = next(one for one in row["speeds"] if one["setting"] == row["best"])
+    speed = next(candidate for candidate in row["speeds"] if candidate["setting"] == row["best"])
     planned = plan["speed"]["tokens_per_second"]
     assert speed["tokens_per_second"] == pytest.approx(planned, rel=0.001)
 

@@ -255,12 +255,12 @@ def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
 def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
     whats = [reason.what for reason in plan().reasons]
     assert len(whats) == len(set(whats))
-    given = plan(
+    chosen = plan(
         "chat+p-eagle", name="mine", region="us-east-1", instance_type="ml.g7e.2xlarge",
         instance_count=1, k=5, max_model_len=4096, concurrency=8, prompt_tokens=2048,
         output_tokens=256, vllm="0.28.0", image=OWN,
     )  # fmt: skip
-    assert [reason.what for reason in given.reasons] == [
+    assert [reason.what for reason in chosen.reasons] == [
         "tensor_parallel_size", "instance_without_speculation", "speculation", "ami",
         "--no-enable-prefix-caching", "PROCESS_AUTO_RECOVERY", "download_timeout_seconds",
         "startup_timeout_seconds",

@@ -1,4 +1,4 @@
-"""CloudFormation in the sandbox: moto's stacks with SageMaker's resources.
+"""CloudFormation in the sandbox: moto's stacks with SageMaker's resources and schedules.
 
 A stack is in progress until its endpoints are in service; then it is COMPLETE or FAILED, with its
 reason. A changed model or configuration is replaced; an endpoint is updated in place. Nothing is
@@ -17,12 +17,17 @@ from moto.cloudformation import models, urls
 from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 from moto.cloudformation.parsing import ResourceMap, get_model_map, resource_class_from_type
+from moto.cloudformation.responses import CloudFormationResponse
+from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
 from moto.sagemaker import exceptions as sagemaker_exceptions
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
+from moto.scheduler.exceptions import ScheduleNotFound
+from moto.scheduler.models import Schedule, scheduler_backends
 
 from peagle.request_validation import service_model
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
 from peagle.sandbox.requests import problems_text
@@ -71,6 +76,11 @@ class SandboxStack(Stack):
         """The resources that were made so far."""
         made = self.resource_map._parsed_resources
         return [made[name] for name in self.resource_map.resources if made.get(name)]
+
+    def has_parameters(self, other_parameters: dict[str, Any]) -> bool:
+        """Whether the stack has these values, given or by default."""
+        values = self.stack_parameters
+        return all(values.get(name) == value for name, value in other_parameters.items())
 
     def create_resources(self) -> None:
         """CreateStack: begin to make all resources."""
@@ -264,12 +274,68 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
             backend.begin_deleting(name).join()
 
 
+class ScheduleResource(CloudFormationModel):
+    """``AWS::Scheduler::Schedule``, which moto lacks."""
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "Name"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::Scheduler::Schedule"
+
+    @staticmethod
+    def parameters(name: str, document: Document) -> dict[str, Any]:
+        """moto's parameters of a schedule."""
+        properties = document.get("Properties") or {}
+        names = (
+            *("Description", "EndDate", "FlexibleTimeWindow", "GroupName", "KmsKeyArn"),
+            *("ScheduleExpression", "ScheduleExpressionTimezone", "StartDate", "State", "Target"),
+        )
+        parameters = {xform_name(key): properties.get(key) for key in names}
+        return {**parameters, "name": properties.get("Name", name)}
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, name: str, document: Document, _: str, region: str, **of: Any
+    ) -> Schedule:
+        schedule = scheduler_backends[ACCOUNT][region].create_schedule(
+            **cls.parameters(name, document), action_after_completion=None
+        )
+        vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
+        return schedule
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, schedule: Schedule, _: str, document: Document, __: str, region: str
+    ) -> Schedule:
+        parameters = cls.parameters(schedule.name, document)
+        return scheduler_backends[ACCOUNT][region].update_schedule(**parameters)
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Document, _: str, region: str
+    ) -> None:
+        with suppress(ScheduleNotFound):  # it may have been deleted by someone else
+            scheduler_backends[ACCOUNT][region].delete_schedule(None, resource_name)
+
+
 RESOURCES: dict[str, Any] = {
     "AWS::SageMaker::Model": ModelResource,
     "AWS::SageMaker::EndpointConfig": EndpointConfigResource,
     "AWS::SageMaker::Endpoint": EndpointResource,
 }
 """Type in a template -> its class, in the place of moto's."""
+
+
+class StackOperations(CloudFormationResponse):
+    """The operation that differs from moto's."""
+
+    def _validate_different_update(self, *arguments: Any) -> None:
+        """A change set without a change is created, as FAILED; only UpdateStack rejects it."""
+        if self._get_action() != "CreateChangeSet":
+            super()._validate_different_update(*arguments)
 
 
 class Stacks(CloudFormationBackend):
@@ -304,3 +370,5 @@ def install() -> None:
     vars(models)["Stack"] = SandboxStack
     vars(models)["ResourceMap"] = Resources
     get_model_map().update(RESOURCES)
+    get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
+    urls.url_paths["{0}/$"] = StackOperations.dispatch
