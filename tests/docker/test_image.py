@@ -32,14 +32,6 @@ def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> 
     assert (reported["name"], reported["id"]) == (image["name"], image["id"])
 
 
-def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(build: Build) -> None:
-    reported = build("gpt-oss-20b", "--base", BASE)
-    assert 0 < reported["layer_bytes"] < LAYER_LIMIT_BYTES
-    assert reported["labels"]["peagle.runtime"] == "gpu"
-    assert reported["base"] == BASE
-    assert reported["user"] == "10001:10001"
-
-
 def test_a_failed_build_is_reported(docker: Docker) -> None:
     failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
                                            .encode())])  # fmt: skip

@@ -159,13 +159,6 @@ def test_no_argument_of_vllm_counts_as_misspelled(reported: dict[str, Any]) -> N
     check_names([variable(flag) for flag in flags])
 
 
-def test_every_argument_is_found_in_vllms_source_without_importing_it(
-    reported: dict[str, Any],
-) -> None:
-    flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
-    check_arguments({variable(flag): "true" for flag in flags}, reported["source"])
-
-
 def test_exactly_the_switches_of_vllm_are_found_in_its_source(reported: dict[str, Any]) -> None:
     flags = {flag: takes for flag, takes in reported["flags"].items() if flag[:2] == "--"}
     switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}

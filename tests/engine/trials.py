@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,17 @@ BROKEN = {
         lambda f: tiny_case(
             f, Damage(set_keys={"draft_vocab_size": 512}, add={"d2t": integers([512] * 512)})
         )
+    ),
+    "lm_head with other rows": Trial(
+        lambda f: tiny_case(
+            f, replace(upper_half(d2t=integers([0] * 256)), set_keys={"draft_vocab_size": 256})
+        )
+    ),
+    "a smaller vocabulary": Trial(
+        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 512, "draft_vocab_size": 512}))
+    ),
+    "mask of two hidden states": Trial(
+        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)}))
     ),
     "no fc": Trial(lambda f: tiny_case(f, Damage(drop=("fc.weight",)))),
     "integers without a scale": Trial(

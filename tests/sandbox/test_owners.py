@@ -42,17 +42,17 @@ def change_stack(machine: Machine, change: str, stack: str, template: str, **mor
     """Create or update a stack, and wait until it is complete; CloudFormation's client."""
     stacks = machine.account.client("cloudformation")
     values = {**ACCOUNT_VALUES, **more}
-    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
     call = getattr(stacks, f"{change}_stack")
-    call(StackName=stack, TemplateBody=template, Parameters=given)
+    call(StackName=stack, TemplateBody=template, Parameters=parameters)
     waiter = stacks.get_waiter(f"stack_{change}_complete")
     waiter.wait(StackName=stack, WaiterConfig=EVERY_SECOND)
     return stacks
 
 
 def outputs_of(stacks: Any, stack: str) -> dict[str, str]:
-    (found,) = stacks.describe_stacks(StackName=stack)["Stacks"]
-    return {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
+    (description,) = stacks.describe_stacks(StackName=stack)["Stacks"]
+    return {output["OutputKey"]: output["OutputValue"] for output in description["Outputs"]}
 
 
 def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
 ) -> None:
     name = "shared"
     made = machine.json(*DEPLOY, "--name", name)
-    found = second.json("status", name)
-    assert (found["state"], found["owner"]) == ("InService", "peagle")
-    assert found["acceptance_length"] == made["acceptance_length"]
+    status = second.json("status", name)
+    assert (status["state"], status["owner"]) == ("InService", "peagle")
+    assert status["acceptance_length"] == made["acceptance_length"]
     assert second.json("prove", name)["passed"] is True
     updated = second.json(*DEPLOY, "--name", name, "--k", "4")
     truth = machine.json("status", name)

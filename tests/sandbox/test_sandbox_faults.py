@@ -83,11 +83,11 @@ def test_a_broken_connection_is_before_or_after_the_effect(
 
 
 def status_and_reason(account: Account, name: str) -> tuple[str, str]:
-    found = until(
+    description = until(
         lambda: account.describe(name),
-        lambda found: found["EndpointStatus"] not in ("Creating", "Updating"),
+        lambda description: description["EndpointStatus"] not in ("Creating", "Updating"),
     )
-    return found["EndpointStatus"], found.get("FailureReason", "")
+    return description["EndpointStatus"], description.get("FailureReason", "")
 
 
 def test_without_capacity_an_endpoint_fails_for_that_type_only(account: Account) -> None:
@@ -130,8 +130,8 @@ def test_an_update_ends_in_every_state_of_aws(
     account.sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", kind, "--times", "once")
     update = {"EndpointName": live, "EndpointConfigName": live}
     account.sagemaker.update_endpoint(**update)
-    found, reason = status_and_reason(account, live)
-    assert (found, bool(reason)) == (status, kind != "out-of-service")
+    state, reason = status_and_reason(account, live)
+    assert (state, bool(reason)) == (status, kind != "out-of-service")
     if answers:
         assert account.invoke(live, {})["path"] == "/invocations"
     else:

@@ -60,10 +60,10 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     )
     world.deploy(a_plan(instance_count=2))
 
-    found = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
+    finding = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
 
-    assert (found.code, found.level) == ("quota-enough", "note")
-    assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
+    assert (finding.code, finding.level) == ("quota-enough", "note")
+    assert finding.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
     world.cloud.quota_codes = {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
 
-    found = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
+    finding = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
 
-    assert (found.code, found.level) == ("quota-in-use", "error")
-    assert found.message == (
+    assert (finding.code, finding.level) == ("quota-in-use", "error")
+    assert finding.message == (
         f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, "
         "so 0 of the 2 needed are available"
     )
-    assert "--desired-value 4" in shlex.join(found.command or ())
-    assert found.fix.startswith("remove an endpoint that is not needed, or use fewer instances")
+    assert "--desired-value 4" in shlex.join(finding.command or ())
+    assert finding.fix.startswith("remove an endpoint that is not needed, or use fewer instances")
 
 
 @pytest.mark.parametrize(
@@ -118,20 +118,20 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
 def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
     deny(world, "get_service_quota", "list_service_quotas", code=code)
 
-    found = only(quota_findings(world.aws, ONE, TABLE))
+    finding = only(quota_findings(world.aws, ONE, TABLE))
 
-    assert (found.code, found.level) == ("quota-unknown", "warning")
-    assert expected in found.message
-    assert found.fix
+    assert (finding.code, finding.level) == ("quota-unknown", "warning")
+    assert expected in finding.message
+    assert finding.fix
 
 
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     deny(world, "list_endpoints")
 
-    found = only(quota_findings(world.aws, ONE, TABLE))
+    finding = only(quota_findings(world.aws, ONE, TABLE))
 
-    assert (found.code, found.level) == ("quota-usage-unknown", "note")
-    assert "access denied: sagemaker:" in found.message
+    assert (finding.code, finding.level) == ("quota-usage-unknown", "note")
+    assert "access denied: sagemaker:" in finding.message
 
 
 def test_a_known_code_avoids_the_listing(world: World) -> None:

@@ -104,9 +104,9 @@ def test_a_valid_request_passes(operation: str) -> None:
 def test_an_invalid_value_is_reported(
     operation: str, place: str, value: Any, path: str, text: str
 ) -> None:
-    found = validate("sagemaker", operation, put(GOOD[operation], place, value), REGION)
+    problems = validate("sagemaker", operation, put(GOOD[operation], place, value), REGION)
 
-    reported = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(found)}
+    reported = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(problems)}
     assert text in reported[path]
 
 
@@ -124,9 +124,9 @@ def test_the_limits_are_exact() -> None:
 def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 
-    found = world.preflight(plan)
+    checked = world.preflight(plan)
 
-    (finding,) = [f for f in found.findings if f.code == "request-invalid"]
+    (finding,) = [f for f in checked.findings if f.code == "request-invalid"]
     assert finding.level == "error"
     assert finding.where == "CreateModel PrimaryContainer.Environment.SM_VLLM_MODEL"
     assert not any(call.startswith("create_") for call in world.cloud.calls)

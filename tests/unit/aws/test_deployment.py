@@ -34,12 +34,12 @@ def test_several_instances_are_replaced_in_batches(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, batch: int | None
 ) -> None:
     requests: list[dict[str, Any]] = []
-    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: requests.append(given))
+    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **args: requests.append(args))
     update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
-    (given,) = requests
-    rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
+    (args,) = requests
+    rolling = args.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
-    assert "Tags" not in given
+    assert "Tags" not in args
 
 
 def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> None:

@@ -75,7 +75,7 @@ def test_what_the_account_does_not_say_is_not_a_change() -> None:
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-    assert [one.text for one in changes(*served)] == ["drafter a/head -> b/head"]
+    assert [change.text for change in changes(*served)] == ["drafter a/head -> b/head"]
 
 
 def _with_head(served: Served, head: str) -> Served:

@@ -265,7 +265,7 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"] == 600
     # The alarm that fires already would undo the way back at once.
     assert config["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": ERRORS}]}
-    assert [one.line for one in world.shown if one.is_notice] == [
+    assert [progress.line for progress in world.shown if progress.is_notice] == [
         f"{ACCEPTANCE} is in the state ALARM already, and does not watch the rollback"
     ]
     calls = world.cloud.calls

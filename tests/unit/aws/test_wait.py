@@ -135,7 +135,9 @@ def test_the_log_of_the_earlier_revision_is_not_read_during_an_update(updating: 
     shown = len(updating.shown)
     updating.deploy(another(a_plan()))
     assert updating.state() == "InService"
-    assert {one.line for one in updating.shown[shown:] if one.state == "Updating"} == {"no log yet"}
+    assert {
+        progress.line for progress in updating.shown[shown:] if progress.state == "Updating"
+    } == {"no log yet"}
 
 
 def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: World) -> None:

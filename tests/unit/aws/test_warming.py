@@ -56,8 +56,8 @@ def stocked(world: World) -> World:
 def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
-    found = world.preflight(plan)
-    return warming.collect_on_aws(world.aws, found, place, world.shown.append, clock=world.clock)
+    checked = world.preflight(plan)
+    return warming.collect_on_aws(world.aws, checked, place, world.shown.append, clock=world.clock)
 
 
 def warm_keys(world: World) -> list[str]:
@@ -66,13 +66,13 @@ def warm_keys(world: World) -> list[str]:
 
 def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
-    own = warming.collecting_plan(plan)
-    assert own.name == "peagle-pair-warm"
-    assert own.instance_count == 1
-    assert own.price_per_hour_usd == 2.0
-    assert own.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
+    changed_plan = warming.collecting_plan(plan)
+    assert changed_plan.name == "peagle-pair-warm"
+    assert changed_plan.instance_count == 1
+    assert changed_plan.price_per_hour_usd == 2.0
+    assert changed_plan.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
     changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
-    assert own.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
+    assert changed_plan.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")

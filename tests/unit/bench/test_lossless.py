@@ -227,13 +227,6 @@ def test_each_setting_of_a_sweep_is_compared_with_the_target_alone(prompt_file: 
     assert (first.server, first.passed, second.passed) == ("h K=3", False, True)
 
 
-def test_the_prompts_are_those_of_the_workload_or_the_catalogue(prompt_file: str) -> None:
-    from_file = SweepLossless(CATALOG, "peagle/tiny+p-eagle", ("short-prompt", prompt_file))
-    default = SweepLossless(CATALOG, "peagle/tiny+p-eagle", ("short-prompt",))
-    assert from_file.prompts.file == prompt_file
-    assert len(default.prompts.prompts) == len(CATALOG.targets["peagle/tiny"].proof.prompts)
-
-
 # Acceptance by domain from counters, and its file: numbers, intervals, what an early end leaves,
 PAIR, FULL = "gpt-oss-20b+p-eagle", "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE"
 

@@ -20,7 +20,7 @@ def assert_valid(text: str) -> None:
 
     validator, document = JsonStrictValidator(SchemaVersion.V1_6), json.loads(text)
     components = document["components"]
-    assert len({json.dumps(one, sort_keys=True) for one in components}) == len(components)
+    assert len({json.dumps(each, sort_keys=True) for each in components}) == len(components)
     for first in range(0, max(len(components), 1), AT_A_TIME):
         part = {**document, "components": components[first : first + AT_A_TIME]}
         assert validator.validate_str(json.dumps(part)) is None
@@ -33,8 +33,8 @@ def test_the_sbom_in_the_wheel_lists_what_the_lock_has() -> None:
     assert_valid(text)
     components = json.loads(text)["components"]
     locked = [line.partition("==")[0] for line in lock.splitlines() if line[:1].isalnum()]
-    assert [one["name"] for one in components] == locked
-    hashes = [file for one in components for file in one["externalReferences"][0]["hashes"]]
+    assert [each["name"] for each in components] == locked
+    hashes = [file for each in components for file in each["externalReferences"][0]["hashes"]]
     assert len(hashes) == lock.count("--hash=sha256:")
 
 

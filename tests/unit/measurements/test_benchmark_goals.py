@@ -23,20 +23,6 @@ from measurements import (
     weights_sync,
 )
 
-
-@pytest.mark.parametrize(
-    ("seconds", "met"),
-    [((1.4, 1.4, 0.5), True), ((4.1, 1.4, 0.5), False), ((1.4, 4.1, 0.5), False),
-     ((1.4, 1.4, 0.7), False)],
-)  # fmt: skip
-def test_a_large_catalogue(
-    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], met: bool
-) -> None:
-    monkeypatch.setattr(catalog_size, "medians", lambda *commands, rounds: [*seconds, 0.4])
-    monkeypatch.setattr(catalog_size, "generate", lambda folder: None)
-    assert catalog_size.main() is met
-
-
 WITH_GOALS = (entrypoint, images, crash, check, catalog_size, bench_load, weights_sync)
 
 
