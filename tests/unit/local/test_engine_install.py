@@ -91,7 +91,7 @@ def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
 
 
 def test_torch_is_locked_for_every_python_and_machine() -> None:
-    text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
+    text = (data_folder("requirements") / "engine" / VLLM / "torch.txt").read_text()
     locked = install._LOCKED_TORCH.findall(text)
     assert {(python, machine) for _, python, machine, _ in locked} == set(
         product(PYTHONS, ("x86_64", "aarch64"))

@@ -499,7 +499,7 @@ def lock_of(folder: Path, vllm: str) -> str | None:
 
 
 def _locks() -> Path:
-    return data_folder("containers") / "engine"
+    return data_folder("requirements") / "engine"
 
 
 def _digest(lock: Path) -> str:
