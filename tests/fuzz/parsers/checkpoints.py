@@ -15,13 +15,12 @@ from unittest import mock
 import requests
 from hypothesis import strategies as st
 
-from peagle.catalog.loading import load_catalog
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
-from peagle.checkpoints.files import needs_vocabulary, parse_config
+from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.models import Tokenizer, is_folder, is_hub_id
+from peagle.checkpoints.models import Tokenizer
 from peagle.checkpoints.reading import read_checkpoint
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
@@ -174,16 +173,6 @@ def _hub_settings(environment: dict[str, str]) -> None:
         Hub.of_environment()
 
 
-def _vocabulary(content: bytes) -> None:
-    needs_vocabulary(Files({"config.json": content}))
-
-
-def _names(text: str) -> None:
-    is_folder(text)
-    is_hub_id(text)
-    load_catalog()
-
-
 CHECKPOINTS = st.builds(
     lambda model, changes: model | changes,
     st.sampled_from(MODELS),
@@ -261,6 +250,4 @@ PARSERS = (
         ],
         CheckpointError,
     ),
-    Parser("vocabulary-model", _vocabulary, [b'{"model_type": "gpt_oss"}'], CheckpointError),
-    Parser("model-names", _names, ["openai/gpt-oss-20b@main"]),
 )

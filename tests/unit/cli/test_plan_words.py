@@ -82,16 +82,3 @@ def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> Non
         made = make_plan(Options(pair=pair, instance_type=instance_type), CATALOG)
         for name, _, meaning in explain(made.engine_arguments):
             assert meaning, (pair, name)
-
-
-def test_argv_is_parsed_as_vllm_does() -> None:
-    config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
-    explained = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
-    assert [(name, value) for name, value, _ in explained] == [
-        ("--async-scheduling", ""),
-        ("--unheard-of", "x"),
-        ("--speculative-config", ""),
-        ("method", "eagle3"),
-        ("num_speculative_tokens", "7"),
-        ("parallel_drafting", "true"),
-    ]
