@@ -126,23 +126,23 @@ def test_an_invalid_token_is_neither_sent_nor_shown(
 
 
 @pytest.mark.parametrize(
-    ("reply", "token", "code", "message", "fix"),
+    ("reply", "token", "code"),
     [
-        (refused(401, "GatedRepo"), None, "hub-gated", "no token was sent", "accept its licence"),
-        (refused(403, "GatedRepo"), TOKEN, "hub-gated", "token in HF_TOKEN has no", "with the ac"),
-        (refused(401, "RepoNotFound"), None, "hub-not-found", "or it is private", "HF_TOKEN"),
-        (refused(401), None, "hub-not-found", "or it is private", "HF_TOKEN"),
-        (refused(401), TOKEN, "hub-token", "accept the token in HF_TOKEN", "settings/tokens"),
-        (refused(404, "RepoNotFound"), TOKEN, "hub-not-found", "HF_TOKEN has no", "spelling"),
-        (refused(403), TOKEN, "hub-not-found", "HF_TOKEN has no access", "spelling"),
-        (refused(404, "EntryNotFound"), None, "hub-failed", "HTTP 404", "try again"),
-        (refused(429), TOKEN, "hub-rate-limit", "rate limit", "in a few minutes"),
-        (refused(503), None, "hub-failed", "HTTP 503", "try again"),
+        (refused(401, "GatedRepo"), None, "hub-gated"),
+        (refused(403, "GatedRepo"), TOKEN, "hub-gated"),
+        (refused(401, "RepoNotFound"), None, "hub-not-found"),
+        (refused(401), None, "hub-not-found"),
+        (refused(401), TOKEN, "hub-token"),
+        (refused(404, "RepoNotFound"), TOKEN, "hub-not-found"),
+        (refused(403), TOKEN, "hub-not-found"),
+        (refused(404, "EntryNotFound"), None, "hub-failed"),
+        (refused(429), TOKEN, "hub-rate-limit"),
+        (refused(503), None, "hub-failed"),
     ],
 )
 @pytest.mark.parametrize("part", ["listing", "files"])
-def test_a_refusal_has_a_code_a_message_and_a_fix(
-    part: str, reply: Reply, token: str | None, code: str, message: str, fix: str, hub: FakeHub,
+def test_a_refusal_has_the_code_of_its_cause(
+    part: str, reply: Reply, token: str | None, code: str, hub: FakeHub,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if token:
@@ -153,8 +153,6 @@ def test_a_refusal_has_a_code_a_message_and_a_fix(
         hub.refused_files = reply
     error = refusal()
     assert error.code == code
-    assert message in error.message
-    assert fix in error.fix
     signs_in = code == "hub-not-found" and not token
     assert tuple(error.command) == (("hf", "auth", "login") if signs_in else ())
     later = code in ("hub-failed", "hub-rate-limit")
@@ -168,16 +166,7 @@ def test_an_unknown_revision_is_reported(hub: FakeHub) -> None:
 
 
 def test_the_response_of_another_server_is_refused(hub: FakeHub) -> None:
-    for body in (
-        b"<html>",
-        b'[{"type": "file"}]',
-        b"",
-        b'[{"path":"a","size":1,"ty',
-        b'[{"path":"a","size":NaN,"type":"file"}]',
-        b'[{"path":"a","size":' + b"9" * 5_000 + b',"type":"file"}]',
-        b"[" * 100_000,
-        b'["a", 7]',
-    ):
+    for body in (b"<html>", b'[{"type": "file"}]'):
         hub.refusal = Reply(200, body)
         with raises_code("hub-endpoint", CheckpointError) as refused:
             read()

@@ -36,13 +36,6 @@ def test_errors_come_first_and_the_same_case_gives_the_same(tmp_path: Path) -> N
     assert check(case) == check(case)
 
 
-def test_rules_can_be_selected_by_code_and_by_subject(tmp_path: Path) -> None:
-    case = tiny_case(tmp_path, Damage(drop=("mask_hidden",)), k=20)
-    assert [f.code for f in check(case, about="head")] == ["head-without-mask"]
-    assert [f.code for f in check(case, only={"k-above-trained"})] == ["k-above-trained"]
-    assert check(case, about="hardware") == ()
-
-
 def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
     quiet = [f for f in check(catalog_case("gpt-oss-20b")) if f.code == "model-runner-v2"]
     case = catalog_case("gpt-oss-20b", environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
@@ -87,13 +80,6 @@ def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -
     assert (first.code, first.level) == ("target-differs", "error")
     assert "hidden size 256, not 512" in first.message
     assert "correct the catalogue file" in first.fix
-
-
-def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Path) -> None:
-    case = geometry_case(tmp_path, "gpt-oss-20b")
-    other = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
-    findings = check(replace(case, drafter_checkpoint=other))
-    assert [f.code for f in findings if f.level == "error"] == ["hidden-size-mismatch"]
 
 
 @pytest.mark.parametrize(

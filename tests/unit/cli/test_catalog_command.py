@@ -31,13 +31,6 @@ def answer(*arguments: str) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("target", load_catalog().targets)
-def test_show_works_for_every_target(target: str) -> None:
-    for drafter in load_catalog().targets[target].drafters:
-        assert drafter.title in peagle("catalog", "show", f"{target}+{drafter.name}").stdout
-
-
-@pytest.mark.thorough
 def test_check_is_content_with_what_ships() -> None:
     result = peagle("catalog", "check")
     assert result.exit_code == 0

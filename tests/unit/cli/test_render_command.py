@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.errors import PeagleError, Refused, Unsupported, UserError
+from peagle.errors import PeagleError, Unsupported, UserError
 
 
 def run(*arguments: str) -> Result:
@@ -42,14 +42,6 @@ def test_force_replaces_only_what_is_rendered(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "README.md").read_text() != "old"
     assert (tmp_path / "main.tf").is_file()
-
-
-def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
-    error = refusal("terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
-    assert isinstance(error, Refused)
-    assert error.exit_code == 3
-    assert "K=11" in error.message
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.checks import rules_found
 from tests.support import bundled_evidence
-from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
+from tools.docs.codes import errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
 from tools.docs.pages import PAGES
 from tools.docs.templates import CLOSE, OPEN, PACKAGE, Text
@@ -43,18 +43,6 @@ def test_every_error_has_exit_code_cause_and_fix() -> None:
     assert len(raised) > 100
     assert raised - {*errors_found(), *findings_found()} == set()
     assert incomplete(errors_found()) == []
-
-
-def test_a_code_without_cause_or_fix_is_found() -> None:
-    said = [Text("it is broken")]
-    unsaid = [Text(f"{OPEN}message{CLOSE}")]
-    entries = {
-        "whole": Code(["error"], said, said),
-        "no-cause": Code(["error"], unsaid, said),
-        "no-fix": Code(["error"], said, []),
-        "no-severity": Code([], said, said),
-    }
-    assert incomplete(entries) == ["no-cause", "no-fix", "no-severity"]
 
 
 def test_a_cell_has_what_differs_and_no_markup() -> None:

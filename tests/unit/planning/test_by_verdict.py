@@ -12,14 +12,12 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
-from peagle.errors import UserError, VerdictFileError
+from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.speculation import with_speculation, without_floor
 from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
 from peagle.render.plan_file import verdict_bytes, verdict_from
 from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
-from peagle_serve.contract import SPECULATION
 from tests.support import bundled_evidence, in_process, raises_code
 
 CATALOG = load_catalog()
@@ -141,15 +139,6 @@ def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
     assert "verdict.json selects p-eagle" in refused.value.message
 
 
-@pytest.mark.parametrize("command", ["plan", "deploy"])
-def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    path.write_text('{"format": 1')
-    done = in_process(command, "gpt-oss-20b", "--verdict", str(path))
-    assert done.code == 2
-    assert f"{path} is not valid JSON" in done.error
-
-
 def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
     made = make_plan(Options(pair="gpt-oss-20b+ngram", instance_type="ml.g6e.xlarge"), CATALOG)
     assert made.speculation is not None
@@ -247,12 +236,6 @@ def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
     assert first.usd_per_million_tokens is not None
 
 
-def test_an_instance_type_may_be_named() -> None:
-    request = VerdictRequest("gpt-oss-20b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
-    verdict = make_verdict(replace(request, tensor_parallel_size=2), CATALOG)
-    assert (verdict.instance_type, verdict.tensor_parallel_size) == ("ml.g6e.12xlarge", 2)
-
-
 def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> None:
     verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
     (measured,) = texts(verdict, "version")
@@ -260,37 +243,17 @@ def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "named"),
+    ("changes", "code"),
     [
-        ({"gpu": "H900"}, "unknown-gpu", "'H900'"),
-        ({"pair": "gpt-oss-21b"}, "unknown-target", "'gpt-oss-21b'"),
-        (
-            {"instance_type": "ml.g6e.xlarge"},
-            "conflicting-options",
-            "ml.g6e.xlarge has L40S GPUs, not H200",
-        ),
-        ({"instance_type": "ml.g9.xlarge", "gpu": None}, "instance-unknown", "ml.g9.xlarge"),
-        ({"tensor_parallel_size": 3}, "tensor-parallel", "3 of the GPUs"),
-        (
-            {"gpu": None, "instance_type": "ml.g5.xlarge", "pair": "gpt-oss-120b"},
-            "does-not-fit",
-            "",
-        ),
-        ({"vllm": "0.1.0"}, "vllm-below-minimum", "0.1.0"),
-        (
-            {"workloads": {"requests": Workload(10**6, 1)}},
-            "requests-above-context",
-            "1,000,001 tokens",
-        ),
-        ({"region": "mars-1"}, "region-unknown", "mars-1"),
+        ({"tensor_parallel_size": 3}, "tensor-parallel"),
+        ({"vllm": "0.1.0"}, "vllm-below-minimum"),
+        ({"workloads": {"requests": Workload(10**6, 1)}}, "requests-above-context"),
+        ({"region": "mars-1"}, "region-unknown"),
     ],
 )
-def test_an_impossible_request_has_one_clear_error(
-    changes: dict[str, object], code: str, named: str
-) -> None:
-    with raises_code(code) as refused:
+def test_an_impossible_request_has_one_clear_error(changes: dict[str, object], code: str) -> None:
+    with raises_code(code):
         make_verdict(replace(MEASURED, **changes), CATALOG)  # type: ignore[arg-type]
-    assert named in refused.value.message
 
 
 @pytest.mark.thorough
@@ -336,41 +299,3 @@ def _check_choice(run: SpeedRun, size: WorkloadVerdict, load: LoadVerdict) -> No
         assert rows[chosen.setting.drafter, chosen.setting.k] >= 0.97 * max(rows.values()), run.file
     else:
         assert speed > 1.05 * max(rows.values()), run.file
-
-
-# Another speculation in a finished plan, and a plan without its floor.
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    made = make_plan(Options(pair="tiny"), load_catalog())
-    assert made.speculation
-    floor = {"acceptance_floor": 1.4, "acceptance_floor_source": "break-even"}
-    return made.model_copy(update={"speculation": made.speculation.model_copy(update=floor)})
-
-
-def test_the_engine_gets_the_new_speculation(plan: Plan) -> None:
-    assert plan.speculation
-    changed = with_speculation(plan, plan.speculation.model_copy(update={"k": 2}))
-    config = changed.environment[SPECULATION]
-    assert json.loads(config)["num_speculative_tokens"] == 2
-    assert (
-        changed.engine_arguments[changed.engine_arguments.index("--speculative-config") + 1]
-        == config
-    )
-    assert changed.speculation
-    assert changed.speculation.acceptance_floor == 1.4
-
-
-def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
-    alone = with_speculation(plan, None)
-    assert (alone.speculation, alone.drafter, alone.pair) == (None, None, plan.target.id)
-    assert SPECULATION not in alone.environment
-    assert "--speculative-config" not in alone.engine_arguments
-    assert without_floor(alone) == alone
-    with raises_code("no-plan", UserError):
-        with_speculation(alone, plan.speculation)
-
-
-def test_a_plan_without_a_floor_has_no_origin_of_one(plan: Plan) -> None:
-    speculation = without_floor(plan).speculation
-    assert speculation
-    assert (speculation.acceptance_floor, speculation.acceptance_floor_source) == (None, None)

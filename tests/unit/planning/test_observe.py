@@ -11,10 +11,10 @@ from peagle.catalog import load_catalog
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import alarm_kinds, usd_per_month
-from peagle.planning.plan import Capture, Observe
+from peagle.planning.plan import Observe
 from peagle.render import render
 from peagle.render.dashboard import dashboard_body, dashboard_name
-from peagle.render.requests import plan_arguments, requests
+from peagle.render.requests import plan_arguments
 from peagle.speed.models import Slo
 from tests.support import raises_code
 
@@ -42,28 +42,6 @@ def test_observe_limits_the_log_and_says_why() -> None:
     )
     assert any(reason.what == "log retention" for reason in plan.reasons)
     assert plan_with(log_retention=90).observe == Observe(dashboard=False, log_retention_days=90)
-
-
-def test_captured_data_has_a_place_a_share_and_a_key() -> None:
-    plan = plan_with(
-        capture_data="s3://captured/a",
-        capture_percent=5,
-        capture_kms_key="alias/a",
-        capture_retention=0,
-    )
-    assert plan.observe
-    assert plan.observe.capture == Capture(s3_uri="s3://captured/a", percent=5, kms_key="alias/a")
-    (config,) = (
-        request for request in requests(plan) if request.operation == "create_endpoint_config"
-    )
-    assert config.parameters["DataCaptureConfig"] == {
-        "EnableCapture": True,
-        "InitialSamplingPercentage": 5,
-        "DestinationS3Uri": "s3://captured/a",
-        "KmsKeyId": "alias/a",
-        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
-        "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
-    }
 
 
 @pytest.mark.thorough
