@@ -256,15 +256,17 @@ def choose_k(
     drafter, k = pair.drafter, candidate.k
     if drafter is None:
         return Decision(0)
-    known = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
-    by_k = {k: speed for (name, k), speed in known.items() if name == drafter.name}
+    estimates = {
+        key: speed for key, speed in compared.items() if speed.tokens_per_second is not None
+    }
+    by_k = {k: speed for (name, k), speed in estimates.items() if name == drafter.name}
     if any(speed.basis == "measured" for speed in by_k.values()):
         by_k = {k: speed for k, speed in by_k.items() if speed.basis == "measured"}
     rates = {k: speed.tokens_per_second or 0.0 for k, speed in by_k.items()}
     best = min(rates, key=lambda k: (-rates[k], k), default=0)
     load, findings = format_concurrency(round(requests, 1)), list[Finding]()
     if best and is_drafter_named(options):
-        without = known.get((None, 0))
+        without = estimates.get((None, 0))
         alone = (without.tokens_per_second or 0.0) if without else 0.0
         origin = f"{by_k[best].basis}, {by_k[best].source}"
         if alone > rates[best]:

@@ -33,7 +33,10 @@ _COMPUTED = ("requests", "digest")
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
-    document = {**plan.model_dump(mode="json"), "requests": [asdict(one) for one in requests(plan)]}
+    document = {
+        **plan.model_dump(mode="json"),
+        "requests": [asdict(request) for request in requests(plan)],
+    }
     for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", NO_COMPANY)):
         if getattr(plan, key) == default:
             del document[key]
