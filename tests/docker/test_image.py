@@ -34,7 +34,7 @@ def test_a_failed_build_is_reported(docker: Docker) -> None:
                                            .encode())])  # fmt: skip
     reported: list[str] = []
     with raises_code("docker-failed", EngineError) as caught:
-        docker.stream("build", "-", doing="building", given=failing, each_line=reported.append)
+        docker.stream("build", "-", doing="building", stdin=failing, each_line=reported.append)
     assert "why" in caught.value.message
     assert "7" in caught.value.message
     assert reported
