@@ -100,7 +100,6 @@ POSITIVE = Decimal(min=0, min_open=True)
 """A price in USD, a speed in output tokens per second, or requests at a time."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-INPUT = click.Path(exists=True, path_type=Path)
 OUTPUT = click.Path(path_type=Path)
 
 

@@ -453,12 +453,12 @@ def _quota(
     if more:
         need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
-        need = prices.QuotaNeed(plan.instance_type, count, count, own=plan.name)
+        need = prices.QuotaNeed(plan.instance_type, count, count, endpoint=plan.name)
     findings = tuple(prices.quota_findings(aws, need, instances))
     if plan.scaling is None or errors(findings):
         return findings
     most = plan.scaling.max_instances
-    need = prices.QuotaNeed(plan.instance_type, most, most, own=plan.name)
+    need = prices.QuotaNeed(plan.instance_type, most, most, endpoint=plan.name)
     text = f"scaling to {most} instances will fail"
     at_most = (
         finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})
