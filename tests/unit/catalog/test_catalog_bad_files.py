@@ -19,6 +19,7 @@ from tests.unit.catalog.catalog_files import GOOD, write_target
 DAMAGE = [
     ("k_trained: 8", "k_trained: ten", "drafters[0].k_trained", "k_trained"),
     ("layers: 32\n  q", 'layers: "32"\n  q', "architecture.layers", 'layers: "32"'),
+    ("k_recommended: 5", "k_recommended: 9", "drafters[0].k_recommended", "k_recommended: 9"),
     ("k_recommended: 5", "k_recommended: 0", "drafters[0].k_recommended", "k_recommended: 0"),
     (
         "acceptance_length: 2.5",
