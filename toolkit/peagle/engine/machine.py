@@ -218,13 +218,8 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
     space = f"{free / 1e9:.0f} GB free" if is_writable else "not writable"
     has_moto = find_spec("moto") is not None
     try:
-<<<<<<< HEAD
-        version = f"vLLM {vllm} in {find_engine(vllm).python}"
-        engine = MachineCheck("Engine", version, True, "demo")
-=======
         location = f"vLLM {vllm} in {find_engine(vllm).python}"
         engine = MachineCheck("Engine", location, True, "demo")
->>>>>>> main
     except EngineMissing as missing:
         command = tuple(missing.command)
         engine = MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
