@@ -16,11 +16,8 @@ from tests.support import raises_code
 pytestmark = pytest.mark.docker
 
 
-def test_the_layer_on_the_engine_is_small(image: dict[str, Any]) -> None:
+def test_the_layer_on_the_engine_is_small_and_says_what_it_is(image: dict[str, Any]) -> None:
     assert 0 < image["layer_bytes"] < LAYER_LIMIT_BYTES
-
-
-def test_it_says_what_it_is(image: dict[str, Any]) -> None:
     assert image["pair"] == "peagle/tiny+p-eagle"
     assert image["labels"]["peagle.licence.target"] == "apache-2.0"
     assert image["labels"]["peagle.weights"] == "mounted"
@@ -37,7 +34,7 @@ def test_a_failed_build_is_reported(docker: Docker) -> None:
                                            .encode())])  # fmt: skip
     reported: list[str] = []
     with raises_code("docker-failed", EngineError) as caught:
-        docker.stream("build", "-", doing="building", given=failing, each_line=reported.append)
+        docker.stream("build", "-", doing="building", stdin=failing, each_line=reported.append)
     assert "why" in caught.value.message
     assert "7" in caught.value.message
     assert reported

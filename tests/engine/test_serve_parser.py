@@ -33,10 +33,6 @@ SPECULATION: dict[str, Any] = {
     "parallel_drafting": True,
 }
 ENVIRONMENTS: dict[str, dict[str, str]] = {
-    "compact": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, separators=(",", ":"))},
-    "many lines": {
-        "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, indent=2, ensure_ascii=False)
-    },
     "settings": {
         "SM_VLLM_MAX_MODEL_LEN": "16k",
         "SM_VLLM_ENFORCE_EAGER": "true",
@@ -102,13 +98,6 @@ def test_vllm_builds_its_engine_arguments_from_them(reported: dict[str, Any], pa
         name: value for name, value in served.items() if name in built
     }
     assert built["speculative_config"] == json.loads(plan_of(pair).environment[SPECULATIVE_CONFIG])
-
-
-@pytest.mark.parametrize("spelled", ["compact", "many lines"])
-def test_vllm_reads_the_speculative_config_unchanged(
-    reported: dict[str, Any], spelled: str
-) -> None:
-    assert reported[spelled]["speculative_config"] == SPECULATION
 
 
 def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:

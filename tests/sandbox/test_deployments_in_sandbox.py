@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 NAME = "peagle-tiny"
 TYPE = "ml.g5.xlarge"
 DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")
-TWO = ("--instance-count", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -38,16 +37,6 @@ def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
-    with engine_file(sandbox, "silent"):
-        done = sandbox.peagle(*DEPLOY, *TWO, "--json")
-    assert done.returncode == 3, done.stderr
-    (silent,) = [
-        each for each in json.loads(done.stdout)["proof"]["instances"] if not each["drafts"]
-    ]
-    assert f"{silent['stream']} responds but drafts nothing" in done.stderr
 
 
 def test_prove_is_a_gate(sandbox: Sandbox) -> None:
@@ -71,36 +60,6 @@ def test_prove_is_a_gate(sandbox: Sandbox) -> None:
 @pytest.fixture
 def account(sandbox: Sandbox) -> Account:
     return Account(sandbox)
-
-
-def _models(account: Account) -> int:
-    return len(account.sagemaker.list_models()["Models"])
-
-
-def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
-    sandbox: Sandbox, account: Account
-) -> None:
-    first = sandbox.json(*DEPLOY)
-    with engine_file(sandbox, "acceptance", "1.1"):
-        failed = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
-    document = json.loads(failed.stdout)
-    assert failed.returncode == 3, failed.stderr
-    assert "changes     K 7 -> 3\n" in failed.stderr
-    assert json.loads(failed.stderr.splitlines()[-1])["error"]["code"] == "rolled-back"
-    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 7, True)
-    assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
-    assert _models(account) == 1
-    updated = sandbox.json(*DEPLOY, "--k", "3")
-    assert (updated["state"], updated["k"]) == ("InService", 3)
-    assert _models(account) == 2
-    returned = sandbox.json("rollback", NAME, "--sandbox", "--yes")
-    assert (returned["state"], returned["k"]) == ("InService", 7)
-    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 7}]
-    assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
-    removed = sandbox.json("destroy", NAME, "--previous", "--sandbox", "--yes")["removed"]
-    assert {resource["type"] for resource in removed} == {"EndpointConfig", "Model"}
-    assert _models(account) == 1
-    assert sandbox.peagle("invoke", NAME, "hello", "--no-stream", "--sandbox").returncode == 0
 
 
 FAILING = ("--env", "VLLM_FAKE_ENGINE=out-of-memory")

@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
-from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
+from tests.sandbox.sandboxes import BUCKET, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -88,21 +88,6 @@ def status_and_reason(account: Account, name: str) -> tuple[str, str]:
         lambda description: description["EndpointStatus"] not in ("Creating", "Updating"),
     )
     return description["EndpointStatus"], description.get("FailureReason", "")
-
-
-def test_without_capacity_an_endpoint_fails_for_that_type_only(account: Account) -> None:
-    account.sandbox.json(
-        *("sandbox", "fault", "add", "CreateEndpoint", "insufficient-capacity"),
-        *("--instance-type", INSTANCE_TYPE),
-    )
-    name = account.endpoint()
-    status, reason = status_and_reason(account, name)
-    assert (status, "InsufficientInstanceCapacity" in reason) == ("Failed", True)
-    account.delete(name)
-    account.config("else", name, InstanceType="ml.g5.xlarge")
-    account.sagemaker.create_endpoint(EndpointName="else", EndpointConfigName="else")
-    assert account.wait_until_stable("else")["EndpointStatus"] == "InService"
-    account.delete("else")
 
 
 def test_a_stuck_endpoint_goes_on_when_the_fault_is_cleared(account: Account) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.iam import SERVICE, find_role, trusts_sagemaker
+from peagle.aws.iam import SERVICE, find_role
 from peagle.errors import CloudError, Refused, UserError
 from peagle.render.resources import trust_policy
 from tests.support import raises_code
@@ -132,14 +132,6 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
 
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
-
-
-@pytest.mark.parametrize("service", [SERVICE, "ec2.amazonaws.com"])
-def test_a_trust_policy_names_sagemaker(service: str) -> None:
-    document = trust_policy(ACCOUNT, service)
-
-    role = {"Arn": ROLE, "AssumeRolePolicyDocument": document}
-    assert trusts_sagemaker(role) is (service == SERVICE)
 
 
 @pytest.mark.parametrize("role", [ROLE, "peagle-execution"])

@@ -198,11 +198,6 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert checkpoint.bytes_read < 100_000
 
 
-@pytest.mark.thorough
-def test_only_objects_directly_below_the_prefix_belong_to_the_model(moto: Aws) -> None:
-    assert set(S3Source(moto, f"s3://{MODELS}/big/model").names()) == set(FILES)
-
-
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [

@@ -12,7 +12,7 @@ from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.options import Options
 from peagle.planning.plan import Pins
-from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
+from peagle.planning.weights import choose_pins, with_pins
 from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -206,12 +206,6 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     synced.cloud.before = refuse
 
     assert synced.preflight(in_s3()).change == "nothing"
-
-
-def test_pins_and_variables_are_the_same_data() -> None:
-    for pins in (Pins(), Pins(weights="0" * 64, warm=("1" * 64,)), Pins(any_warm=True)):
-        assert pins_of(pin_variables(pins)) == pins
-    assert pins_of({"PEAGLE_WARM_SHA256": "x", "PEAGLE_WEIGHTS_SHA256": "y"}) == Pins()
 
 
 @pytest.mark.parametrize(

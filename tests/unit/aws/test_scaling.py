@@ -9,7 +9,7 @@ import pytest
 from peagle.deploy.scaling import ScaleRequest, plan_scale, scale
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
-from peagle.errors import CloudError, Refused, UserError
+from peagle.errors import CloudError, UserError
 from peagle.planning.plan import Plan, Rollout, Scaling, Step
 from peagle.render.resources import policy_parameters
 from tests.support import raises_code
@@ -51,21 +51,6 @@ def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
     world.deploy(another(a_plan()))
     assert world.cloud.scaled == {TARGET}
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
-
-
-def test_an_update_keeps_the_number_of_instances_that_scaling_chose(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.cloud.endpoints[NAME].count = 3
-    world.cloud.streams = {f"AllTraffic/i-{number}": Engine() for number in (1, 2, 3)}
-    world.deploy(another(scaled()))
-    (update,) = world.cloud.updates
-    assert update["RetainAllVariantProperties"] is True
-    assert [each["VariantPropertyType"] for each in update["ExcludeRetainedVariantProperties"]] == [
-        "DesiredWeight",
-        "DataCaptureConfig",
-    ]
-    assert "RollingUpdatePolicy" in update["DeploymentConfig"]  # three instances run
-    assert world.cloud.endpoints[NAME].count == 3
 
 
 @pytest.mark.thorough
@@ -157,15 +142,6 @@ def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:
     findings = {finding.code: finding for finding in world.preflight(scaled()).findings}
     assert findings["quota-too-small"].level == "warning"
     assert "scaling to 3 instances will fail" in findings["quota-too-small"].message
-
-
-def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -> None:
-    ready(world).deploy(scaled())
-    with raises_code("scales-automatically", Refused):
-        run(world, to=2)
-    run(world, to=2, off=True)
-    assert world.cloud.scaled == set()
-    assert world.cloud.endpoints[NAME].count == 2
 
 
 @pytest.mark.parametrize(

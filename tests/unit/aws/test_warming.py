@@ -13,7 +13,6 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
-from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -159,14 +158,6 @@ def test_an_artifact_is_replaced_without_permission_to_delete(stocked: World) ->
     manifest = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.json"]
     assert manifest["Content"] == stocked.cloud.packed.document
     assert stocked.cloud.calls.count("delete_object") == 1
-
-
-@pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
-def test_a_stored_artifact_does_not_prevent_another_sync(part: str) -> None:
-    place = warming.prefix_of_weights(in_s3())
-    there = {f"{place.key}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
-    assert list(unknown_objects(place, there, (), ())) == []
-    assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
 def test_throttled_requests_are_retried(stocked: World) -> None:

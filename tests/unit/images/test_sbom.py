@@ -36,11 +36,3 @@ def test_the_sbom_in_the_wheel_lists_what_the_lock_has() -> None:
     assert [each["name"] for each in components] == locked
     hashes = [file for each in components for file in each["externalReferences"][0]["hashes"]]
     assert len(hashes) == lock.count("--hash=sha256:")
-
-
-def test_a_locked_package_keeps_its_version_and_hashes_beside_a_marker() -> None:
-    lock = f'a-b==1.0 ; python_version < "3.12" \\\n    --hash=sha256:{"1" * 64}\nc==2\n'
-    first, second = json.loads(wheel_sbom(lock))["components"]
-    assert (first["purl"], second["purl"]) == ("pkg:pypi/a-b@1.0", "pkg:pypi/c@2")
-    (file,) = first["externalReferences"][0]["hashes"]
-    assert (file["content"], "externalReferences" in second) == ("1" * 64, False)

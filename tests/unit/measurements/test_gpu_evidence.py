@@ -11,7 +11,10 @@ import pytest
 
 from measurements.gpu import evidence, warm_evidence
 from measurements.gpu.container import PAIRS
+from measurements.speed_rows import EVIDENCE, rows
+from peagle.bench.evidence import save_evidence
 from peagle.catalog.evidence import read_run
+from tests.unit.bench.made import RESULT
 
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
 
@@ -40,12 +43,12 @@ def test_new_rows_join_the_old_ones() -> None:
     merged = evidence.merge_rows(old, new)
     assert merged["notes"] == ["kept"]
     assert merged["log_rows"] == old["log_rows"]
-    rows = {row["name"]: row for row in merged["rows"]}
-    assert list(rows) == ["a", "b", "c", "d"], "e has no result"
-    assert rows["b"] == memory_row("b", host=3), "now complete, from a third host"
-    assert "no CUDA graphs" in rows["c"]["incomplete"]
-    assert rows["d"]["error"] == f"refused: {REFUSED}"
-    assert "log_tail" not in rows["d"]
+    by_name = {row["name"]: row for row in merged["rows"]}
+    assert list(by_name) == ["a", "b", "c", "d"], "e has no result"
+    assert by_name["b"] == memory_row("b", host=3), "now complete, from a third host"
+    assert "no CUDA graphs" in by_name["c"]["incomplete"]
+    assert by_name["d"]["error"] == f"refused: {REFUSED}"
+    assert "log_tail" not in by_name["d"]
     assert merged["date"] > old["date"]
     again = evidence.merge_rows(merged, [memory_row("a", error="exit code 1")])
     assert again["rows"] == merged["rows"], "an incomplete row does not replace a complete one"
@@ -110,6 +113,14 @@ def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: P
     (value,) = other.values()
     with pytest.raises(ValueError, match=str(value)):
         speed_document(tmp_path, ROW, {**ROW, **other})
+
+
+def test_results_that_users_save_are_no_rows_of_the_performance_model(tmp_path: Path) -> None:
+    folder = save_evidence(RESULT, tmp_path).parent
+    assert rows(folder) == []
+    ours = EVIDENCE / "speed-gpt-oss-20b-h200.json"
+    (folder / "speed-ours.json").write_bytes(ours.read_bytes())
+    assert {row.file for row in rows(folder)} == {"speed-ours.json"}
 
 
 # The documents have the numbers of the measured warm starts.

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.data import data_folder
 from peagle.errors import Unsupported
@@ -105,29 +103,6 @@ def test_weights_are_mounted_where_the_engine_reads_them() -> None:
     readme = files(plan_of("two-prefixes"))["README.md"].content.decode()
     assert "aws s3 sync s3://models/qwen3-8b/ model/\n" in readme
     assert "aws s3 sync s3://heads/qwen3-8b/ drafter/\n" in readme
-
-
-def test_the_service_has_the_plans_environment_and_gpus() -> None:
-    plan = plan_of("from-hub")
-    described = service(plan)
-    (device,) = described["deploy"]["resources"]["reservations"]["devices"]
-    assert device["count"] == plan.fit.tensor_parallel_size
-    assert described["environment"].pop("HF_TOKEN") is None, "from the user's own environment"
-    folder = described["environment"].pop("HF_HOME")
-    assert folder.startswith(described["volumes"][0]["target"]), "weights are on the volume"
-    assert {name: interpolated(text, {}) for name, text in described["environment"].items()} == {
-        name: text for name, text in plan.environment.items() if name != "HF_HOME"
-    }
-    assert "HF_TOKEN" not in service(plan_of("uploaded"))["environment"]
-    (port,) = described["ports"]
-    assert interpolated(port, {}) == "127.0.0.1:8080:8080"
-    assert interpolated(port, {"PORT": "81"}) == "127.0.0.1:81:8080"
-
-
-@pytest.mark.thorough
-@given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0")))
-def test_every_value_is_literal(value: str) -> None:
-    assert_literal(value)
 
 
 def test_nasty_values_are_literal() -> None:

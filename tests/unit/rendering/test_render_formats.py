@@ -205,6 +205,3 @@ def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str
         commit.encode() in made[path].content
         for path in ([only] if only else made.keys() - {"README.md", PLAN})
     )
-
-
-"""The ``date`` of macOS, as far as the commands need it."""

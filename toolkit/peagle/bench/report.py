@@ -117,7 +117,7 @@ def summary_of(
         sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
     if slo is not None and slo != Slo():
         fastest = max(
-            winners(rows, slo), key=lambda one: one.best.tokens_per_second.value, default=None
+            winners(rows, slo), key=lambda entry: entry.best.tokens_per_second.value, default=None
         )
         reached = "no setting meets it."
         if fastest is not None:

@@ -170,10 +170,10 @@ def _measured(
     cost = None if variant.usd_per_hour is None else variant.usd_per_hour * 1e6 * period / 3600
 
     def ratio(
-        part: Callable[[Minute], float], weight: Callable[[Minute], float], known: bool = True
+        part: Callable[[Minute], float], weight: Callable[[Minute], float], is_measured: bool = True
     ) -> Interval | None:
         parts = [(part(minute), weight(minute)) for minute in minutes.values()]
-        return ratio_interval(parts) if known else None
+        return ratio_interval(parts) if is_measured else None
 
     in_progress = None
     if whole["ended"] and seconds > 0 and variant.instances:

@@ -131,11 +131,11 @@ class Docker:
         self,
         *arguments: str,
         doing: str,
-        given: Iterable[bytes] = (),
+        stdin: Iterable[bytes] = (),
         each_line: Progress = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on. Raises
-        as ``run`` does, and errors of ``given``; an interrupt ends the command."""
+        """Run ``docker ARGUMENTS`` with ``stdin`` as its input; pass each line of output on. Raises
+        as ``run`` does, and errors of ``stdin``; an interrupt ends the command."""
         last: list[str] = []
         program = subprocess.Popen(
             self.argv(*arguments),
@@ -146,7 +146,7 @@ class Docker:
         )
         # The program closes its output or is terminated, so its input ends before the pool does.
         with program, ThreadPoolExecutor(1, thread_name_prefix="docker input") as pool:
-            feeding = pool.submit(_feed, program, given)
+            feeding = pool.submit(_feed, program, stdin)
             try:
                 for raw in program.stdout or ():
                     line = raw.decode("utf-8", errors="replace").rstrip()

@@ -132,8 +132,8 @@ class Candidate:
         if asked.slo is not None:
             times = self.performance
             ratios.append(asked.slo.excess(times.ttft_seconds, times.itl_seconds))
-        known = [ratio for ratio in ratios if ratio is not None]
-        return max(known) if len(known) == len(ratios) else None
+        known_ratios = [ratio for ratio in ratios if ratio is not None]
+        return max(known_ratios) if len(known_ratios) == len(ratios) else None
 
     @cached_property
     def meets(self) -> bool:

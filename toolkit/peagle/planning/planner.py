@@ -252,7 +252,7 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
         catalog,
         settings_of(options.settings),
         choose_workload(options, target, length).value,
-        own_head=pair.drafter if pair.own is not None else None,
+        own_head=pair.drafter if pair.own_head is not None else None,
         of_one_size=options.requests is not None,
     )
     others = other_drafters(options, pair, load)

@@ -151,7 +151,7 @@ def place_weights(
         )
     head: Weights | None = None
     if drafter is not None and drafter.weights is not None:
-        at = (drafter.weights, origin) if pair.own is None else (pair.own, None)
+        at = (drafter.weights, origin) if pair.own_head is None else (pair.own_head, None)
         head = _weights_at(at[0], drafter.revision, at[1])
     folders = {"target": target, "drafter": head}
     for folder, weights in folders.items():
