@@ -72,12 +72,13 @@ class SweepRequest:
 def parse_ks(text: str) -> tuple[int, ...]:
     """The K of each setting in ``k=none,1,3``; 0 is no speculation. Raises UserError."""
     name, _, values = text.partition("=")
-    ks = []
+    ks, is_of_k = [], name.strip() == "k"
     for word in map(str.strip, values.split(",")):
         is_k = re.fullmatch("[0-9]{1,3}", word) and 1 <= int(word) <= LARGEST_K
-        if name.strip() != "k" or not (is_k or word == "none"):
+        if not is_of_k or not (is_k or word == "none"):
+            what = f"{word[:40]!r} is not a value of k" if is_of_k else "only k can be swept"
             raise UserError(
-                f"--sweep {text[:80]}: {word[:40]!r} is not a value of k",
+                f"--sweep {text[:80]}: {what}",
                 f"write k=none,1,3 with K from 1 to {LARGEST_K}",
                 "invalid-sweep",
             )

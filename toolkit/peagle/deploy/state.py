@@ -298,6 +298,8 @@ class Deployment(Frozen):
         pairs = ", ".join(dict.fromkeys(revision.served.pair for revision in self.revisions))
         return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs or 'nothing'}>"
 
+    __str__ = __repr__
+
     @property
     def key(self) -> tuple[str, str, str]:
         """Scope, region and name: what ``load_record`` and ``deployment_lock`` take."""

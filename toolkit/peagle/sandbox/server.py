@@ -215,7 +215,7 @@ def _install_stacks() -> None:
 def control(method: str, path: str, environ: WSGIEnvironment) -> Response:
     """The answer to a request of the sandbox's own; 400 for an invalid document."""
     fix = f"use an API operation, such as CreateEndpoint, and one of: {', '.join(KINDS)}"
-    fix = fix if path == "/faults" else "see the commands of peagle sandbox"
+    fix = fix if path == "/faults" else "show the help: peagle sandbox --help"
     try:
         answer = _control(method, path, json_parameters(environ))
     except (ServiceException, ValueError, TypeError, LookupError, AttributeError, Refused) as error:
