@@ -209,16 +209,3 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
     assert "access denied: pricing:" in left["prices"]
     assert refreshed.tables.runtimes.runtimes[-1].vllm == "0.31.0"
     assert refreshed.tables.instances == CATALOG.instances
-
-
-def test_one_reason_gives_one_finding() -> None:
-    def no_credentials(region: str) -> Aws:
-        raise UserError("no AWS credentials", "get them")
-
-    refreshed = refresh_tables(TABLES, ["digests", "prices"], ["us-east-1"], no_credentials)
-
-    (changes,) = refreshed.findings
-    assert changes.where == "digests, prices"
-    assert changes.message == "not refreshed: no AWS credentials"
-    assert {type(error) for error in refreshed.failed.values()} == {UserError}
-    assert refreshed.tables == TABLES

@@ -58,7 +58,7 @@ def test_without_docker_the_error_names_the_process_engine(
 
 
 def test_an_error_of_the_input_takes_precedence_over_dockers(docker: FakeDocker) -> None:
-    def given() -> Iterator[bytes]:
+    def context() -> Iterator[bytes]:
         yield b"half"
         raise UserError("model.safetensors changed while being read", code="source-changed")
 
