@@ -125,6 +125,7 @@ NOT_SHOWN = frozenset({
     # need a GPU: CUDA graphs, Triton, FP8 and MXFP4 kernels
     "dynamic-k", "gpu-too-new", "gpu-too-old", "model-runner-v2", "target-numerics",
     # another version of vLLM than 0.28.0 on the CPU
-    "speculators-format", "structured-output", "vllm-below-minimum", "vllm-cpu-broken",
+    "peagle-qwen3-head", "speculators-format", "structured-output", "vllm-below-minimum",
+    "vllm-cpu-broken",
 })  # fmt: skip
 """Rules whose problem the engine on this machine cannot show."""

@@ -48,13 +48,17 @@ def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> N
     assert world.cloud.calls.count("upload_file") == encrypted
 
 
-def test_another_network_is_shown(world: World) -> None:
+def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) -> None:
     world.deploy(vpc_plan(kms_key=KEY))
-    checked = world.preflight(a_plan())
-    assert checked.change == "update"
-    texts = [change.text for change in checked.changes]
+    preflight = world.preflight(a_plan())
+    assert preflight.change == "update"
+    texts = [change.text for change in preflight.changes]
     assert f"subnets {SUBNETS[0]}, {SUBNETS[1]} -> none" in texts
-    assert f"KMS key {KEY} -> none" in texts
+    (warned,) = [
+        finding for finding in preflight.findings if finding.code == "company-settings-removed"
+    ]
+    assert "subnets" in warned.fix
+    assert "kms_key" in warned.fix
 
 
 def test_other_tags_are_added_without_an_update(world: World) -> None:

@@ -48,22 +48,6 @@ def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> Non
     assert "--drafter" in refused.value.fix
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "hint"),
-    [
-        ("gpt-oss-21b", "unknown-target", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
-        ("qwen3-coder", "unknown-target", "did you mean qwen3-coder-30b"),
-        ("gpt-oss-20b+eagel3", "unknown-drafter", "did you mean eagle3"),
-        ("tiny+zzz", "unknown-drafter", "its drafters: p-eagle, eagle3, ngram"),
-        ("zzz", "unknown-target", "peagle catalog list"),
-    ],
-)
-def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -> None:
-    with raises_code(code, NotFound) as caught:
-        find_pair(CATALOG, name)
-    assert hint in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
 def test_an_incomplete_name_is_refused(name: str) -> None:
     with raises_code("not-a-pair", UserError) as refused:

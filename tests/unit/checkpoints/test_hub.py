@@ -81,7 +81,7 @@ def test_digests_are_those_of_the_listing(hub: FakeHub) -> None:
     assert source.digests("tokenizer.json") == {"sha256": hashlib.sha256(TOKENIZER).hexdigest()}
 
 
-@pytest.mark.parametrize("where", ["HF_TOKEN", "login", "HF_TOKEN_PATH"])
+@pytest.mark.parametrize("where", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "login", "HF_TOKEN_PATH"])
 def test_the_token_goes_to_the_hub_and_never_to_the_store(
     where: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

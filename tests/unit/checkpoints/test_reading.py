@@ -168,16 +168,6 @@ def test_an_unreadable_shard_is_missing(make: Callable[[Path], None], tmp_path: 
     assert shard in refused.value.message
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("gone", "no-such-folder"), ("config.json", "not-a-folder")]
-)
-def test_a_location_that_is_not_a_folder_is_refused(name: str, code: str, tmp_path: Path) -> None:
-    folder_of(tmp_path, {"config.json": CONFIG})
-    with raises_code(code, CheckpointError) as refused:
-        read_checkpoint(FolderSource(tmp_path / name))
-    assert str(tmp_path / name) in refused.value.message
-
-
 # Links in a folder to copy: within it, or into the blobs of the Hub's cache.
 COPY = "replace the link by a copy of the file"
 """The fix of a link that leads out of its folder."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from peagle.catalog import find_pair
-from peagle.checks import check, registry, rules, rules_found
+from peagle.checks import check, rules_found
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
-from peagle.cli.main import cli
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.corpus_rest import block_fp8
 from tests.unit.checks.damage import Damage
@@ -148,50 +143,6 @@ def test_a_wrong_hidden_size_is_one_error_that_names_it(tmp_path: Path, width: i
         case = tiny_case(tmp_path / key, Damage(set_keys={key: width}))
         (error,) = [finding for finding in check(case) if finding.level == "error"]
         assert {key, str(width), "256"} <= {*error.message.replace(",", "").split()}
-
-
-# A rule is one function: ``peagle check`` finds it without a change elsewhere.
-RULE = '''
-from peagle.case import Case
-from peagle.checks.registry import Findings, error, rule
-
-
-@rule("more-than-three", about="load", vllm_notices="never")
-def more_than_three(case: Case) -> Findings:
-    """A pair drafts no more than three tokens.
-
-    The test of the extension point.
-    """
-    if case.k > 3:
-        yield error("k", f"K is {case.k}", "use --k 3")
-'''
-
-
-@pytest.fixture
-def rule_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path of the package of rules, with one rule of its own."""
-    (tmp_path / "more_than_three.py").write_text(RULE)
-    monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-    yield tmp_path
-    registry._RULES.pop("more-than-three", None)
-    sys.modules.pop(f"{rules.__name__}.more_than_three", None)
-
-
-def test_a_new_rule_is_one_function(rule_folder: Path) -> None:
-    refused = CliRunner().invoke(cli, ["check", "tiny", "--k", "4", "--json"])
-    assert refused.exit_code == 3
-    codes = [finding["code"] for finding in json.loads(refused.stdout)["findings"]]
-    assert codes == ["more-than-three"]
-    assert CliRunner().invoke(cli, ["check", "tiny", "--k", "3"]).exit_code == 0
-    listed = CliRunner().invoke(cli, ["check", "--rules", "--json"])
-    (rule,) = [r for r in json.loads(listed.stdout)["rules"] if r["code"] == "more-than-three"]
-    assert rule["guards"] == "A pair drafts no more than three tokens."
-
-
-def test_a_plan_is_refused_by_the_new_rule_too(rule_folder: Path) -> None:
-    refused = CliRunner().invoke(cli, ["plan", "tiny", "--k", "4", "--json"])
-    codes = [finding["code"] for finding in json.loads(refused.stdout)["findings"]]
-    assert "more-than-three" in codes
 
 
 # When a rule reports and when not: the cases beside those of the corpus.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from peagle.cli.main import cli
-from peagle.errors import PeagleError
 from tests.support import in_process
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
@@ -19,24 +15,11 @@ GEMMA = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
 FLASHINFER = 'SM_VLLM_ATTENTION_CONFIG={"backend": "FLASHINFER"}'
 
 
-def run(*arguments: str) -> Result:
-    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
-    done = CliRunner().invoke(cli, ["check", *arguments], env=settings)
-    if isinstance(done.exception, PeagleError):
-        done.exit_code = done.exception.exit_code  # as peagle.cli.main ends it
-    return done
-
-
 def document(*arguments: str) -> dict[str, Any]:
-    done = run(*arguments, "--json")
-    assert done.exit_code in (0, 3), done.output
-    made: dict[str, Any] = json.loads(done.stdout)
-    assert (done.exit_code == 3) == ("error" in levels(made))
+    done = in_process("check", *arguments, "--json")
+    made: dict[str, Any] = done.document
+    assert done.code == (3 if codes(made) else 0)
     return made
-
-
-def levels(made: dict[str, Any]) -> list[str]:
-    return [finding["level"] for finding in made["findings"]]
 
 
 def codes(made: dict[str, Any], level: str = "error") -> list[str]:
@@ -56,20 +39,13 @@ def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: s
     assert code in codes(document(*arguments), level)
 
 
-@pytest.fixture
-def bin_head(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
-    (tmp_path / "pytorch_model.bin").touch()
-    return tmp_path
-
-
 def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
-    bin_head: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM would load it, but its tensors cannot be listed without unpickling."""
-    tmp_path = bin_head
+    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
+    (tmp_path / "pytorch_model.bin").touch()
     monkeypatch.setattr("peagle.engine.machine.installed_engines", lambda: ())
-    assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
     (unread,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]

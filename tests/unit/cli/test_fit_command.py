@@ -10,26 +10,20 @@ from random import Random
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
-from peagle.cli.main import cli
-from peagle.errors import Refused, UserError
 from peagle.fit.report import Advice
+from tests.support import in_process
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 H200 = ("--gpu-memory-gib", "139.8")
 
 
-def peagle(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["fit", *arguments])
-
-
 def answer(*arguments: str) -> Any:
-    result = peagle(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    done = in_process("fit", *arguments, "--json")
+    assert done.code == 0, done.err
+    return done.document
 
 
 def folder(name: str, part: str = "target") -> str:
@@ -38,7 +32,7 @@ def folder(name: str, part: str = "target") -> str:
 
 def shown(*arguments: str) -> Any:
     """The fit, whether it is one or is refused."""
-    return json.loads(peagle(*arguments, "--json").stdout)
+    return in_process("fit", *arguments, "--json").document
 
 
 def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
@@ -50,9 +44,9 @@ def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
 
 def refused(*arguments: str) -> Any:
     """What is shown of a case that the checks refuse: the fit all the same."""
-    result = peagle(*arguments, "--json")
-    assert isinstance(result.exception, Refused), result.output
-    fit = json.loads(result.stdout)
+    done = in_process("fit", *arguments, "--json")
+    assert done.code == 3, done.err
+    fit = done.document
     assert fit["weights_gib"] > 0
     assert fit["findings"][0]["level"] == "error"
     return {finding["code"] for finding in fit["findings"]}
@@ -96,9 +90,8 @@ def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     doubled = answer("qwen3-8b", *H200, "--set", "kv-cache-dtype=fp8")["kv_cache_tokens"]
     assert doubled == answer("qwen3-8b", *H200, "--kv-cache-dtype", "fp8")["kv_cache_tokens"]
     assert doubled > 1.9 * tokens
-    decided = peagle("qwen3-8b", *H200, "--set", "max-num-seqs=4").exception
-    assert isinstance(decided, UserError)
-    assert decided.message == "--set max-num-seqs: the plan decides this argument"
+    decided = in_process("fit", "qwen3-8b", *H200, "--set", "max-num-seqs=4", "--json")
+    assert decided.refusal["code"] == "decided-by-plan"
     unknown = shown("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][0]
     assert unknown["code"] == "engine-argument"
     assert "did you mean kv-cache-dtype" in unknown["fix"]
@@ -180,10 +173,8 @@ AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
 
 
 def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: Path) -> None:
-    wrong = peagle("--target", written(tmp_path, HQQ), *SMALL).exception
-    assert isinstance(wrong, UserError)
-    assert "quantized with hqq" in str(wrong)
-    assert "weight files" in str(wrong)
+    wrong = in_process("fit", "--target", written(tmp_path, HQQ), *SMALL)
+    assert (wrong.code, "quantized with hqq" in wrong.error) == (2, True)
 
 
 def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> None:

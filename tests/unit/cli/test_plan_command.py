@@ -10,66 +10,50 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.errors import PeagleError
 from tests.support import Done, in_process
 from tests.unit.checks.damage import tiny
 
 
-def run(*arguments: str, **environment: str | None) -> Result:
-    settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
-    done = CliRunner().invoke(cli, ["plan", *arguments], env={**settings, **environment})
-    if isinstance(done.exception, PeagleError):
-        done.exit_code = done.exception.exit_code  # as peagle.cli.main ends it
-    return done
+def run(*arguments: str) -> Done:
+    return in_process("plan", *arguments)
 
 
-def document(*arguments: str, **environment: str | None) -> dict[str, Any]:
-    done = run(*arguments, "--json", **environment)
-    assert done.exit_code in (0, 3), done.output
-    made: dict[str, Any] = json.loads(done.stdout)
-    return made
-
-
-def refusal(*arguments: str) -> PeagleError:
-    done = run(*arguments)
-    assert isinstance(done.exception, PeagleError), done.output
-    return done.exception
-
-
-def test_a_batch_has_a_time_and_a_total_cost() -> None:
-    shown = document("gpt-oss-20b", "--requests", "1m", "--within", "8h")
+def test_a_batch_has_a_time_and_a_total_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    typed = ("gpt-oss-20b", "--requests", "1m", "--within", "8h")
+    shown = run(*typed, "--json").document
     batch = shown["batch"]
     assert batch["requests"] == 10**6
     assert batch["seconds"] <= batch["within_seconds"] == 8 * 3600
     hours = batch["seconds"] / 3600
     assert batch["usd"] == pytest.approx(hours * shown["price_per_hour_usd"], abs=0.01)
-    done = run("gpt-oss-20b", "--requests", "1m", "--within", "8h", COLUMNS="200")
-    assert "1,000,000 requests within 8h" in done.stdout.splitlines()[0]
-    assert f"cost ${batch['usd']:,.2f}" in done.stdout
+    done = run(*typed)
+    assert "1,000,000 requests within 8h" in done.out.splitlines()[0]
+    assert f"cost ${batch['usd']:,.2f}" in done.out
 
 
 def test_a_batch_that_cannot_be_done_in_time_is_refused() -> None:
     typed = ("gpt-oss-20b", "--requests", "1m", "--within", "1h", "--instance-count", "1")
-    error = refusal(*typed, "--instance-type", "ml.g6.xlarge")
-    assert (error.code, error.exit_code) == ("speed-below-minimum", 3)
+    done = run(*typed, "--instance-type", "ml.g6.xlarge", "--json")
+    assert (done.code, done.refusal["code"]) == (3, "speed-below-minimum")
 
 
-def test_the_next_command_is_the_one_to_type() -> None:
-    done = run("gpt-oss-20b", "--k", "3", "--name", "mine", AWS_REGION="eu-west-1")
-    assert "Next: peagle deploy gpt-oss-20b --k 3 --name mine\n" in done.stdout
+def test_the_next_command_is_the_one_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    done = run("gpt-oss-20b", "--k", "3", "--name", "mine")
+    assert "Next: peagle deploy gpt-oss-20b --k 3 --name mine\n" in done.out
     done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
-    assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.stdout
+    assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.out
 
 
 def test_a_refused_plan_is_shown_and_not_written(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     done = run("gpt-oss-20b", "--k", "11", "--out", str(out))
-    assert done.exit_code == 3
-    assert "k-above-trained" in done.stdout
-    assert "Next:" not in done.stdout
+    assert done.code == 3
+    assert "k-above-trained" in done.out
+    assert "Next:" not in done.out
     assert not out.exists(), "it cannot be applied"
 
 
@@ -87,12 +71,12 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     made, refused = tmp_path / "made.json", tmp_path / "refused.json"
-    assert run(*options, "--output", str(made)).exit_code == 0
+    assert run(*options, "--output", str(made)).code == 0
     before = json.loads(made.read_text())
     refused.write_text(json.dumps({**before, "format": 99}))
-    command = refusal(str(refused)).command
-    assert command[:2] == ("peagle", "plan")
-    assert run(*command[2:]).exit_code == 0
+    command = run(str(refused), "--json").refusal["command"]
+    assert command[:2] == ["peagle", "plan"]
+    assert run(*command[2:]).code == 0
     after = json.loads(refused.read_text())
     for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
         assert after[key] == before[key], key
