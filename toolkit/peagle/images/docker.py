@@ -92,10 +92,10 @@ class Docker:
 
     def check(self) -> None:
         """Raise DockerMissing unless an engine answers."""
-        self.run("version", "--format", "{{.Server.Version}}", doing="querying its version")
+        self.run("version", "--format", "{{.Server.Version}}", doing="docker version")
 
     def run(self, *arguments: str, doing: str) -> str:
-        """The output of ``docker ARGUMENTS``. ``doing`` (in -ing form) begins an error's message.
+        """The output of ``docker ARGUMENTS``. ``doing`` begins an error's message.
         Raises DockerMissing, NotFound, UserError, CloudError or EngineError."""
         try:
             done = subprocess.run(
@@ -222,7 +222,7 @@ class DockerInfo:
 def docker_info(docker: Docker) -> DockerInfo:
     """What the Docker engine supports. Raises DockerMissing when no engine answers."""
     docker.check()
-    printed = docker.run("info", "--format", "{{json .}}", doing="querying its features")
+    printed = docker.run("info", "--format", "{{json .}}", doing="docker info")
     with parsing_output("docker info"):
         info = json_reader.read(printed, "the output")
         plugins = {
