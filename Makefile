@@ -5,7 +5,7 @@
 # make test-all  all tests, as CI does: also many more broken pairs, faults, random walks and inputs
 # make checkov  install checkov, with which `make test-all` checks the rendered templates
 # make docs   write docs/cli.md and docs/errors.md from the code
-# make faults every AWS call of deploy, update, rollback, adopt and destroy fails in every way
+# make faults every AWS call of deploy, update, rollback and destroy fails in every way
 # make fuzz   random inputs for every parser: N=10000 of each, ONLY=part-of-a-name
 # make lifecycle  random commands with random faults in random states of the account; N=100 walks
 # make audit  known vulnerabilities of the locked packages; needs a network
@@ -100,7 +100,7 @@ lock: .venv/dev.ready
 # Known vulnerabilities of the locked packages, where the service with the list can be reached.
 audit: .venv/dev.ready
 	@$(PIP) install pip-audit
-	@.ci/audit $(BIN)/python requirements/*.txt containers/engine/*/requirements.txt
+	@.ci/audit $(BIN)/python requirements/*.txt requirements/engine/*/requirements.txt
 
 benchmark: .venv/dev.ready
 	$(BIN)/python -m measurements

@@ -16,14 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import click
 import hypothesis
 import pytest
 
 from peagle.catalog.evidence import Speeds
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog
-from peagle.cli.main import cli, main
+from peagle.cli.main import main
 from peagle.data import BUNDLED_CATALOG, data_folder
 from peagle.errors import PeagleError
 from peagle.findings import Finding
@@ -223,20 +222,6 @@ def bundled_evidence() -> Iterator[None]:
             (folder / name).symlink_to(FROZEN_CATALOG / name)
         patch.setenv(BUNDLED_CATALOG, str(folder))
         yield
-
-
-@contextmanager
-def command_line(*words: str) -> Iterator[click.Context]:
-    """The context of a typed command, parsed and not run."""
-    context: click.Context = cli.make_context("peagle", list(words))
-    while isinstance(context.command, click.Group):
-        name, command, rest = context.command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert command is not None
-        context = command.make_context(name, rest, parent=context)
-    with context.scope(cleanup=False):
-        yield context
 
 
 def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:

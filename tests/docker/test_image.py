@@ -16,11 +16,8 @@ from tests.support import raises_code
 pytestmark = pytest.mark.docker
 
 
-def test_the_layer_on_the_engine_is_small(image: dict[str, Any]) -> None:
+def test_the_layer_on_the_engine_is_small_and_says_what_it_is(image: dict[str, Any]) -> None:
     assert 0 < image["layer_bytes"] < LAYER_LIMIT_BYTES
-
-
-def test_it_says_what_it_is(image: dict[str, Any]) -> None:
     assert image["pair"] == "peagle/tiny+p-eagle"
     assert image["labels"]["peagle.licence.target"] == "apache-2.0"
     assert image["labels"]["peagle.weights"] == "mounted"
@@ -32,20 +29,12 @@ def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> 
     assert (reported["name"], reported["id"]) == (image["name"], image["id"])
 
 
-def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(build: Build) -> None:
-    reported = build("gpt-oss-20b", "--base", BASE)
-    assert 0 < reported["layer_bytes"] < LAYER_LIMIT_BYTES
-    assert reported["labels"]["peagle.runtime"] == "gpu"
-    assert reported["base"] == BASE
-    assert reported["user"] == "10001:10001"
-
-
 def test_a_failed_build_is_reported(docker: Docker) -> None:
     failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
                                            .encode())])  # fmt: skip
     reported: list[str] = []
     with raises_code("docker-failed", EngineError) as caught:
-        docker.stream("build", "-", doing="building", given=failing, each_line=reported.append)
+        docker.stream("build", "-", doing="building", stdin=failing, each_line=reported.append)
     assert "why" in caught.value.message
     assert "7" in caught.value.message
     assert reported

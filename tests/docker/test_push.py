@@ -79,7 +79,7 @@ def small(docker: Docker) -> Iterator[str]:
     """An image with the labels of ours and without 2 GB below it."""
     name = "peagle-push-test:1"
     context = b'FROM scratch\nLABEL peagle.pair="a/b" peagle.runtime="cpu"\nCOPY Dockerfile /\n'
-    docker.stream("build", "--tag", name, "-", doing="building", given=[context_tar(context)])
+    docker.stream("build", "--tag", name, "-", doing="building", stdin=[context_tar(context)])
     made = docker.inspect("image", name)
     assert made is not None
     yield name
@@ -122,7 +122,7 @@ def base(registry: str, docker: Docker) -> Iterator[str]:
     """A base image in the registry that this machine does not have."""
     name = f"{registry}/base:1"
     context = context_tar(b"FROM scratch\nCOPY Dockerfile /\n")
-    docker.stream("build", "--tag", name, "-", doing="building", given=[context])
+    docker.stream("build", "--tag", name, "-", doing="building", stdin=[context])
     push(docker, name, name, [Login(registry, "AWS", PASSWORD)])
     remove = docker.argv("rmi", "--force", name)
     subprocess.run(remove, capture_output=True, check=True)

@@ -151,7 +151,7 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(case: dict[str, Any], result: dict[str, Any]) -> None:
-    """Build vLLM's config, start the engine, send the prompts; ``found`` gets each stage."""
+    """Build vLLM's config, start the engine, send the prompts; ``result`` gets each stage."""
     from vllm import LLM, SamplingParams
     from vllm.engine.arg_utils import EngineArgs
 

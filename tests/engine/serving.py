@@ -100,16 +100,12 @@ class Container:
         finally:
             connection.close()
 
-    def wait_until_healthy(self) -> list[int]:
-        """All statuses of ``/ping`` until it is healthy."""
-        seen: list[int] = []
+    def wait_until_healthy(self) -> None:
         end = time.monotonic() + START_SECONDS
-        while not seen or seen[-1] != 200:
+        while self.ask("GET", "/ping")[0] != 200:
             assert self.process.poll() is None, self.log_lines()[-1]
             assert time.monotonic() < end
-            seen.append(self.ask("GET", "/ping")[0])
             time.sleep(0.1)
-        return seen
 
     def ended_after_engine(self) -> tuple[int, float]:
         """The exit code, and the seconds from the end of the engine to that of the container."""

@@ -46,17 +46,15 @@ def _engine(sandbox: Sandbox) -> int:
     return int(pid)
 
 
-def test_an_answer_is_streamed_and_timed(printed: str, sandbox: Sandbox) -> None:
-    document = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
-    assert "join" in document["text"]
-    assert document["output_tokens"] == 48
-    assert 0 < document["first_token_seconds"] < document["seconds"]
-    assert document["acceptance_length"] is None, "AWS's image has no counters"
-
-
-def test_streamed_and_whole_answers_are_equal(printed: str, sandbox: Sandbox) -> None:
-    streamed = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", *WHERE)
-    whole = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", "--no-stream", *WHERE)
+def test_an_answer_is_streamed_and_timed_and_equals_the_whole_one(
+    printed: str, sandbox: Sandbox
+) -> None:
+    ask = ("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
+    streamed, whole = sandbox.json(*ask), sandbox.json(*ask, "--no-stream")
+    assert "join" in streamed["text"]
+    assert streamed["output_tokens"] == 48
+    assert 0 < streamed["first_token_seconds"] < streamed["seconds"]
+    assert streamed["acceptance_length"] is None, "AWS's image has no counters"
     assert whole["text"] == streamed["text"]
     assert whole["first_token_seconds"] is None
     assert sandbox.json("invoke", TINY, "import os", "--completion", "--max-tokens", "8", *WHERE)[
@@ -101,7 +99,3 @@ def test_the_printed_boto3_lines_run_unchanged(printed: str, peagle: Peagle) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "'choices'" in done.stdout
-
-
-def test_the_log_is_that_of_vllm(printed: str, peagle: Peagle) -> None:
-    assert '"method": "eagle3"' in peagle("logs", TINY, *WHERE).stdout.replace("'", '"')

@@ -34,57 +34,53 @@ def layers_of(groups: tuple[AttentionGroup, ...], tp: int, element: int) -> list
     ]
 
 
-def cases() -> list[FitCase]:
-    made = []
-    for name in TARGETS:
-        for head in (None, "p-eagle", "eagle3"):
-            fit_case = case(name, head)
-            for tp, dtype, length in ((1, "auto", 32768), (2, "fp8", 131072), (8, "auto", 5000)):
-                made.append(
-                    replace(
-                        fit_case,
-                        engine=replace(
-                            fit_case.engine,
-                            tensor_parallel_size=tp,
-                            kv_cache_dtype=dtype,
-                            max_model_len=length,
-                        ),
-                    )
-                )
-    return made
+ODD = (
+    (AttentionGroup(kind="full", layers=5, kv_heads=8, head_dim=128),
+     AttentionGroup(kind="sliding", layers=17, kv_heads=8, head_dim=128, window=512)),
+    (AttentionGroup(kind="full", layers=4, kv_heads=3, head_dim=80),
+     AttentionGroup(kind="sliding", layers=4, kv_heads=8, head_dim=128, window=512),
+     AttentionGroup(kind="full", layers=2, kv_heads=8, head_dim=64)),
+    (AttentionGroup(kind="sliding", layers=9, kv_heads=2, head_dim=64, window=256),
+     AttentionGroup(kind="sliding", layers=3, kv_heads=2, head_dim=64, window=1024)),
+    (AttentionGroup(kind="full", layers=9, kv_heads=2, head_dim=64),
+     AttentionGroup(kind="full", layers=1, kv_heads=32, head_dim=128)),
+)  # fmt: skip
+
+
+def pairs() -> list[FitCase]:
+    sizes = ((1, "auto", 32768), (2, "fp8", 131072), (8, "auto", 5000))
+    return [
+        case(name, head, tensor_parallel_size=tp, kv_cache_dtype=dtype, max_model_len=length)
+        for name in TARGETS
+        for head in (None, "p-eagle", "eagle3")
+        for tp, dtype, length in sizes
+    ]
 
 
 def test_the_cache_is_divided_as_in_vllm(ask: Ask) -> None:
-    questions, expected = [], []
-    for fit_case in cases():
+    """For every pair, and for layers of several sizes and windows that no pair has."""
+    asked = [(layout_of(groups, 1, 2, PADDING_RATIO), layers_of(groups, 1, 2), 9999, 4096)
+             for groups in ODD]  # fmt: skip
+    for fit_case in pairs():
+        engine, drafter = fit_case.engine, fit_case.drafter
         groups = fit_case.target.architecture.attention
-        groups += fit_case.drafter.shape.attention if fit_case.drafter else ()
-        in_flight = in_flight_tokens(fit_case.engine, fit_case.drafter)
-        element = cache_element_bytes(fit_case.engine, "bfloat16")
-        for available in (3 * GIB, 61 * GIB + 12345):
-            questions.append(
-                {
-                    "layers": layers_of(groups, fit_case.engine.tensor_parallel_size, element),
-                    "length": fit_case.engine.max_model_len,
-                    "in_flight": in_flight,
-                    "available": available,
-                }
-            )
-            layout = cache_layout(fit_case)
-            tokens, concurrency = layout.capacity(
-                available, fit_case.engine.max_model_len, in_flight
-            )
-            expected.append(
-                {
-                    "blocks": available // layout.block_bytes,
-                    "tokens": tokens,
-                    "concurrency": concurrency,
-                    "needed": layout.request_bytes(fit_case.engine.max_model_len, in_flight),
-                }
-            )
-    answers = ask("cache_capacity", questions)
-    assert len(answers) == 72
-    assert answers == expected
+        groups += drafter.shape.attention if drafter else ()
+        element = cache_element_bytes(engine, "bfloat16")
+        layers = layers_of(groups, engine.tensor_parallel_size, element)
+        in_flight = in_flight_tokens(engine, drafter)
+        asked.append((cache_layout(fit_case), layers, engine.max_model_len, in_flight))
+    questions, expected = [], []
+    for layout, layers, length, in_flight in asked:
+        for available in (7 * GIB + 1, 61 * GIB + 12345):
+            sizes = {"length": length, "in_flight": in_flight, "available": available}
+            questions.append({"layers": layers, **sizes})
+            tokens, concurrency = layout.capacity(available, length, in_flight)
+            expected.append({
+                "blocks": available // layout.block_bytes, "tokens": tokens,
+                "concurrency": concurrency, "needed": layout.request_bytes(length, in_flight),
+            })  # fmt: skip
+    assert len(questions) == 80
+    assert ask("cache_capacity", questions) == expected
 
 
 STEPS = [
@@ -156,35 +152,3 @@ def test_steps_are_refused_where_vllm_refuses_them(engine: Engine, ask: Ask) -> 
     for step, words in REFUSAL_WORDS.items():
         refusal = refusals[step]
         assert refusal is None if words is None else words in (refusal or "")
-
-
-ODD = (
-    (AttentionGroup(kind="full", layers=5, kv_heads=8, head_dim=128),
-     AttentionGroup(kind="sliding", layers=17, kv_heads=8, head_dim=128, window=512)),
-    (AttentionGroup(kind="full", layers=4, kv_heads=3, head_dim=80),
-     AttentionGroup(kind="sliding", layers=4, kv_heads=8, head_dim=128, window=512),
-     AttentionGroup(kind="full", layers=2, kv_heads=8, head_dim=64)),
-    (AttentionGroup(kind="sliding", layers=9, kv_heads=2, head_dim=64, window=256),
-     AttentionGroup(kind="sliding", layers=3, kv_heads=2, head_dim=64, window=1024)),
-    (AttentionGroup(kind="full", layers=9, kv_heads=2, head_dim=64),
-     AttentionGroup(kind="full", layers=1, kv_heads=32, head_dim=128)),
-)  # fmt: skip
-
-
-def test_the_cache_of_unusual_models_is_divided_as_in_vllm(ask: Ask) -> None:
-    questions = [
-        {
-            "layers": layers_of(groups, 1, 2),
-            "length": 9999,
-            "in_flight": 4096,
-            "available": 7 * GIB + 1,
-        }
-        for groups in ODD
-    ]
-    expected = []
-    for groups in ODD:
-        layout = layout_of(groups, 1, 2, PADDING_RATIO)
-        tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
-        expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
-    answers = ask("cache_capacity", questions)
-    assert [(a["tokens"], a["concurrency"], a["needed"]) for a in answers] == expected

@@ -66,44 +66,6 @@ def test_up_proves_that_the_head_drafts_in_parallel(running: dict[str, Any]) -> 
     assert '\\"parallel_drafting\\":true' in log.replace(" ", "")
 
 
-def test_a_chat_is_streamed_through_the_openai_url(running: dict[str, Any]) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", running["port"], timeout=60)
-    body = request_body(QUESTION, chat=True, max_tokens=48, stream=True)
-    headers = {"Content-Type": "application/json"}
-    connection.request(
-        "POST", "/v1/chat/completions", json.dumps({"model": "peagle/tiny", **body}), headers
-    )
-    reply = connection.getresponse()
-    splitter = EventSplitter()
-    events: list[str] = []
-    while chunk := reply.read1():
-        events += splitter.feed(chunk)
-    connection.close()
-    answer = list(pieces(iter(events)))
-    assert len(answer) > 3, "the answer comes in pieces"
-    assert answer[-1].output_tokens == 48
-    assert len("".join(piece.text for piece in answer)) > 20
-
-
-def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any]) -> None:
-    before = local.counters(running["port"])
-    answer = local.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
-    counted = local.counters(running["port"]).since(before)
-    tokens = answer["usage"]["completion_tokens"]
-    assert counted.draft_tokens == 7 * counted.drafts
-    assert sum(counted.accepted_per_position) == counted.accepted_tokens
-    assert counted.drafts < tokens
-    length = acceptance_length(counted)
-    assert length is not None
-    assert length > 1.5
-
-
-def test_an_invalid_request_gets_the_engines_error(running: dict[str, Any]) -> None:
-    with raises_code("engine-rejected", EngineError) as refused:
-        local.ask(running["port"], {"messages": "no list"})
-    assert "(400)" in refused.value.message
-
-
 def greedy_answers(port: int) -> list[str]:
     """The answers to all held-out prompts."""
     bodies = [

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import time
 import urllib.request
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
@@ -63,21 +60,6 @@ def test_every_api_of_the_endpoint_gives_the_same_answer(account: Account, name:
     parts = [event["PayloadPart"]["Bytes"] for event in answer["Body"]]
     assert len(parts) > 3, "the answer comes in pieces"
     assert text_of(parts) == whole
-    assert text_of(through_openai_path(account, name, {**streamed, "model": ""})) == whole
-
-
-def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> list[bytes]:
-    aws = account.connect()
-    connection = http.client.HTTPConnection(urlsplit(account.url).netloc, timeout=60)
-    path = f"/endpoints/{name}/openai/v1/chat/completions"
-    token = {"Authorization": f"Bearer {aws.bearer_token()}", "Content-Type": "application/json"}
-    connection.request("POST", path, json.dumps(body), token)
-    answer = connection.getresponse()
-    assert answer.status == 200
-    parts = []
-    while part := answer.read1():
-        parts.append(part)
-    return parts
 
 
 def sum_of_log(account: Account, name: str) -> Counters:

@@ -160,20 +160,7 @@ def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(fa
     ("environment", "what"),
     [
         ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
-        (
-            {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
-            "p-eagle-as-eagle3",
-        ),
-        (
-            {
-                "SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle"),
-                "SM_VLLM_DISABLE_LOG_STATS": "true",
-            },
-            "turns off the counters",
-        ),
-        ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "set it to true or false"),
         ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM version"),
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
     ],
 )

@@ -7,7 +7,7 @@ in a header. Good pairs are here for comparison.
 from __future__ import annotations
 
 import json
-import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.unit.checks.damage import (
 EMBEDDINGS = "model.embed_tokens.weight"
 LONG = (PROMPTS[0] * 8, *PROMPTS[1:6])
 """One long request beside five short ones, in one batch."""
-HEAD, TARGET = (read_tensors(tiny(part) / WEIGHTS) for part in ("p-eagle", "target"))
+TARGET = read_tensors(tiny("target") / WEIGHTS)
 ROW = 2 * TARGET[EMBEDDINGS].shape[1]
 UPPER = RawTensor("BF16", (512, 256), TARGET[EMBEDDINGS].data[512 * ROW :])
 """The target's output matrix for the token ids from 512 up."""
@@ -43,15 +43,6 @@ ROTATED = RawTensor(
 def upper_half(**more: RawTensor) -> Damage:
     """A head that drafts the token ids from 512 up only, with these tensors beside ``lm_head``."""
     return Damage(set_keys={"draft_vocab_size": 512}, add={"lm_head.weight": UPPER, **more})
-
-
-def as_integers(tensor: RawTensor) -> RawTensor:
-    """The tensor as 8-bit integers, without their scale."""
-    wide = b"".join(b"\0\0" + high for (high,) in struct.iter_unpack("2s", tensor.data))
-    values = struct.unpack(f"<{len(wide) // 4}f", wide)
-    largest = max(map(abs, values))
-    codes = [round(value / largest * 127) for value in values]
-    return RawTensor("I8", tensor.shape, struct.pack(f"{len(codes)}b", *codes))
 
 
 def another_tokenizer(folder: Path) -> Case:
@@ -178,10 +169,18 @@ BROKEN = {
             f, Damage(set_keys={"draft_vocab_size": 512}, add={"d2t": integers([512] * 512)})
         )
     ),
-    "no fc": Trial(lambda f: tiny_case(f, Damage(drop=("fc.weight",)))),
-    "integers without a scale": Trial(
-        lambda f: tiny_case(f, Damage(add={"fc.weight": as_integers(HEAD["fc.weight"])}))
+    "lm_head with other rows": Trial(
+        lambda f: tiny_case(
+            f, replace(upper_half(d2t=integers([0] * 256)), set_keys={"draft_vocab_size": 256})
+        )
     ),
+    "a smaller vocabulary": Trial(
+        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 512, "draft_vocab_size": 512}))
+    ),
+    "mask of two hidden states": Trial(
+        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)}))
+    ),
+    "no fc": Trial(lambda f: tiny_case(f, Damage(drop=("fc.weight",)))),
     "FP8 in config.json and not in the weights": Trial(
         lambda f: tiny_case(
             f,

@@ -4,101 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tests.engine.damage import Outcome
 
+_NOTICED = {
+    "config": "at start",
+    "start": "at start",
+    "request": "on a request",
+    "served": "never",
+}
 
-class Verdict(Protocol):
-    """What vLLM is expected to do with a pair."""
+
+@dataclass(frozen=True)
+class Verdict:
+    """When vLLM is expected to notice the problem of a pair (as rules state it), words of its
+    error, and for a served pair the limits of the acceptance length.
+
+    ``like``: as many drafts are accepted as of the pair of that name. ``wasted_beyond``: nearly
+    none of the tokens after the first so many is accepted.
+    """
+
+    noticed: str
+    words: str = ""
+    at_least: float = 0.0
+    at_most: float = float("inf")
+    like: str = ""
+    wasted_beyond: int = 0
 
     def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
         """Raise AssertionError if the outcome of the pair ``name`` is another."""
-
-
-@dataclass(frozen=True)
-class Refuses:
-    """vLLM does not start; its error contains these words."""
-
-    words: str
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
         outcome = outcomes[name]
-        assert outcome.stage in ("config", "start"), outcome
+        assert _NOTICED.get(outcome.stage) == self.noticed, outcome
         assert self.words in outcome.error, outcome.error
+        if self.at_least or self.at_most < float("inf"):
+            assert self.at_least <= outcome.acceptance_length <= self.at_most
+        if self.like:
+            good = outcomes[self.like].acceptance_length
+            assert abs(outcome.acceptance_length - good) < 0.05
+        if self.wasted_beyond:
+            beyond = outcome.accepted_at[self.wasted_beyond :]
+            assert beyond
+            assert sum(beyond) / outcome.drafts / len(beyond) <= 0.02
 
 
-@dataclass(frozen=True)
-class Dies:
-    """vLLM starts, and a request ends the engine with an error that contains these words."""
-
-    words: str
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome = outcomes[name]
-        assert outcome.stage == "request", outcome
-        assert self.words in outcome.error, outcome.error
+def refuses(words: str) -> Verdict:
+    return Verdict("at start", words)
 
 
-@dataclass(frozen=True)
-class Drafts:
-    """vLLM starts and answers; the acceptance length is at most this."""
-
-    at_most: float
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome = outcomes[name]
-        assert outcome.stage == "served", outcome
-        assert outcome.acceptance_length <= self.at_most
+def dies(words: str) -> Verdict:
+    return Verdict("on a request", words)
 
 
-@dataclass(frozen=True)
-class Unnoticed:
-    """vLLM does not notice: it accepts as many drafts as of the good pair of that name."""
-
-    like: str
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome, good = outcomes[name], outcomes[self.like]
-        assert outcome.stage == "served", outcome
-        assert abs(outcome.acceptance_length - good.acceptance_length) < 0.05
+def drafts(at_most: float) -> Verdict:
+    return Verdict("never", at_most=at_most)
 
 
-@dataclass(frozen=True)
-class WastesBeyond:
-    """vLLM drafts and verifies tokens after the first ``k``, and nearly none is accepted."""
-
-    k: int
-    at_most: float
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome = outcomes[name]
-        assert outcome.stage == "served", outcome
-        beyond = outcome.accepted_at[self.k :]
-        assert beyond
-        assert sum(beyond) / outcome.drafts / len(beyond) <= self.at_most
+def accepts(at_least: float) -> Verdict:
+    return Verdict("never", at_least=at_least)
 
 
-@dataclass(frozen=True)
-class As:
-    """vLLM notices the problem when the rule states, with any error: ``at start``, ``on a request``
-    or ``never``."""
-
-    noticed: str
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        stages = {"at start": ("config", "start"), "on a request": ("request",)}
-        outcome = outcomes[name]
-        assert outcome.stage in stages.get(self.noticed, ("served",)), outcome
-
-
-@dataclass(frozen=True)
-class Accepts:
-    """A good pair: the acceptance length is at least this."""
-
-    at_least: float
-
-    def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        outcome = outcomes[name]
-        assert outcome.stage == "served", outcome
-        assert outcome.acceptance_length >= self.at_least
+def unnoticed(like: str) -> Verdict:
+    return Verdict("never", like=like)

@@ -40,7 +40,7 @@ def _run(trials: Trials, options: argparse.Namespace) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     broken = 0
-    named = [one for one in all_trials(trials, options.only) if options.only in one.name]
+    named = [each for each in all_trials(trials, options.only) if options.only in each.name]
     part, parts = map(int, options.part.split("/"))
     chosen = named[:: options.every][part - 1 :: parts]
     for number, trial in enumerate(chosen, 1):

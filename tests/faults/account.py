@@ -38,17 +38,17 @@ class Inventory:
     def resources(self) -> Resources:
         """Type and name of everything; objects by their folder."""
         sagemaker, s3 = self.account.sagemaker, self.account.s3
-        found = {("Endpoint", one["EndpointName"]) for one in self.endpoints()}
-        for one in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
-            found.add(("EndpointConfig", one["EndpointConfigName"]))
-        for one in sagemaker.list_models()["Models"]:
-            found.add(("Model", one["ModelName"]))
+        resources_now = {("Endpoint", endpoint["EndpointName"]) for endpoint in self.endpoints()}
+        for endpoint in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
+            resources_now.add(("EndpointConfig", endpoint["EndpointConfigName"]))
+        for endpoint in sagemaker.list_models()["Models"]:
+            resources_now.add(("Model", endpoint["ModelName"]))
         for bucket in s3.list_buckets()["Buckets"]:
-            found.add(("S3Bucket", bucket["Name"]))
-            for one in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ()):
-                folder = one["Key"].rpartition("/")[0]
-                found.add(("S3Objects", f"s3://{bucket['Name']}/{folder}/"))
-        return frozenset(found)
+            resources_now.add(("S3Bucket", bucket["Name"]))
+            for endpoint in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ()):
+                folder = endpoint["Key"].rpartition("/")[0]
+                resources_now.add(("S3Objects", f"s3://{bucket['Name']}/{folder}/"))
+        return frozenset(resources_now)
 
     def endpoints(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = self.account.sagemaker.list_endpoints()["Endpoints"]
@@ -57,25 +57,26 @@ class Inventory:
     def wait_until_stable(self) -> None:
         """Return once no endpoint is being changed."""
         until(
-            self.endpoints, lambda found: all(one["EndpointStatus"] not in _BUSY for one in found)
+            self.endpoints,
+            lambda items: all(endpoint["EndpointStatus"] not in _BUSY for endpoint in items),
         )
 
     def usd_per_hour(self) -> float:
         """What the instances of all endpoints cost, those too that are being created."""
-        return round(sum(self._cost(one["EndpointName"]) for one in self.endpoints()), 4)
+        return round(sum(self._cost(endpoint["EndpointName"]) for endpoint in self.endpoints()), 4)
 
     def _cost(self, name: str) -> float:
-        found = self._described(name)
-        if found["EndpointStatus"] == "Failed" or "EndpointConfigName" not in found:
+        description = self._described(name)
+        if description["EndpointStatus"] == "Failed" or "EndpointConfigName" not in description:
             return 0.0
-        asked = self._asked(found)
+        asked = self._asked(description)
         counts = {
-            one["VariantName"]: int(one["CurrentInstanceCount"])
-            for one in found.get("ProductionVariants") or []
+            each["VariantName"]: int(each["CurrentInstanceCount"])
+            for each in description.get("ProductionVariants") or []
         }
-        if found["EndpointStatus"] == "Creating":
-            counts = {one["VariantName"]: int(one["InitialInstanceCount"]) for one in asked}
-        types = {one["VariantName"]: one["InstanceType"] for one in asked}
+        if description["EndpointStatus"] == "Creating":
+            counts = {each["VariantName"]: int(each["InitialInstanceCount"]) for each in asked}
+        types = {each["VariantName"]: each["InstanceType"] for each in asked}
         return sum(
             self._prices[types.get(name, INSTANCE_TYPE)] * count for name, count in counts.items()
         )
@@ -83,14 +84,14 @@ class Inventory:
     def _described(self, name: str) -> dict[str, Any]:
         """DescribeEndpoint; of one that has just been deleted, that nothing runs."""
         try:
-            found: dict[str, Any] = self.account.describe(name)
+            description: dict[str, Any] = self.account.describe(name)
         except ClientError:
             return {"EndpointStatus": "Deleting"}
-        return found
+        return description
 
     def states(self) -> dict[str, str]:
         """The status of every endpoint."""
-        return {one["EndpointName"]: one["EndpointStatus"] for one in self.endpoints()}
+        return {each["EndpointName"]: each["EndpointStatus"] for each in self.endpoints()}
 
     def served_k(self, name: str) -> int:
         """The speculated tokens in the model that the endpoint serves."""
@@ -107,8 +108,8 @@ class Inventory:
             )
         except ClientError:
             return []
-        found: list[dict[str, Any]] = config["ProductionVariants"]
-        return found
+        variants: list[dict[str, Any]] = config["ProductionVariants"]
+        return variants
 
     def deploy_by_template(self) -> None:
         """Deploy the tiny pair as a rendered Terraform module does, without this toolkit."""

@@ -60,7 +60,7 @@ def on_call(before: Watcher = _unwatched, after: Watcher = _unwatched) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BaseClient, "_make_api_call", observed)
         patch.setattr(
-            records, "write_text", lambda *given: watched(RECORD, lambda: write_text(*given))
+            records, "write_text", lambda *args: watched(RECORD, lambda: write_text(*args))
         )
         yield
 

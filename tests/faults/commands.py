@@ -70,7 +70,7 @@ class Commands:
     def with_faults(self, command: Sequence[str], faults: Sequence[Fault]) -> Done | None:
         """Run a command that meets ``faults``; ``None`` when it was killed. Faults of endpoints,
         such as one that is stuck, go on until ``clear``. Raises Broken for an undocumented end."""
-        if any(one.kind in KILLS for one in faults):
+        if any(fault.kind in KILLS for fault in faults):
             code, done = run_apart(partial(self._met, command, faults))
             if code not in (0, -signal.SIGKILL):
                 raise Broken(f"{_text(command)} ended with a traceback")
@@ -93,8 +93,8 @@ class Commands:
         """Whether a call of the sandbox met the fault, before ``clear``."""
         with self.sandbox.at_home():
             return any(
-                one.seen and (one.operation, one.kind) == (fault.operation, fault.kind)
-                for one in list_faults()
+                each.seen and (each.operation, each.kind) == (fault.operation, fault.kind)
+                for each in list_faults()
             )
 
     def clear(self) -> None:
@@ -133,7 +133,7 @@ class Commands:
         shown = _shown(status)
         existing = self.inventory.resources() - self.empty - others - shown
         folders = tuple(name for kind, name in shown if kind == "S3Objects")
-        lost = {one for one in existing if not one[1].startswith(folders)}
+        lost = {resource for resource in existing if not resource[1].startswith(folders)}
         if lost:
             raise Broken(f"exists, and is not shown: {sorted(lost)}")
         self.cost_is_right()
@@ -151,13 +151,13 @@ class Commands:
     def status(self) -> dict[str, Any] | None:
         """The document of ``status``; ``None`` without a deployment."""
         done = self.peagle(("status", NAME))
-        found: dict[str, Any] | None = None if done.code else done.document
-        return found
+        document: dict[str, Any] | None = None if done.code else done.document
+        return document
 
 
 def _shown(status: dict[str, Any] | None) -> Resources:
     """The resources that ``status`` shows, and the buckets that they are in."""
-    shown = {(one["type"], one["name"]) for one in status["resources"]} if status else set()
+    shown = {(each["type"], each["name"]) for each in status["resources"]} if status else set()
     used = {
         ("S3Bucket", name.removeprefix("s3://").partition("/")[0])
         for kind, name in shown

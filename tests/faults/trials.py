@@ -158,7 +158,7 @@ class Trials:
     def _is_complete(self, scenario: Scenario) -> None:
         """What the account serves, and what ``status`` says about it, is the command's result."""
         self.inventory.wait_until_stable()
-        endpoints = [one["EndpointName"] for one in self.inventory.endpoints()]
+        endpoints = [endpoint["EndpointName"] for endpoint in self.inventory.endpoints()]
         expected = scenario.k
         if endpoints != ([] if expected is None else [NAME]):
             raise Broken(f"after the rerun there are the endpoints {endpoints}")

@@ -59,8 +59,8 @@ def edits(values: int, most: int) -> SearchStrategy[list[Edit]]:
 
     def make(drawn: bytes) -> list[Edit]:
         each = struct.iter_unpack("<HHH", drawn[1:])
-        found = [(where, what, which % values) for where, what, which in each]
-        return found[: drawn[0] % (most + 1)]
+        changes = [(where, what, which % values) for where, what, which in each]
+        return changes[: drawn[0] % (most + 1)]
 
     return st.binary(min_size=1 + 6 * most, max_size=1 + 6 * most).map(make)
 
@@ -185,8 +185,8 @@ def variables(
 ) -> SearchStrategy[dict[str, str]]:
     """Environments: names of the examples, with values damaged as text."""
     names = sorted({name for example in examples for name in example})
-    known = sorted({value for example in examples for value in example.values()})
-    changed = st.dictionaries(st.sampled_from(names), texts(*known, more=more, most=2), max_size=3)
+    words = sorted({value for example in examples for value in example.values()})
+    changed = st.dictionaries(st.sampled_from(names), texts(*words, more=more, most=2), max_size=3)
     return st.builds(
         lambda example, changes, gone: {
             name: value for name, value in (example | changes).items() if name != gone

@@ -103,7 +103,7 @@ def from_requests(plan: Plan) -> Described:
     )
     both = scaling_requests(plan, VARIANT).values()
     model, config, endpoint = filled
-    return from_api(model, config, endpoint, {key: one[key] for one in both for key in one})
+    return from_api(model, config, endpoint, {key: part[key] for part in both for key in part})
 
 
 def from_cloudformation(plan: Plan) -> Described:
@@ -114,11 +114,11 @@ def from_cloudformation(plan: Plan) -> Described:
 
 def from_stack(resources: dict[str, Any]) -> Described:
     """From the resources of a stack."""
-    found = {one["Type"]: one["Properties"] for one in resources.values()}
-    model, config, endpoint = (found[f"AWS::SageMaker::{kind}"] for kind in _KINDS)
+    resources_by_type = {each["Type"]: each["Properties"] for each in resources.values()}
+    model, config, endpoint = (resources_by_type[f"AWS::SageMaker::{kind}"] for kind in _KINDS)
     scaling: dict[str, Any] = {}
     for kind in ("ScalableTarget", "ScalingPolicy"):
-        scaling |= found.get(f"AWS::ApplicationAutoScaling::{kind}", {})
+        scaling |= resources_by_type.get(f"AWS::ApplicationAutoScaling::{kind}", {})
     if scaling:
         scaling.pop("ScalingTargetId")
         scaling["ResourceId"] = f"endpoint/{endpoint['EndpointName']}/variant/{VARIANT}"
@@ -151,7 +151,7 @@ def from_terraform(plan: Plan) -> Described:
         role=ROLE,
         image=model["image"],
         environment=model["environment"],
-        mounts={one["channel"]: one["uri"] for one in model["data"]},
+        mounts={mount["channel"]: mount["uri"] for mount in model["data"]},
         variant={key: value for key, value in variant.items() if value is not None},
         tags=_without_owner(values["tags"]),
         scaling=_scaling_of_values(values["scaling"], values["name"]),
@@ -177,9 +177,9 @@ _VARIANT = {
 
 def from_planned(resources: list[dict[str, Any]]) -> Described:
     """From the resources that ``terraform plan`` plans for one endpoint."""
-    found = {one["type"]: one["values"] for one in resources}
-    model, endpoint = found["aws_sagemaker_model"], found["aws_sagemaker_endpoint"]
-    config = found["aws_sagemaker_endpoint_configuration"]
+    by_type = {resource["type"]: resource["values"] for resource in resources}
+    model, endpoint = by_type["aws_sagemaker_model"], by_type["aws_sagemaker_endpoint"]
+    config = by_type["aws_sagemaker_endpoint_configuration"]
     (container,), (variant,) = model["primary_container"], config["production_variants"]
     described = {key: variant[name] for key, name in _VARIANT.items() if variant[name] is not None}
     for routing in variant["routing_config"]:

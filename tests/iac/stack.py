@@ -19,31 +19,31 @@ _PSEUDO = {"AWS::StackName": "stack", "AWS::StackId": STACK_ID}
 _NOTHING = object()
 
 
-def stack_of(template: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+def stack_of(template: Mapping[str, Any], **choices: Any) -> dict[str, Any]:
     """The resources that the stack has, by their logical IDs."""
     conditions = template.get("Conditions", {})
-    known = Resolver(values_of(template, given), conditions)
+    resolver = Resolver(values_of(template, choices), conditions)
     return {
-        name: known.resolved(one)
-        for name, one in template["Resources"].items()
-        if "Condition" not in one or known.holds(conditions[one["Condition"]])
+        name: resolver.resolved(resource)
+        for name, resource in template["Resources"].items()
+        if "Condition" not in resource or resolver.holds(conditions[resource["Condition"]])
     }
 
 
-def values_of(template: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(template: Mapping[str, Any], choices: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters with the given values and the defaults of the others. Raises AssertionError
     for a value that the parameter does not allow."""
     values: dict[str, Any] = dict(_PSEUDO)
-    for name, one in template.get("Parameters", {}).items():
-        value = given.get(name, one.get("Default", GIVEN.get(name)))
+    for name, parameter in template.get("Parameters", {}).items():
+        value = choices.get(name, parameter.get("Default", GIVEN.get(name)))
         if value is None:
             continue
-        assert re.fullmatch(one.get("AllowedPattern", ".*"), str(value)), name
-        assert len(str(value)) <= one.get("MaxLength", 4096), name
-        assert value in one.get("AllowedValues", [value]), name
-        assert one["Type"] != "Number" or int(value) >= one.get("MinValue", 0), name
+        assert re.fullmatch(parameter.get("AllowedPattern", ".*"), str(value)), name
+        assert len(str(value)) <= parameter.get("MaxLength", 4096), name
+        assert value in parameter.get("AllowedValues", [value]), name
+        assert parameter["Type"] != "Number" or int(value) >= parameter.get("MinValue", 0), name
         values[name] = value
-    assert set(given) <= set(values)
+    assert set(choices) <= set(values)
     return values
 
 
@@ -72,8 +72,8 @@ class Resolver:
             ((name, argument),) = value.items()
             if name == "Ref" or name.startswith("Fn::"):
                 return self._called(name, argument)
-        found = {key: self.resolved(item) for key, item in value.items()}
-        return {key: item for key, item in found.items() if item is not _NOTHING}
+        items = {key: self.resolved(item) for key, item in value.items()}
+        return {key: item for key, item in items.items() if item is not _NOTHING}
 
     def _called(self, function: str, argument: Any) -> Any:
         if function == "Ref":
@@ -89,7 +89,7 @@ class Resolver:
             return self.resolved(argument[1]).split(argument[0])
         if function == "Fn::Join":
             parts = self.resolved(argument[1])
-            if all(isinstance(one, str) for one in parts):
+            if all(isinstance(part, str) for part in parts):
                 return argument[0].join(parts)
         return {function: argument}
 
@@ -98,8 +98,8 @@ class Resolver:
 
     def _substituted(self, argument: Any) -> Any:
         """The text, or the function with the references that are left."""
-        text, own = argument if isinstance(argument, list) else (argument, {})
-        named = {**self._values, **{key: self.resolved(value) for key, value in own.items()}}
+        text, variables = argument if isinstance(argument, list) else (argument, {})
+        named = {**self._values, **{key: self.resolved(value) for key, value in variables.items()}}
         for name, value in named.items():
             text = text.replace(f"${{{name}}}", str(value))
         return {"Fn::Sub": text} if re.search(r"\$\{[^!]", text) else text.replace("${!", "${")

@@ -58,9 +58,9 @@ class App:
             (self.folder / file.path).write_bytes(file.content)
         runpy.run_path(str(self.folder / "app.py"))
         (template,) = self.out.glob("*.template.json")
-        found: dict[str, Any] = json.loads(template.read_text())
+        document: dict[str, Any] = json.loads(template.read_text())
         template.unlink()
-        return found
+        return document
 
 
 @pytest.mark.parametrize("shape", ["uploaded", "scaled", "company", "one-prefix"])
@@ -68,8 +68,8 @@ def test_the_app_describes_the_endpoint_of_the_plan(shape: str, app: App) -> Non
     plan = plan_of(shape)
     template = app.synthesized(plan)
     assert from_stack(stack_of(template)) == from_requests(plan)
-    found = lint(json.dumps(template), config=ManualArgs(regions=[plan.region]))
-    assert [f"{match.rule.id} {match.message}" for match in found] == []
+    problems = lint(json.dumps(template), config=ManualArgs(regions=[plan.region]))
+    assert [f"{match.rule.id} {match.message}" for match in problems] == []
 
 
 @pytest.mark.parametrize("name", ["limited", "rolled-out", "observed", "uploaded"])
@@ -82,7 +82,7 @@ def test_the_template_is_as_before(name: str, app: App) -> None:
 def test_an_alarm_that_is_no_reason_to_return_undoes_no_update(app: App) -> None:
     options = Options(pair="tiny", rollout="all-at-once", observe=True)
     resources = app.synthesized(make_plan(options, CATALOG))["Resources"]
-    (endpoint,) = [one for one in resources.values() if one["Type"] == _ENDPOINT]
+    (endpoint,) = [resource for resource in resources.values() if resource["Type"] == _ENDPOINT]
     config = endpoint["Properties"]["DeploymentConfig"]
     listed = json.dumps(config["AutoRollbackConfiguration"])
     assert "AcceptanceAlarm" in listed

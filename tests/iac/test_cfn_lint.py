@@ -25,8 +25,8 @@ def complaints(template: str, region: str) -> list[str]:
 
     decoded, errors = decode_str(template)
     config = ConfigMixIn(regions=[region])
-    found = errors or list(run_template_by_data(decoded, config, rules()))
-    return [f"{match.rule.id} {match.message}" for match in found]
+    problems = errors or list(run_template_by_data(decoded, config, rules()))
+    return [f"{match.rule.id} {match.message}" for match in problems]
 
 
 @functools.cache
@@ -52,9 +52,9 @@ def shape_of(template: dict[str, Any]) -> str:
 
     def bare(value: object, name: str = "") -> object:
         if isinstance(value, dict):
-            return {name: bare(one, name) for name, one in value.items()}
+            return {name: bare(item, name) for name, item in value.items()}
         if isinstance(value, list):
-            return [bare(one) for one in value]
+            return [bare(item) for item in value]
         return value if name == "InstanceType" else type(value).__name__
 
     return json.dumps(bare(template))
@@ -66,8 +66,8 @@ def test_every_bundled_pair_passes() -> None:
     plans = sorted(map(plan_for, ALL_PAIRS), key=lambda plan: len(json.dumps(template(plan))))
     longest = {shape_of(template(plan)): plan for plan in plans}.values()
     assert 1 < len(longest) < len(plans)
-    found = {plan.pair: complaints(json.dumps(template(plan)), plan.region) for plan in longest}
-    assert {pair: some for pair, some in found.items() if some} == {}
+    problems = {plan.pair: complaints(json.dumps(template(plan)), plan.region) for plan in longest}
+    assert {pair: some for pair, some in problems.items() if some} == {}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

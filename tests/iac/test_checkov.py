@@ -67,7 +67,7 @@ def results(folder: Path, home: Path) -> dict[str, Any]:
         check=False,
     )  # fmt: skip
     assert done.stdout.startswith("["), done.stderr[-2000:]
-    return {one["check_type"]: one for one in json.loads(done.stdout)}
+    return {report["check_type"]: report for report in json.loads(done.stdout)}
 
 
 @pytest.mark.exhaustive
@@ -78,19 +78,19 @@ def test_checkov_finds_nothing_in_templates(tmp_path: Path) -> None:
     templates.mkdir()
     home.mkdir()
     write_templates(templates)
-    found = results(templates, home)
+    reports = results(templates, home)
     failed: dict[str, list[str]] = {}
     skipped: list[dict[str, Any]] = []
-    for framework, one in found.items():
-        assert one["summary"]["parsing_errors"] == 0, framework
-        assert one["summary"]["passed"] > 10, framework
-        for check in one["results"]["failed_checks"]:
+    for framework, report in reports.items():
+        assert report["summary"]["parsing_errors"] == 0, framework
+        assert report["summary"]["passed"] > 10, framework
+        for check in report["results"]["failed_checks"]:
             failed.setdefault(check["file_path"], []).append(
                 f"{check['check_id']} {check['resource']}: {check['check_name']}"
             )
-        skipped += one["results"]["skipped_checks"]
+        skipped += report["results"]["skipped_checks"]
     wrong = failed.pop("/wrong.json")
-    assert [one for one in wrong if one.startswith("CKV_AWS_60 ")] != []
+    assert [report for report in wrong if report.startswith("CKV_AWS_60 ")] != []
     assert failed == {}
-    assert {one["check_id"] for one in skipped} == SKIPPED
-    assert all(len(one["check_result"]["suppress_comment"]) > 40 for one in skipped)
+    assert {report["check_id"] for report in skipped} == SKIPPED
+    assert all(len(report["check_result"]["suppress_comment"]) > 40 for report in skipped)

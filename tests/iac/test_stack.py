@@ -38,7 +38,7 @@ def of_type(stack: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     """The properties of the resources of a type, with the name of the configuration filled in."""
     reference = json.dumps({"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]})
     filled = json.loads(json.dumps(stack).replace(reference, json.dumps(CONFIG)))
-    return [one["Properties"] for one in filled.values() if one["Type"] == f"AWS::{kind}"]
+    return [each["Properties"] for each in filled.values() if each["Type"] == f"AWS::{kind}"]
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "rich"])
@@ -49,27 +49,27 @@ def test_a_stack_without_parameters_is_observed_as_the_plan_says(shape: str) -> 
         return
     stack = stack_of(template(plan), **(END if ends_after(plan) else {}))
     planned, made = (
-        {one["AlarmName"]: {**one, "AlarmDescription": ""} for one in each}
+        {alarm["AlarmName"]: {**alarm, "AlarmDescription": ""} for alarm in each}
         for each in (alarms(plan, CONFIG), of_type(stack, "CloudWatch::Alarm"))
     )
     assert made == planned  # but for what the owner of a stack can do
-    counted = {one["FilterName"] for one in of_type(stack, "Logs::MetricFilter")}
-    assert counted == {one["filterName"] for one in metric_filters(plan)}
-    shown = [one["DashboardBody"] for one in of_type(stack, "CloudWatch::Dashboard")]
+    counted = {alarm["FilterName"] for alarm in of_type(stack, "Logs::MetricFilter")}
+    assert counted == {alarm["filterName"] for alarm in metric_filters(plan)}
+    shown = [alarm["DashboardBody"] for alarm in of_type(stack, "CloudWatch::Dashboard")]
     observe = plan.observe
     assert shown == ([dashboard_text(plan)] if observe and observe.dashboard else [])
-    kept = [one["RetentionInDays"] for one in of_type(stack, "Logs::LogGroup")]
+    kept = [alarm["RetentionInDays"] for alarm in of_type(stack, "Logs::LogGroup")]
     assert kept == ([observe.log_retention_days] if observe and observe.log_retention_days else [])
-    assert not any("KmsKeyId" in one for one in of_type(stack, "Logs::LogGroup"))
+    assert not any("KmsKeyId" in alarm for alarm in of_type(stack, "Logs::LogGroup"))
 
 
 def test_another_name_is_that_of_everything() -> None:
     """As of a plan with that name; only schedules, whose names are hashed, differ."""
     for plan in (rich(), plan_of("uploaded"), to_zero()):
-        given = END if ends_after(plan) else {}
+        choices = END if ends_after(plan) else {}
         for name in ("peagle-other", "other", f"peagle-{'x' * 56}"):
-            renamed = stack_of(template(plan), EndpointName=name, **given)
-            planned = stack_of(template(plan.model_copy(update={"name": name})), **given)
+            renamed = stack_of(template(plan), EndpointName=name, **choices)
+            planned = stack_of(template(plan.model_copy(update={"name": name})), **choices)
             for stack in (renamed, planned):
                 stack.get("Schedule", {"Properties": {}})["Properties"].pop("Name", None)
             assert renamed == planned
@@ -104,15 +104,17 @@ def test_a_stack_has_what_its_plan_has_within_the_bounds_of_the_account() -> Non
     (log,) = of_type(stack, "Logs::LogGroup")
     assert log["KmsKeyId"] == key
     made = of_type(stack, "CloudWatch::Alarm")
-    assert all(one["AlarmActions"] == one["OKActions"] == [topic] for one in made)
+    assert all(alarm["AlarmActions"] == alarm["OKActions"] == [topic] for alarm in made)
     (endpoint,) = of_type(stack, "SageMaker::Endpoint")
     undoing = endpoint["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]
-    assert {one["AlarmName"]["Ref"] for one in undoing} <= {one for one in stack if "Alarm" in one}
+    assert {alarm["AlarmName"]["Ref"] for alarm in undoing} <= {
+        alarm for alarm in stack if "Alarm" in alarm
+    }
 
 
 def test_a_stack_of_copies_counts_copies_and_instances() -> None:
-    given = {"Copies": 3, "MinInstances": 1, "MaxInstances": 4, "MinCopies": 1, "MaxCopies": 9}
-    stack = stack_of(template(to_zero()), **given)
+    choices = {"Copies": 3, "MinInstances": 1, "MaxInstances": 4, "MinCopies": 1, "MaxCopies": 9}
+    stack = stack_of(template(to_zero()), **choices)
     (component,) = of_type(stack, "SageMaker::InferenceComponent")
     assert component["RuntimeConfig"] == {"CopyCount": 3}
     (config,) = of_type(stack, "SageMaker::EndpointConfig")
@@ -123,6 +125,6 @@ def test_a_stack_of_copies_counts_copies_and_instances() -> None:
 
 
 def test_a_rollout_in_steps_keeps_the_instances_that_it_needs() -> None:
-    found = template(plan_of("rolled-out"))["Parameters"]
-    assert found["InitialInstanceCount"]["MinValue"] == 4
+    parameters = template(plan_of("rolled-out"))["Parameters"]
+    assert parameters["InitialInstanceCount"]["MinValue"] == 4
     assert template(plan_of("from-hub"))["Parameters"]["InitialInstanceCount"]["MinValue"] == 1

@@ -44,7 +44,7 @@ def _deploy(
     _expect(done.code == 0, done)
     right = {"state": "InService", "proved": True, "k": action.k, "owner": "peagle"}
     _compare(after, right)
-    endpoints = [one["EndpointName"] for one in world.inventory.endpoints()]
+    endpoints = [endpoint["EndpointName"] for endpoint in world.inventory.endpoints()]
     if endpoints != [NAME]:
         raise Broken(f"after the deploy there are the endpoints {endpoints}")
 
@@ -84,7 +84,7 @@ def _destroy(world: World, action: Action, done: Done, code: str) -> None:
         _expect(done.code == 0 or code == "rollback-unfinished", done)
         return
     _expect(done.code == 0, done)
-    kept = {(one["type"], one["name"]) for one in done.document["kept"]}
+    kept = {(resource["type"], resource["name"]) for resource in done.document["kept"]}
     if left := world.left() - kept:
         raise Broken(f"destroy left, and does not say so: {sorted(left)}")
 
@@ -98,8 +98,8 @@ def _prove(action: Action, done: Done, code: str, before: Status) -> None:
         _expect(code == ("not-proved" if action.acceptance else ""), done)
 
 
-def _compare(found: Status, right: dict[str, Any]) -> None:
-    wrong = {key: (found or {}).get(key) for key in right if (found or {}).get(key) != right[key]}
+def _compare(status: Status, right: dict[str, Any]) -> None:
+    wrong = {key: (status or {}).get(key) for key in right if (status or {}).get(key) != right[key]}
     if wrong:
         raise Broken(f"afterwards status says {wrong} instead of {right}")
 

@@ -109,7 +109,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        return " ".join([self.action, *(one.name for one in self.faults)])
+        return " ".join([self.action, *(fault.name for fault in self.faults)])
 
 
 @dataclass(frozen=True)
@@ -129,19 +129,19 @@ class Walk:
 
     @classmethod
     def read(cls, document: str) -> Walk:
-        found: dict[str, Any] = json.loads(document)
+        walk: dict[str, Any] = json.loads(document)
         steps = tuple(
-            Step(**{**step, "faults": tuple(Fault(**one) for one in step["faults"])})
-            for step in found["steps"]
+            Step(**{**step, "faults": tuple(Fault(**fault) for fault in step["faults"])})
+            for step in walk["steps"]
         )
-        return cls(steps, found["broken"])
+        return cls(steps, walk["broken"])
 
 
 def random_walk(seed: int) -> Walk:
     """The walk of that number: always the same."""
     random = Random(seed)
     first = random.choice(_STARTS)
-    names, weights = list(ACTIONS), [one.weight for one in ACTIONS.values()]
+    names, weights = list(ACTIONS), [each.weight for each in ACTIONS.values()]
     actions = [first, *random.choices(names, weights, k=random.randint(2, 5))]
     return Walk(tuple(_step(random, action) for action in actions))
 
@@ -165,8 +165,8 @@ def _end_of_endpoint(random: Random) -> tuple[Fault, ...]:
     """How the endpoint ends; one that is stuck is waited for until the command is ended."""
     operation = random.choice(list(_ENDS_OF_ENDPOINTS))
     kind = random.choice(_ENDS_OF_ENDPOINTS[operation])
-    found = Fault(operation, kind, times=None if kind == STUCK else 1)
+    fault = Fault(operation, kind, times=None if kind == STUCK else 1)
     if kind != STUCK:
-        return (found,)
+        return (fault,)
     end = random.choice((*KILLS, *INTERRUPTS))
-    return found, Fault("logs:FilterLogEvents", end, random.randint(1, 4))
+    return fault, Fault("logs:FilterLogEvents", end, random.randint(1, 4))

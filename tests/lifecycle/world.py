@@ -45,13 +45,13 @@ class World:
     def nothing_is_lost(self) -> Status:
         """Raise Broken unless everything is shown, and the reported cost is the account's; what
         ``status`` says."""
-        found = self.inventory.resources()
-        return self.commands.nothing_is_lost(frozenset(filter(_is_of_template, found)))
+        resources = self.inventory.resources()
+        return self.commands.nothing_is_lost(frozenset(filter(_is_of_template, resources)))
 
     def left(self) -> Resources:
         """What exists and is not the template's bucket, which no deploy created."""
-        found = self.inventory.resources() - self.commands.empty
-        return frozenset(one for one in found if not _is_of_template(one))
+        resources = self.inventory.resources() - self.commands.empty
+        return frozenset(resource for resource in resources if not _is_of_template(resource))
 
     def _by_template(self) -> None:
         self.inventory.deploy_by_template()

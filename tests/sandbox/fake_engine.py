@@ -119,8 +119,8 @@ class Statistics:
 
     def __init__(self) -> None:
         config = "--speculative-config"
-        given = sys.argv[sys.argv.index(config) + 1] if config in sys.argv else "{}"
-        self._positions = int(json.loads(given).get("num_speculative_tokens", 0))
+        document = sys.argv[sys.argv.index(config) + 1] if config in sys.argv else "{}"
+        self._positions = int(json.loads(document).get("num_speculative_tokens", 0))
         with suppress(OSError):  # it is not there, or nothing can be taken away
             Path(__file__).with_name("silent").unlink()
             self._positions = 0

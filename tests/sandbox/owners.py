@@ -49,7 +49,7 @@ class Machine:
 
     def row(self, name: str) -> Any:
         """The deployment in ``peagle list``."""
-        (row,) = [one for one in self.json("list")["deployments"] if one["name"] == name]
+        (row,) = [each for each in self.json("list")["deployments"] if each["name"] == name]
         return row
 
     def render(self, form: str, name: str, folder: Path, *options: str) -> Path:
@@ -81,8 +81,8 @@ def left_of(account: Account, name: str) -> list[str]:
     """The models, configurations and endpoints with the tag of the deployment ``name``."""
     tagging = account.client("resourcegroupstaggingapi")
     tag_filter = {"Key": "peagle:deployment", "Values": [name]}
-    found = tagging.get_resources(TagFilters=[tag_filter])["ResourceTagMappingList"]
-    return [one["ResourceARN"] for one in found]
+    resources = tagging.get_resources(TagFilters=[tag_filter])["ResourceTagMappingList"]
+    return [resource["ResourceARN"] for resource in resources]
 
 
 def tags_of(account: Account, name: str) -> Mapping[str, str]:
@@ -100,7 +100,7 @@ def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
     assert price == 1.408
     shown = machine.json("status", name)
     assert (shown["owner"], shown["k"], shown["proved"]) == (owner, 7, False)
-    assert {one["type"] for one in shown["resources"]} == {
+    assert {resource["type"] for resource in shown["resources"]} == {
         "Endpoint", "EndpointConfig", "Model", "S3Objects",
     }  # fmt: skip
     assert "fake: INFO starting" in machine.peagle("logs", name).stdout

@@ -105,9 +105,9 @@ class Sandbox:
     def address(self) -> Address:
         """The running sandbox's address and key."""
         with self.at_home():
-            found = running_sandbox()
-        assert found is not None
-        return found
+            sandbox = running_sandbox()
+        assert sandbox is not None
+        return sandbox
 
     def json(self, *arguments: str) -> Any:
         """The JSON document of a command that succeeds."""
@@ -131,7 +131,7 @@ class Sandbox:
         """Every process of this home: the sandbox and its engines. What all homes share, such as
         the process that has imported vLLM and its forks, is of none."""
         mark = os.fsencode(self.home)
-        found = []
+        processes = []
         for folder in Path("/proc").iterdir():
             try:
                 environment = (folder / "environ").read_bytes()
@@ -141,17 +141,17 @@ class Sandbox:
                 continue
             with suppress(psutil.Error):  # it has ended meanwhile
                 if not _is_shared(psutil.Process(int(folder.name))):
-                    found.append(int(folder.name))
-        return found
+                    processes.append(int(folder.name))
+        return processes
 
     def commands(self) -> list[str]:
         """The command lines of its processes, which a failed test shows."""
-        found = []
+        commands = []
         for pid in self.processes():
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
-                found.append(f"{pid} (of {process.ppid()}): {shlex.join(process.cmdline())}")
-        return found
+                commands.append(f"{pid} (of {process.ppid()}): {shlex.join(process.cmdline())}")
+        return commands
 
 
 def _client(service: str, region: str, url: str, keys: Keys, **more: Any) -> Any:
@@ -256,7 +256,7 @@ class Account:
         """The endpoint once it is in service or failed."""
         return until(
             lambda: self.describe(name),
-            lambda found: found["EndpointStatus"] in ("InService", "Failed"),
+            lambda endpoint: endpoint["EndpointStatus"] in ("InService", "Failed"),
         )
 
     def delete(self, name: str) -> None:
@@ -267,7 +267,7 @@ class Account:
     def wait_until_deleted(self, name: str) -> None:
         until(
             lambda: self.sagemaker.list_endpoints(NameContains=name)["Endpoints"],
-            lambda found: all(one["EndpointName"] != name for one in found),
+            lambda endpoints: all(endpoint["EndpointName"] != name for endpoint in endpoints),
         )
 
     def log(self, name: str) -> list[str]:
@@ -278,10 +278,10 @@ class Account:
         return [log_text(event["message"]) for page in pages for event in page["events"]]
 
     def wait_for_line(self, name: str, text: str) -> list[str]:
-        found: list[str] = until(
+        matches: list[str] = until(
             lambda: self.log(name), lambda lines: any(text in line for line in lines)
         )
-        return found
+        return matches
 
     def invoke(self, name: str, document: dict[str, Any], **more: Any) -> Any:
         """InvokeEndpoint's answer, decoded."""
@@ -335,7 +335,7 @@ def folder_on_s3(prefix: str) -> dict[str, str]:
 def until(read: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 60) -> Any:
     """The result of ``read`` once it is ``good``; fails after ``seconds``."""
     end = time.monotonic() + seconds
-    while not good(found := read()):
-        assert time.monotonic() < end, f"after {seconds} s still: {found}"
+    while not good(answer := read()):
+        assert time.monotonic() < end, f"after {seconds} s still: {answer}"
         time.sleep(0.1)  # each look takes processor time from what it waits for
-    return found
+    return answer

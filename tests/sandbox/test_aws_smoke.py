@@ -36,10 +36,10 @@ def address(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Account:
 
 def _inventory(account: Account) -> list[str]:
     return [
-        *(one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]),
-        *(one["ModelName"] for one in account.sagemaker.list_models()["Models"]),
-        *(one["Name"] for one in account.s3.list_buckets()["Buckets"]),
-        *(one["logGroupName"] for one in account.logs.describe_log_groups()["logGroups"]),
+        *(endpoint["EndpointName"] for endpoint in account.sagemaker.list_endpoints()["Endpoints"]),
+        *(endpoint["ModelName"] for endpoint in account.sagemaker.list_models()["Models"]),
+        *(endpoint["Name"] for endpoint in account.s3.list_buckets()["Buckets"]),
+        *(endpoint["logGroupName"] for endpoint in account.logs.describe_log_groups()["logGroups"]),
     ]
 
 

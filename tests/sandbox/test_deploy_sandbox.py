@@ -29,7 +29,7 @@ def account(sandbox: Sandbox) -> Account:
 def _left(account: Account) -> dict[str, list[str]]:
     """All that a deploy could have left in the account."""
     sagemaker = account.sagemaker
-    found = {
+    resources = {
         "endpoints": [e["EndpointName"] for e in sagemaker.list_endpoints()["Endpoints"]],
         "configs": [
             c["EndpointConfigName"] for c in sagemaker.list_endpoint_configs()["EndpointConfigs"]
@@ -37,7 +37,7 @@ def _left(account: Account) -> dict[str, list[str]]:
         "models": [m["ModelName"] for m in sagemaker.list_models()["Models"]],
         "buckets": [b["Name"] for b in account.s3.list_buckets()["Buckets"]],
     }
-    return {kind: names for kind, names in found.items() if names}
+    return {kind: names for kind, names in resources.items() if names}
 
 
 def _records(sandbox: Sandbox) -> list[Path]:

@@ -37,8 +37,8 @@ def copied(sandbox: Sandbox, account: Account) -> Iterator[Account]:
 def _container(account: Account) -> dict[str, Any]:
     """What the model was created with."""
     (model,) = account.sagemaker.list_models()["Models"]
-    found: dict[str, Any] = account.sagemaker.describe_model(ModelName=model["ModelName"])
-    return dict(found["PrimaryContainer"])
+    description: dict[str, Any] = account.sagemaker.describe_model(ModelName=model["ModelName"])
+    return dict(description["PrimaryContainer"])
 
 
 def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(

@@ -34,7 +34,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[T
 
 def _sample() -> list[Trial]:
     """Each decisive operation with a fault or a kill, all kinds in turn."""
-    pairs = [(one, operation) for one in SCENARIOS for operation in DECISIVE.get(one.name, ())]
+    pairs = [(each, operation) for each in SCENARIOS for operation in DECISIVE.get(each.name, ())]
     kinds = (*FAULTS, *KILLS)
     return [
         Trial(scenario, Fault(operation, kind, times=1 if kind in KILLS or turn % 2 else None))

@@ -40,7 +40,7 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert refused.returncode == 2
     assert "Role peagle-gpt-oss-20b-us-east-1" in refused.stderr
     removed = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
-    kinds = [one["type"] for one in json.loads(removed.stdout)["removed"]]
+    kinds = [resource["type"] for resource in json.loads(removed.stdout)["removed"]]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     again = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
     assert json.loads(again.stdout) == {"removed": []}
@@ -50,20 +50,20 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
     place: Environment, peagle: Peagle, docker: FakeDocker
 ) -> None:
     content = "0123456789abcdef"
-    own, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
+    content_name, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
     docker.answers("version", out="20.10")
-    for name in (own, named):
+    for name in (content_name, named):
         docker.has_image(name, {**LABELS, "peagle.content": content})
     place["PATH"] = os.environ["PATH"]
-    push = ("image", "push", own, "--sandbox", "--json")
+    push = ("image", "push", content_name, "--sandbox", "--json")
     assert peagle(*push, env=place).returncode == 3, "it is not there yet"
-    digest = _put(place, peagle, own.partition(":")[2])
+    digest = _put(place, peagle, content_name.partition(":")[2])
     _put(place, peagle, "mine")
     done = peagle(*push, env=place)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")
     assert "exists already" in done.stderr
-    assert not [one for one in docker.calls if one["argv"][0] == "push"]
+    assert not [call for call in docker.calls if call["argv"][0] == "push"]
     another = peagle("image", "push", named, "--sandbox", env=place)
     assert another.returncode == 3, "what else is called so may be another image"
 

@@ -48,9 +48,9 @@ def _tasks(ran: list[tuple[str, Any]]) -> ModuleType:
     """``airflow.sdk``, whose tasks run in the sandbox as soon as the DAG names them."""
 
     def task(function: Callable[..., Any] | None = None, **_: Any) -> Any:
-        def run(*given: Any) -> _Result:
+        def run(*arguments: Any) -> _Result:
             assert function is not None
-            values = [one.value if isinstance(one, _Result) else one for one in given]
+            values = [value.value if isinstance(value, _Result) else value for value in arguments]
             values = values or ["tiny"]
             result = function(*values, sandbox=True)
             ran.append((function.__name__, result))

@@ -35,9 +35,9 @@ OPTIONS = ("-input=false", "-no-color", "-parallelism=1", *VARIABLES)
 @pytest.fixture(scope="module")
 def variables(account: Account) -> Iterator[dict[str, str]]:
     """With which Terraform reaches the account, through a provider that runs already."""
-    found = reaching(account)
-    with running_provider(found) as attached:
-        yield found | attached
+    network = reaching(account)
+    with running_provider(network) as attached:
+        yield network | attached
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def scaled(account: Account) -> list[tuple[int, int]]:
     """The bounds of all endpoints that scale."""
     scaling = account.client("application-autoscaling")
     targets = scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
-    return [(one["MinCapacity"], one["MaxCapacity"]) for one in targets]
+    return [(target["MinCapacity"], target["MaxCapacity"]) for target in targets]
 
 
 def test_the_module_makes_of_the_values_what_the_requests_ask_for(
@@ -155,11 +155,13 @@ def test_the_module_makes_of_the_values_what_the_requests_ask_for(
     assert done.returncode == 0, done.stderr
     shown = json.loads(run(tmp_path, "show", "-json", "planned").stdout)
     modules = shown["planned_values"]["root_module"]["child_modules"]
-    found = {one["address"].split('"')[1]: one["resources"] for one in modules}
-    assert {shape: from_planned(found[shape]) for shape in shapes} == {
+    resources = {module["address"].split('"')[1]: module["resources"] for module in modules}
+    assert {shape: from_planned(resources[shape]) for shape in shapes} == {
         shape: asked(plan) for shape, plan in shapes.items()
     }
-    (schedule,) = [one for one in found["limited"] if one["type"] == "aws_scheduler_schedule"]
+    (schedule,) = [
+        module for module in resources["limited"] if module["type"] == "aws_scheduler_schedule"
+    ]
     assert schedule["values"]["schedule_expression"] == "at(2030-01-31T20:00:00)"
 
 
@@ -172,7 +174,7 @@ def for_each(root: str) -> str:
 
 def asked(plan: Plan) -> Described:
     """What the requests of the plan ask for, without the AMI, which is new to the provider."""
-    model, config, endpoint = (one.parameters for one in requests(plan))
+    model, config, endpoint = (request.parameters for request in requests(plan))
     text = json.dumps([model, config, endpoint])
     text = text.replace("${ExecutionRoleArn}", ROLE).replace("${ModelBucket}", BUCKET)
     model, config, endpoint = json.loads(text)

@@ -29,11 +29,11 @@ def commands(kind: str) -> list[str]:
     """The ``peagle`` commands, in the order in which a merged change runs them."""
     if kind == "github":
         files = (Path(".github/workflows") / f"{name}.yml" for name in WORKFLOWS)
-        found = [run for file in files for name, run in run_steps(file) if name != "Roll back"]
+        steps = [run for file in files for name, run in run_steps(file) if name != "Roll back"]
     else:
         files = (Path(f"buildspec-{stage}.yml") for stage in STAGES)
-        found = [text for file in files for text in build_commands(file)]
-    return [one for one in found if one.startswith("peagle ") and is_here(one)]
+        steps = [text for file in files for text in build_commands(file)]
+    return [command for command in steps if command.startswith("peagle ") and is_here(command)]
 
 
 @pytest.mark.parametrize("kind", ["github", "codepipeline"])

@@ -102,15 +102,15 @@ def stages(account: Account, name: str) -> tuple[list[str], Any]:
     """The stages and states until the update ends, each once, and the endpoint."""
     seen: list[str] = []
     while True:
-        found = account.describe(name)
-        pending = found.get("PendingDeploymentSummary", {}).get("ProductionVariants", [])
-        status = [one["Status"] for v in pending for one in v.get("VariantStatus", [])]
-        shown = found["EndpointStatus"]
+        endpoint = account.describe(name)
+        pending = endpoint.get("PendingDeploymentSummary", {}).get("ProductionVariants", [])
+        status = [variant["Status"] for v in pending for variant in v.get("VariantStatus", [])]
+        shown = endpoint["EndpointStatus"]
         shown = status[0] if status and shown == "Updating" else shown
         if shown not in seen:
             seen.append(shown)
         if shown in ("InService", "Failed"):
-            return seen, found
+            return seen, endpoint
         time.sleep(_APART_SECONDS)
 
 
@@ -120,11 +120,11 @@ def test_an_update_in_steps_bakes_and_loses_no_request(account: Account, kind: s
     prepared(account, name, 2)
     with traffic(account, name, {"prompt": "a"}) as lost:
         update(account, name, POLICIES[kind])
-        seen, found = stages(account, name)
+        seen, endpoint = stages(account, name)
     assert lost == []
     assert "Baking" in seen
-    assert found["EndpointConfigName"] == f"{name}-next"
-    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
+    assert endpoint["EndpointConfigName"] == f"{name}-next"
+    assert endpoint["ProductionVariants"][0]["CurrentInstanceCount"] == 2
     account.delete(name)
 
 
@@ -135,12 +135,12 @@ def test_an_alarm_returns_what_served_before(account: Account, kind: str) -> Non
     add_fault("UpdateEndpoint", "alarm-fires", 1)
     with traffic(account, name, {"prompt": "a"}) as lost:
         update(account, name, POLICIES[kind])
-        seen, found = stages(account, name)
+        seen, endpoint = stages(account, name)
     assert lost == []
     assert seen[-1] == "InService"
-    assert found["EndpointConfigName"] == name
-    assert f"{name}-5xx" in found["FailureReason"]
-    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
+    assert endpoint["EndpointConfigName"] == name
+    assert f"{name}-5xx" in endpoint["FailureReason"]
+    assert endpoint["ProductionVariants"][0]["CurrentInstanceCount"] == 2
     assert account.invoke(name, {"prompt": "a"})["choices"]
     update(account, name, POLICIES[kind])  # the alarm is quiet again
     assert stages(account, name)[1]["EndpointConfigName"] == f"{name}-next"
@@ -164,14 +164,14 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     assert error["code"] == "rolled-back-on-alarm"
     assert f"{NAME}-acceptance" in error["message"]
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
-    found = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]
-    assert found == [], "the plan that serves again has none"
+    alarms = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]
+    assert alarms == [], "the plan that serves again has none"
     sandbox.json(*DEPLOY, *rollout)
     (alarm,) = cloudwatch.describe_alarms(AlarmNames=[f"{NAME}-acceptance"])["MetricAlarms"]
     assert "peagle deploy peagle/tiny --no-speculation" in alarm["AlarmDescription"]
     ended = sandbox.json("destroy", NAME, "--sandbox", "--yes")
-    assert [one["type"] for one in ended["left"]] == ["LogGroup"]
-    kinds = [one["type"] for one in ended["removed"]]
+    assert [resource["type"] for resource in ended["left"]] == ["LogGroup"]
+    kinds = [resource["type"] for resource in ended["removed"]]
     assert kinds.count("Alarm") == kinds.count("MetricFilter") == 2
     assert cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"] == []
     group = f"/aws/sagemaker/Endpoints/{NAME}"

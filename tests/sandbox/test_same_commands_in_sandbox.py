@@ -22,5 +22,5 @@ def test_command_lines_against_the_sandbox_end_as_they_did(
         now, _ = workplace.outline(line)
         lost[line] = outline.losses_since(RECORDED, "sandbox", line, now)
         lost_since_first[line] = first.unexpected("sandbox", line, now)
-    assert {line: found for line, found in lost.items() if found} == {}
-    assert {line: found for line, found in lost_since_first.items() if found} == {}
+    assert {line: lines for line, lines in lost.items() if lines} == {}
+    assert {line: lines for line, lines in lost_since_first.items() if lines} == {}

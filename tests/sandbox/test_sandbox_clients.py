@@ -169,8 +169,8 @@ def test_the_sagemaker_sdk(
     sandbox: Sandbox, tmp_path: Path, requirement: str, program: str
 ) -> None:
     python = installed(requirement) / "python"
-    given = (IMAGE, ROLE, INSTANCE_TYPE)
-    in_shell(sandbox, str(python), "-c", program, *given, folder=tmp_path)
+    arguments = (IMAGE, ROLE, INSTANCE_TYPE)
+    in_shell(sandbox, str(python), "-c", program, *arguments, folder=tmp_path)
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert json.loads(answer["body"]) == {"a": 2}
 

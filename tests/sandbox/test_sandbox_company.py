@@ -70,7 +70,7 @@ def test_a_deploy_in_a_vpc_is_proved_and_removed(
     for arn in (endpoint["EndpointArn"], config["EndpointConfigArn"], model["ModelArn"]):
         tags = account.sagemaker.list_tags(ResourceArn=arn)["Tags"]
         assert {"Key": "cost center", "Value": "a b"} in tags
-    (bucket,) = (one["Name"] for one in account.s3.list_buckets()["Buckets"])
+    (bucket,) = (bucket_row["Name"] for bucket_row in account.s3.list_buckets()["Buckets"])
     assert {"Key": "team", "Value": "ml"} in account.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
     listed = account.s3.list_objects_v2(Bucket=bucket, Prefix=f"peagle-toolkit/{NAME}.")
     stored = account.s3.head_object(Bucket=bucket, Key=listed["Contents"][0]["Key"])

@@ -35,9 +35,9 @@ def endpoint(account: Account) -> str:
         EndpointConfigName="hosts", ExecutionRoleArn=ROLE, ProductionVariants=[variant]
     )
     account.sagemaker.create_endpoint(EndpointName="hosts", EndpointConfigName="hosts")
-    found = account.wait_until_stable("hosts")
-    assert found["EndpointStatus"] == "InService", found
-    assert found["ProductionVariants"][0]["ManagedInstanceScaling"] == scaling
+    description = account.wait_until_stable("hosts")
+    assert description["EndpointStatus"] == "InService", description
+    assert description["ProductionVariants"][0]["ManagedInstanceScaling"] == scaling
     return "hosts"
 
 
@@ -65,7 +65,7 @@ def describe(account: Account, name: str) -> Any:
 def stable(account: Account, name: str) -> Any:
     return until(
         lambda: describe(account, name),
-        lambda found: found["InferenceComponentStatus"] in ("InService", "Failed"),
+        lambda component: component["InferenceComponentStatus"] in ("InService", "Failed"),
     )
 
 
@@ -73,7 +73,7 @@ def delete(account: Account, name: str) -> None:
     account.sagemaker.delete_inference_component(InferenceComponentName=name)
     until(
         lambda: account.sagemaker.list_inference_components()["InferenceComponents"],
-        lambda found: all(one["InferenceComponentName"] != name for one in found),
+        lambda components: all(each["InferenceComponentName"] != name for each in components),
     )
 
 
@@ -86,9 +86,9 @@ def refusal(call: Callable[[], object]) -> str:
 def test_each_copy_is_an_engine_with_a_stream_in_the_components_log(
     account: Account, endpoint: str
 ) -> None:
-    found = create(account, "copies", 2)
-    assert found["InferenceComponentStatus"] == "InService", found
-    assert found["RuntimeConfig"] == {"DesiredCopyCount": 2, "CurrentCopyCount": 2}
+    component = create(account, "copies", 2)
+    assert component["InferenceComponentStatus"] == "InService", component
+    assert component["RuntimeConfig"] == {"DesiredCopyCount": 2, "CurrentCopyCount": 2}
     group = "/aws/sagemaker/InferenceComponents/copies"
     streams = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
     assert len(streams) == 2

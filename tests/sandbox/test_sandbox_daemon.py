@@ -36,10 +36,10 @@ def serving(home: Sandbox) -> Account:
 def test_concurrent_starts_share_one_sandbox(home: Sandbox) -> None:
     start = ("sandbox", "start", "--json")
     starting = [forked.start(*start, environment=home.environment) for _ in range(6)]
-    started = [one.stdout.read() for one in starting]
-    assert {one.wait() for one in starting} == {0}
+    started = [process.stdout.read() for process in starting]
+    assert {process.wait() for process in starting} == {0}
     assert json.loads(started[0])["url"]
-    assert all(one == started[0] for one in started)
+    assert all(process == started[0] for process in started)
     assert len(home.processes()) == 1
 
 
@@ -119,13 +119,13 @@ def test_a_shell_evaluates_env_without_changing_values(sandbox: Sandbox) -> None
 def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
     assert home.json("sandbox", "status")["running"] is False
     account = serving(home)
-    found = home.json("sandbox", "status")
-    assert (found["running"], found["url"]) == (True, account.url)
-    (endpoint,) = found["endpoints"]
+    status = home.json("sandbox", "status")
+    assert (status["running"], status["url"]) == (True, account.url)
+    (endpoint,) = status["endpoints"]
     assert (endpoint["name"], endpoint["state"]) == ("endpoint-1", "InService")
     assert (endpoint["region"], endpoint["stand_in"]) == ("us-east-1", None)
     assert endpoint["uptime_seconds"] > 0
-    assert {found["pid"], endpoint["pid"]} < set(home.processes())
+    assert {status["pid"], endpoint["pid"]} < set(home.processes())
     assert len(home.processes()) == 3, "the sandbox, the entrypoint and its engine"
     with urllib.request.urlopen(f"http://127.0.0.1:{endpoint['port']}/ping") as answer:
         assert answer.status == 200

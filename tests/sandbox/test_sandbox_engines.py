@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 def streams(account: Account, name: str) -> list[str]:
     group = f"/aws/sagemaker/Endpoints/{name}"
-    found = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
-    return [stream["logStreamName"] for stream in found]
+    listed = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
+    return [stream["logStreamName"] for stream in listed]
 
 
 def counts(account: Account, name: str) -> dict[str, int]:
@@ -37,8 +37,8 @@ def endpoint(account: Account, name: str, *variants: dict[str, Any]) -> str:
         ],
     )
     account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
-    found = account.wait_until_stable(name)
-    assert found["EndpointStatus"] == "InService", found
+    description = account.wait_until_stable(name)
+    assert description["EndpointStatus"] == "InService", description
     return name
 
 
@@ -47,9 +47,11 @@ def test_every_instance_of_every_variant_has_an_engine_and_a_log_stream(account:
     green = {"VariantName": "green", "InitialInstanceCount": 1, "InitialVariantWeight": 1.0}
     name = endpoint(account, "several", blue, green)
     assert counts(account, name) == {"blue": 2, "green": 1}
-    assert Counter(one.partition("/")[0] for one in streams(account, name)) == counts(account, name)
+    assert Counter(log_stream.partition("/")[0] for log_stream in streams(account, name)) == counts(
+        account, name
+    )
     answers = [account.runtime.invoke_endpoint(EndpointName=name, Body=b"{}") for _ in range(8)]
-    invoked = Counter(one["InvokedProductionVariant"] for one in answers)
+    invoked = Counter(log_stream["InvokedProductionVariant"] for log_stream in answers)
     assert invoked == {"blue": 6, "green": 2}
     for stream in streams(account, name):
         body = b'{"do": "log", "text": "asked"}'
@@ -76,12 +78,12 @@ def test_the_log_has_one_event_per_line(account: Account, live: str) -> None:
 
 def values(account: Account, *queries: dict[str, Any]) -> dict[str, list[float]]:
     now = datetime.now(UTC)
-    found = account.client("cloudwatch").get_metric_data(
+    answer = account.client("cloudwatch").get_metric_data(
         MetricDataQueries=list(queries),
         StartTime=now - timedelta(minutes=5),
         EndTime=now + timedelta(minutes=5),
     )
-    return {one["Id"]: one["Values"] for one in found["MetricDataResults"]}
+    return {result["Id"]: result["Values"] for result in answer["MetricDataResults"]}
 
 
 def of_endpoint(endpoint: str, metric: str, stat: str = "Sum") -> dict[str, Any]:
@@ -106,17 +108,17 @@ def test_requests_are_measured(account: Account, live: str) -> None:
     assert list(answer["Body"])
     with pytest.raises(ClientError):
         account.invoke(live, {"do": "status", "status": 500, "text": "no"})
-    found = values(
+    measured = values(
         account,
         of_endpoint(live, "Invocations"),
         of_endpoint(live, "Invocation5XXErrors"),
         of_endpoint(live, "FirstChunkLatency", "SampleCount"),
         of_endpoint(live, "ModelLatency", "Maximum"),
     )
-    assert sum(found["invocations"]) == 5
-    assert sum(found["invocation5XXErrors"]) == 1
-    assert sum(found["firstChunkLatency"]) == 1
-    assert 0.2e6 < max(found["modelLatency"]) < 5e6, "microseconds, until the last chunk"
+    assert sum(measured["invocations"]) == 5
+    assert sum(measured["invocation5XXErrors"]) == 1
+    assert sum(measured["firstChunkLatency"]) == 1
+    assert 0.2e6 < max(measured["modelLatency"]) < 5e6, "microseconds, until the last chunk"
 
 
 def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> None:
@@ -133,9 +135,9 @@ def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> No
 
 def test_status_and_tags_name_the_stand_in(account: Account) -> None:
     name = account.endpoint(speculating(**P_EAGLE, model="amazon/head"), ModelDataSource=None)
-    found = account.wait_until_stable(name)
-    assert found["EndpointStatus"] == "InService"
-    assert account.sagemaker.list_tags(ResourceArn=found["EndpointArn"])["Tags"] == [
+    description = account.wait_until_stable(name)
+    assert description["EndpointStatus"] == "InService"
+    assert account.sagemaker.list_tags(ResourceArn=description["EndpointArn"])["Tags"] == [
         {"Key": "peagle:stand-in", "Value": "peagle/tiny"}
     ]
     assert account.wait_for_line(name, "stand-in for")[0] == (

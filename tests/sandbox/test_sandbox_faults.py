@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
-from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
+from tests.sandbox.sandboxes import BUCKET, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -83,26 +83,11 @@ def test_a_broken_connection_is_before_or_after_the_effect(
 
 
 def status_and_reason(account: Account, name: str) -> tuple[str, str]:
-    found = until(
+    description = until(
         lambda: account.describe(name),
-        lambda found: found["EndpointStatus"] not in ("Creating", "Updating"),
+        lambda description: description["EndpointStatus"] not in ("Creating", "Updating"),
     )
-    return found["EndpointStatus"], found.get("FailureReason", "")
-
-
-def test_without_capacity_an_endpoint_fails_for_that_type_only(account: Account) -> None:
-    account.sandbox.json(
-        *("sandbox", "fault", "add", "CreateEndpoint", "insufficient-capacity"),
-        *("--instance-type", INSTANCE_TYPE),
-    )
-    name = account.endpoint()
-    status, reason = status_and_reason(account, name)
-    assert (status, "InsufficientInstanceCapacity" in reason) == ("Failed", True)
-    account.delete(name)
-    account.config("else", name, InstanceType="ml.g5.xlarge")
-    account.sagemaker.create_endpoint(EndpointName="else", EndpointConfigName="else")
-    assert account.wait_until_stable("else")["EndpointStatus"] == "InService"
-    account.delete("else")
+    return description["EndpointStatus"], description.get("FailureReason", "")
 
 
 def test_a_stuck_endpoint_goes_on_when_the_fault_is_cleared(account: Account) -> None:
@@ -130,8 +115,8 @@ def test_an_update_ends_in_every_state_of_aws(
     account.sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", kind, "--times", "once")
     update = {"EndpointName": live, "EndpointConfigName": live}
     account.sagemaker.update_endpoint(**update)
-    found, reason = status_and_reason(account, live)
-    assert (found, bool(reason)) == (status, kind != "out-of-service")
+    state, reason = status_and_reason(account, live)
+    assert (state, bool(reason)) == (status, kind != "out-of-service")
     if answers:
         assert account.invoke(live, {})["path"] == "/invocations"
     else:

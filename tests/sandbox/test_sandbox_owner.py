@@ -3,12 +3,9 @@ and hostile requests of a program that has its key are refused."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
-import re
 import shutil
-import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,10 +16,10 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError
 
 from peagle.aws.client import Keys
-from tests.sandbox.sandboxes import IMAGE, ROLE, WEIGHTS, Account, Sandbox, until
+from tests.sandbox.sandboxes import IMAGE, ROLE, WEIGHTS, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 NOBODY = 65534
@@ -178,60 +175,3 @@ def test_a_variable_that_chooses_code_starts_no_process(
     assert f"{name}: this chooses the code" in failed["FailureReason"]
     assert not (tmp_path / "ran").exists()
     account.delete(endpoint)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("PUT", "/quota", "{"),
-        ("POST", "/faults", "[" * 100_000),
-        ("POST", "/faults",
-         '{"operation": "GetRole", "kind": "timeout", "seconds": NaN}'),
-    ],
-)  # fmt: skip
-def test_a_malformed_request_of_the_owner_is_refused(
-    sandbox: Sandbox, method: str, path: str, body: str
-) -> None:
-    address = sandbox.address
-    connection = http.client.HTTPConnection(urlsplit(address.url).netloc, timeout=30)
-    headers = {"Authorization": address.key.authorization}
-    connection.request(method, f"/_peagle{path}", body, headers)
-    assert connection.getresponse().status == 400
-
-
-@pytest.mark.parametrize(
-    "head", ["X: " + "a" * 200_000, "\r\n".join(f"X-{n}: 1" for n in range(5000))], ids=len
-)
-def test_a_request_that_cannot_be_parsed_is_one_line_of_the_log(
-    sandbox: Sandbox, head: str
-) -> None:
-    log = sandbox.home / "sandbox" / "daemon.log"
-    before = log.read_text()
-    address = urlsplit(sandbox.address.url)
-    target = (str(address.hostname), address.port or 0)
-    # The sandbox may close the connection before it has read everything.
-    with contextlib.suppress(OSError), socket.create_connection(target, timeout=10) as client:
-        client.sendall(f"GET /unparsed HTTP/1.1\r\n{head}\r\n\r\n".encode())
-        while client.recv(4096):
-            pass
-    added = until(lambda: log.read_text().removeprefix(before), lambda text: "431" in text, 10)
-    # A request of an earlier test may be logged meanwhile.
-    (line,) = [line for line in added.splitlines() if "/unparsed" in line]
-    assert re.fullmatch("GET /unparsed 431", line[24:])
-    assert "Traceback" not in added
-
-
-def test_the_log_says_that_an_answer_began_or_was_lost(sandbox: Sandbox, account: Account) -> None:
-    sandbox.json("sandbox", "fault", "add", "ListModels", "answer-lost", "--times", "once")
-    log = sandbox.home / "sandbox" / "daemon.log"
-    before = log.read_text()
-    hasty = account.client("sagemaker", config=ONCE)
-    with pytest.raises(ConnectionClosedError):
-        hasty.list_models()
-    hasty.list_models()
-    added = until(
-        lambda: log.read_text().removeprefix(before).splitlines(), lambda lines: len(lines) == 2, 10
-    )
-    lost = r"SageMaker\.ListModels connection lost: .*fault answer-lost"
-    for pattern in (lost, r"SageMaker\.ListModels 200"):
-        assert sum(bool(re.fullmatch(pattern, line[24:])) for line in added) == 1

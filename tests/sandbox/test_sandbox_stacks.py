@@ -81,7 +81,7 @@ def described(stacks: Any) -> Any:
 
 
 def outputs(stacks: Any) -> dict[str, str]:
-    return {one["OutputKey"]: one["OutputValue"] for one in described(stacks).get("Outputs", [])}
+    return {each["OutputKey"]: each["OutputValue"] for each in described(stacks).get("Outputs", [])}
 
 
 def test_a_stack_is_created_updated_and_deleted(account: Account, stacks: Any) -> None:
@@ -94,14 +94,14 @@ def test_a_stack_is_created_updated_and_deleted(account: Account, stacks: Any) -
     assert re.fullmatch(rf"{STACK}-Endpoint-[A-Za-z0-9]{{12}}", name)
     assert outputs(stacks) == {"Name": name, "Url": f"https://example.org/{name}"}
     resources = stacks.describe_stack_resources(StackName=STACK)["StackResources"]
-    ids = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
+    ids = {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in resources}
     assert ids["Endpoint"] == endpoint["EndpointArn"]
     assert set(ids) == {"Model", "EndpointConfig", "Endpoint"}
     listed = account.sagemaker.list_tags(ResourceArn=endpoint["EndpointArn"])["Tags"]
-    found = {tag["Key"]: tag["Value"] for tag in listed}
-    assert (found["mine"], found["team"]) == ("yes", "x")
-    assert found["aws:cloudformation:stack-name"] == STACK
-    assert found["aws:cloudformation:logical-id"] == "Endpoint"
+    values = {tag["Key"]: tag["Value"] for tag in listed}
+    assert (values["mine"], values["team"]) == ("yes", "x")
+    assert values["aws:cloudformation:stack-name"] == STACK
+    assert values["aws:cloudformation:logical-id"] == "Endpoint"
     old = account.describe(name)["EndpointConfigName"]
     stacks.update_stack(StackName=STACK, TemplateBody=template({"SM_VLLM_SEED": 7}))
     wait(stacks, "update")
@@ -174,8 +174,11 @@ def test_a_change_set_creates_and_updates_as_deploy_does(account: Account, stack
     role = [{"ParameterKey": "Role", "UsePreviousValue": True}]
     body = template({"SM_VLLM_SEED": "7"})
     stacks.create_change_set(**name, TemplateBody=body, Parameters=role, ChangeSetType="UPDATE")
-    found = stacks.describe_change_set(**name)
-    assert (found["Status"], "didn't contain changes" in found["StatusReason"]) == ("FAILED", True)
+    change_set = stacks.describe_change_set(**name)
+    assert (change_set["Status"], "didn't contain changes" in change_set["StatusReason"]) == (
+        "FAILED",
+        True,
+    )
 
 
 def test_a_stack_in_progress_is_not_updated_but_deleted(account: Account, stacks: Any) -> None:

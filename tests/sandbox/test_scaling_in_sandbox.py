@@ -124,16 +124,3 @@ def test_targets_that_application_auto_scaling_refuses(account: Account, live: s
     assert refusal(register, **target, MinCapacity=3, MaxCapacity=2)[0] == "ValidationException"
     register(**target, MinCapacity=1, MaxCapacity=2)
     scaling.deregister_scalable_target(**target)
-
-
-def test_a_higher_minimum_starts_an_instance_at_once(account: Account, live: str) -> None:
-    scaling = account.client("application-autoscaling")
-    scaling.register_scalable_target(
-        ServiceNamespace="sagemaker",
-        ResourceId=f"endpoint/{live}/variant/AllTraffic",
-        ScalableDimension="sagemaker:variant:DesiredInstanceCount",
-        MinCapacity=2,
-        MaxCapacity=3,
-    )
-    until(lambda: running(account, live), lambda count: count == 2)
-    account.wait_until_stable(live)

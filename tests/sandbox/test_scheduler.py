@@ -33,11 +33,11 @@ def document(sandbox: Sandbox, *words: str) -> Any:
 
 def schedules(account: Account) -> list[str]:
     scheduler = account.client("scheduler")
-    return [one["Name"] for one in scheduler.list_schedules()["Schedules"]]
+    return [schedule["Name"] for schedule in scheduler.list_schedules()["Schedules"]]
 
 
 def endpoints(account: Account) -> list[str]:
-    return [one["EndpointName"] for one in account.sagemaker.list_endpoints()["Endpoints"]]
+    return [each["EndpointName"] for each in account.sagemaker.list_endpoints()["Endpoints"]]
 
 
 def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
@@ -50,7 +50,7 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert sandbox.advance_clock(0.9 * HOUR) == []
     assert endpoints(account) == [NAME]
     assert sandbox.advance_clock(0.2 * HOUR) == [name]
-    until(lambda: endpoints(account), lambda found: found == [], 20)
+    until(lambda: endpoints(account), lambda names: names == [], 20)
     assert schedules(account) == []
     monkeypatch.setattr(Clock, "now", lambda clock: time.time() + 2 * HOUR)
     assert document(sandbox, "status", NAME, "--sandbox", "--json")["state"] == "Ended"
@@ -59,7 +59,7 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert document(sandbox, "list", "--sandbox", "--json")["deployments"] == []
     assert account.sagemaker.list_models()["Models"] == []
     roles = account.client("iam").list_roles()["Roles"]
-    assert [one["RoleName"] for one in roles if "ends" in one["RoleName"]] == []
+    assert [role["RoleName"] for role in roles if "ends" in role["RoleName"]] == []
 
 
 ENDS = "2031-01-31T20:00:00"
@@ -74,28 +74,28 @@ def check_the_end(machine: Machine, name: str) -> None:
     """The end that a template has set."""
     assert machine.row(name)["ends_at"] == f"{ENDS}Z"
     (scheduled,) = schedules(machine.account)
-    found = machine.account.client("scheduler").get_schedule(Name=scheduled)
-    assert found["ScheduleExpression"] == f"at({ENDS})"
-    assert json.loads(found["Target"]["Input"]) == {"EndpointName": name}
+    schedule = machine.account.client("scheduler").get_schedule(Name=scheduled)
+    assert schedule["ScheduleExpression"] == f"at({ENDS})"
+    assert json.loads(schedule["Target"]["Input"]) == {"EndpointName": name}
 
 
 def test_a_stack_ends_by_itself(machine: Machine, tmp_path: Path) -> None:
     name, account = "by-stack", machine.account
     upload_weights(account, name)
     folder = machine.render("cloudformation", name, tmp_path / "stack", "--ttl", "8h")
-    stacks, given = account.client("cloudformation"), {"ExecutionRoleArn": ROLE}
-    given |= {"ModelBucket": BUCKET, "EndsAt": ENDS}
+    stacks, execution = account.client("cloudformation"), {"ExecutionRoleArn": ROLE}
+    execution |= {"ModelBucket": BUCKET, "EndsAt": ENDS}
     stacks.create_stack(
         StackName=name,
         TemplateBody=(folder / "template.yaml").read_text(),
-        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()],
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in execution.items()],
         Capabilities=["CAPABILITY_IAM"],
     )
     wait = {"Delay": 1}
     stacks.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig=wait)
     check_the_end(machine, name)
     account.sandbox.advance_clock(6 * 366 * 24 * HOUR)
-    until(lambda: endpoints(account), lambda found: found == [], 20)
+    until(lambda: endpoints(account), lambda names: names == [], 20)
     assert machine.row(name)["owner"] == f"CloudFormation stack {name}"  # which removes the rest
     stacks.delete_stack(StackName=name)
     stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig=wait)

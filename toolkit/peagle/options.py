@@ -238,9 +238,9 @@ class Options(Frozen):
     )
     budget: float | None = _updates(
         "usd",
-        "Delete the endpoint when it has cost this much since its creation, at the price of "
-        "the most instances. With --ttl, the earlier end counts. A later deploy or scale to a "
-        "higher price moves the end to an earlier time, and never to a later one.",
+        "Delete the endpoint when it would have cost this much from this deploy on: now + budget "
+        "/ price per hour of the most instances. With --ttl, the earlier end counts. A later "
+        "deploy or scale to a higher price moves the end to an earlier time, never to a later one.",
     )
     no_limit: bool = _updates("switch", "Remove the end time of an earlier deploy.")
     observe: bool = _monitoring(

@@ -25,6 +25,7 @@ from peagle.planning.verdict import make_verdict, sizes_of_requests
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
+from peagle.render.plan_file import refuse_unpinned_warm
 from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
@@ -106,10 +107,12 @@ class Session(Account):
         return read_plan(read_path(path, "the plan file"))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
-        """Write a plan file, atomically. Raises Refused when the plan has an error, and UserError
-        when the file cannot be written."""
+        """Write a plan file, atomically. Raises Refused for a plan with an error, PlanFileError for
+        unpinned warm starts, and UserError when the file cannot be written."""
         refuse_errors(plan.findings)
-        write_output(read_path(path, "the plan file"), plan_bytes(plan))
+        file = read_path(path, "the plan file")
+        refuse_unpinned_warm(plan, str(file))
+        write_output(file, plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """The results of two plans side by side, and the settings that differ."""

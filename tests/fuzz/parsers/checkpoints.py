@@ -15,13 +15,12 @@ from unittest import mock
 import requests
 from hypothesis import strategies as st
 
-from peagle.catalog.loading import load_catalog
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
-from peagle.checkpoints.files import needs_vocabulary, parse_config
+from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
-from peagle.checkpoints.models import Tokenizer, is_folder, is_hub_id
+from peagle.checkpoints.models import Tokenizer
 from peagle.checkpoints.reading import read_checkpoint
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
@@ -34,6 +33,7 @@ from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
 from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, WEIGHTS
 from tests.fuzz.parsers.files import written
+from tests.unit.checkpoints.files import Memory
 from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
 from tests.unit.checks.cases import GEOMETRY, catalog_case
 
@@ -54,27 +54,9 @@ TREE = [
 REVISION = {"sha": COMMIT, "gated": False, "private": False, "siblings": []}
 
 
-class Files:
-    """A checkpoint in memory."""
-
-    location = "/checkpoint"
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.files = files
-
-    def names(self) -> dict[str, int]:
-        return {name: len(content) for name, content in self.files.items()}
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.files[name][start : None if length is None else start + length]
-
-    def digests(self, name: str) -> Mapping[str, str]:
-        return {}
-
-
 def _config(content: bytes) -> None:
     """A config.json as a target, as a drafter, and in all checks of a pair."""
-    read = read_checkpoint(Files({"config.json": content}))
+    read = read_checkpoint(Memory({"config.json": content}))
     for describe in (target_from_checkpoint, drafter_from_checkpoint):
         try:
             describe(read)
@@ -87,30 +69,30 @@ def _config(content: bytes) -> None:
 
 def _new_entry(case: tuple[bytes, bytes]) -> None:
     """A target and a head as a new file of the catalogue, which the catalogue accepts."""
-    model, head = (read_checkpoint(Files({"config.json": one})) for one in case)
+    model, head = (read_checkpoint(Memory({"config.json": config})) for config in case)
     file = Path("acme/chat-7b.yaml")
     entry = new_entry(model, head if is_head(head.config) else None, file, "0.28.0")
     entry_text(entry.target, entry.unknown, file)
 
 
 def _checks(case: tuple[bytes, bytes]) -> None:
-    target, head = (read_checkpoint(Files({"config.json": one})) for one in case)
-    known = catalog_case("gpt-oss-20b")
-    check(replace(known, target_checkpoint=target, drafter_checkpoint=head))
+    target, head = (read_checkpoint(Memory({"config.json": config})) for config in case)
+    bundled = catalog_case("gpt-oss-20b")
+    check(replace(bundled, target_checkpoint=target, drafter_checkpoint=head))
 
 
 def _checkpoint(files: Mapping[str, bytes]) -> None:
-    read = read_checkpoint(Files(files))
+    read = read_checkpoint(Memory(files))
     layers_of(read.tensors or ())
     target_from_checkpoint(read)
 
 
 def _tokenizers(case: tuple[bytes, bytes]) -> None:
-    found = [
-        read_checkpoint(Files({"config.json": b'{"model_type": "x"}', name: content}))
+    checkpoints = [
+        read_checkpoint(Memory({"config.json": b'{"model_type": "x"}', name: content}))
         for name, content in zip(("tokenizer.json", "tokenizer_config.json"), case, strict=True)
     ]
-    ours, theirs = (read.tokenizer or Tokenizer() for read in found)
+    ours, theirs = (read.tokenizer or Tokenizer() for read in checkpoints)
     ours.differs_from(theirs)
 
 
@@ -154,15 +136,15 @@ def hub(case: tuple[int, dict[str, str], bytes]) -> Iterator[Hub]:
 
 
 def _listing(case: tuple[int, dict[str, str], bytes]) -> None:
-    with hub(case) as found:
-        source = HubSource("org/name", None, found)
+    with hub(case) as access:
+        source = HubSource("org/name", None, access)
         for name in source.names():
             source.digests(name)
 
 
 def _revision(case: tuple[int, dict[str, str], bytes]) -> None:
-    with hub(case) as found:
-        resolve_revision(found, "org/name", "main")
+    with hub(case) as access:
+        resolve_revision(access, "org/name", "main")
 
 
 def _hub_settings(environment: dict[str, str]) -> None:
@@ -172,16 +154,6 @@ def _hub_settings(environment: dict[str, str]) -> None:
     }
     with mock.patch.dict(os.environ, safe, clear=True):
         Hub.of_environment()
-
-
-def _vocabulary(content: bytes) -> None:
-    needs_vocabulary(Files({"config.json": content}))
-
-
-def _names(text: str) -> None:
-    is_folder(text)
-    is_hub_id(text)
-    load_catalog()
 
 
 CHECKPOINTS = st.builds(
@@ -261,6 +233,4 @@ PARSERS = (
         ],
         CheckpointError,
     ),
-    Parser("vocabulary-model", _vocabulary, [b'{"model_type": "gpt_oss"}'], CheckpointError),
-    Parser("model-names", _names, ["openai/gpt-oss-20b@main"]),
 )

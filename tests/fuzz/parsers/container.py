@@ -209,7 +209,7 @@ PARSERS = (
         [(CONFIG_OF_SPECULATORS, {"layers.0.q": [1], "fc.weight": [2, 3]})],
         inputs=st.tuples(
             documents(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS).filter(
-                lambda one: isinstance(one, dict)
+                lambda document: isinstance(document, dict)
             ),
             TENSORS,
         ),

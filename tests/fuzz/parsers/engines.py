@@ -60,12 +60,12 @@ COUNTERS = {"drafts": 10, "draft_tokens": 50, "accepted_tokens": 20,
 
 
 def events(*documents: bytes) -> bytes:
-    return b"".join(b"data: " + one + b"\n\n" for one in (*documents, b"[DONE]"))
+    return b"".join(b"data: " + event + b"\n\n" for event in (*documents, b"[DONE]"))
 
 
 def chunked(body: bytes) -> bytes:
     parts = [body[at : at + 40] for at in range(0, len(body), 40)]
-    return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in parts) + b"0\r\n\r\n"
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
 def response(body: bytes, status: int = 200, in_chunks: bool = False) -> bytes:
@@ -100,9 +100,9 @@ class Connection:
         pass
 
     def getresponse(self) -> http.client.HTTPResponse:
-        found = http.client.HTTPResponse(self)  # type: ignore[arg-type]
-        found.begin()
-        return found
+        response = http.client.HTTPResponse(self)  # type: ignore[arg-type]
+        response.begin()
+        return response
 
     def makefile(self, _: str) -> io.BytesIO:
         return io.BytesIO(type(self).received)
@@ -162,8 +162,8 @@ PARSERS = (
         "engine-answer",
         _over_http,
         [
-            response(encoded(one), status)
-            for one in (ANSWER, COUNTERS, FAILURE)
+            response(encoded(document), status)
+            for document in (ANSWER, COUNTERS, FAILURE)
             for status in (200, 400)
         ]
         + [response(STREAM, 200, True)],

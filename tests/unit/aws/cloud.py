@@ -168,8 +168,8 @@ class Cloud:
         self.calls.append(operation)
         self.before(operation)
         try:
-            own = self if hasattr(self, f"_{operation}") else self.scheduler
-            return getattr(own, f"_{operation}")(**parameters)
+            owner = self if hasattr(self, f"_{operation}") else self.scheduler
+            return getattr(owner, f"_{operation}")(**parameters)
         finally:
             self.after(operation)
 
@@ -179,7 +179,7 @@ class Cloud:
     # EC2
 
     def _describe_subnets(self, SubnetIds: list[str]) -> Any:
-        return {"Subnets": [self.network.described("Subnets", one) for one in SubnetIds]}
+        return {"Subnets": [self.network.described("Subnets", subnet) for subnet in SubnetIds]}
 
     def _describe_security_groups(self, GroupIds: list[str]) -> Any:
         return {"SecurityGroups": [self.network.described("SecurityGroups", i) for i in GroupIds]}
@@ -267,8 +267,8 @@ class Cloud:
         for query in MetricDataQueries:
             stat = query["MetricStat"]
             value = self.metrics.get((stat["Metric"]["MetricName"], stat["Stat"]))
-            found = ([minute], [value]) if value is not None else ([], [])
-            results.append({"Id": query["Id"], "Timestamps": found[0], "Values": found[1]})
+            points = ([minute], [value]) if value is not None else ([], [])
+            results.append({"Id": query["Id"], "Timestamps": points[0], "Values": points[1]})
         return {"MetricDataResults": results}
 
     def write_log(self, message: str, stream: str = "AllTraffic/i-1") -> None:
@@ -328,12 +328,12 @@ class Cloud:
         return {}
 
     def _describe_metric_filters(self, logGroupName: str, filterNamePrefix: str) -> Any:
-        found = {
-            one: given
-            for one, given in self.metric_filters.items()
-            if one.startswith(filterNamePrefix)
+        matches = {
+            name: body
+            for name, body in self.metric_filters.items()
+            if name.startswith(filterNamePrefix)
         }
-        return {"metricFilters": [{"filterName": one, **given} for one, given in found.items()]}
+        return {"metricFilters": [{"filterName": name, **body} for name, body in matches.items()]}
 
     def _delete_metric_filter(self, logGroupName: str, filterName: str) -> Any:
         if self.metric_filters.pop(filterName, None) is None:
@@ -348,13 +348,15 @@ class Cloud:
     def _describe_alarms(self, AlarmNames: Any = (), StateValue: str = "") -> Any:
         if StateValue == "ALARM":
             return {
-                "MetricAlarms": [{"AlarmName": one} for one in sorted(self.firing & {*AlarmNames})]
+                "MetricAlarms": [
+                    {"AlarmName": alarm} for alarm in sorted(self.firing & {*AlarmNames})
+                ]
             }
         if AlarmNames:
             made = self.made_alarms
             return {
                 "MetricAlarms": [
-                    {"AlarmName": one, **made[one]} for one in AlarmNames if one in made
+                    {"AlarmName": alarm, **made[alarm]} for alarm in AlarmNames if alarm in made
                 ]
             }
         return {
@@ -366,8 +368,8 @@ class Cloud:
 
     def _delete_alarms(self, AlarmNames: list[str]) -> Any:
         for name in AlarmNames:
-            known = self.made_alarms if name in self.made_alarms else self.alarms
-            if known.pop(name, None) is None:
+            alarms = self.made_alarms if name in self.made_alarms else self.alarms
+            if alarms.pop(name, None) is None:
                 raise service_error("ResourceNotFound", f"{name} does not exist.")
         return {}
 
@@ -378,7 +380,7 @@ class Cloud:
             "endpoint": "sagemaker:variant:DesiredInstanceCount",
             "inference-component": "sagemaker:inference-component:DesiredCopyCount",
         }
-        bounds = {one: self.bounds.get(one, (1, 2)) for one in sorted(self.scaled)}
+        bounds = {endpoint: self.bounds.get(endpoint, (1, 2)) for endpoint in sorted(self.scaled)}
         return {
             "ScalableTargets": [
                 {
@@ -424,8 +426,8 @@ class Cloud:
         return {}
 
     def _describe_scaling_policies(self, ResourceId: str, **_: Any) -> Any:
-        known = (self.policies.get(ResourceId), self.wake_up_policies.get(ResourceId))
-        return {"ScalingPolicies": [one for one in known if one]}
+        stored = (self.policies.get(ResourceId), self.wake_up_policies.get(ResourceId))
+        return {"ScalingPolicies": [policy for policy in stored if policy]}
 
     def _update_endpoint_weights_and_capacities(
         self, EndpointName: str, DesiredWeightsAndCapacities: list[dict[str, Any]]
@@ -464,16 +466,16 @@ class Cloud:
     def _tag(self, arn: str, tags: list[dict[str, str]]) -> None:
         self.tags.setdefault(arn, {}).update({tag["Key"]: tag["Value"] for tag in tags})
 
-    def _refuse_duplicate(self, known: Any, kind: str, name: str) -> None:
-        if name in known:
+    def _refuse_duplicate(self, existing: Any, kind: str, name: str) -> None:
+        if name in existing:
             message = f'Cannot create already existing {kind} "{self._arn(kind, name)}".'
             raise service_error("ValidationException", message, "Create")
 
-    def _find(self, known: Any, kind: str, name: str) -> Any:
-        if name not in known:
+    def _find(self, existing: Any, kind: str, name: str) -> Any:
+        if name not in existing:
             message = f'Could not find {kind} "{self._arn(kind, name)}".'
             raise service_error("ValidationException", message, "Describe")
-        return known[name]
+        return existing[name]
 
     def _create_model(self, ModelName: str, Tags: Any, **parameters: Any) -> Any:
         self._refuse_duplicate(self.models, "model", ModelName)
@@ -483,8 +485,8 @@ class Cloud:
 
     def _describe_model(self, ModelName: str) -> Any:
         arn = self._arn("model", ModelName)
-        found = self._find(self.models, "model", ModelName)
-        return {"ModelName": ModelName, **found, "ModelArn": arn}
+        model = self._find(self.models, "model", ModelName)
+        return {"ModelName": ModelName, **model, "ModelArn": arn}
 
     def _delete_model(self, ModelName: str) -> Any:
         self._find(self.models, "model", ModelName)
@@ -501,9 +503,9 @@ class Cloud:
         return {}
 
     def _describe_endpoint_config(self, EndpointConfigName: str) -> Any:
-        found = self._find(self.configs, "endpoint configuration", EndpointConfigName)
+        config = self._find(self.configs, "endpoint configuration", EndpointConfigName)
         arn = self._arn("endpoint-config", EndpointConfigName)
-        return {"EndpointConfigName": EndpointConfigName, **found, "EndpointConfigArn": arn}
+        return {"EndpointConfigName": EndpointConfigName, **config, "EndpointConfigArn": arn}
 
     def _delete_endpoint_config(self, EndpointConfigName: str) -> Any:
         self._find(self.configs, "endpoint configuration", EndpointConfigName)
@@ -662,13 +664,13 @@ class Cloud:
             document = self._answer(EndpointName, json.loads(Body), variant)
         return {"Body": io.BytesIO(json.dumps(document).encode())}
 
-    def _require_component(self, endpoint: FakeEndpoint, given: dict[str, Any]) -> None:
+    def _require_component(self, endpoint: FakeEndpoint, parameters: dict[str, Any]) -> None:
         variants = self.configs.get(endpoint.config, {}).get("ProductionVariants", [])
         hosts = any("ManagedInstanceScaling" in variant for variant in variants)
-        if hosts and "InferenceComponentName" not in given:
+        if hosts and "InferenceComponentName" not in parameters:
             text = "Inference Component Name header is required for endpoints to which you plan to"
             raise service_error("ValidationError", f"{text} deploy inference components.")
-        if hosts and not self.components.copies_on(given["InferenceComponentName"]):
+        if hosts and not self.components.copies_on(parameters["InferenceComponentName"]):
             text = "Inference Component has no capacity to process this request."
             text += " ApplicationAutoScaling may be in-progress (if configured)"
             raise service_error("ValidationError", text)
@@ -678,8 +680,8 @@ class Cloud:
         without any, ``engine`` is every instance's."""
         endpoint = self.endpoints[name]
         running = {
-            one["VariantName"]: one["CurrentInstanceCount"]
-            for one in self._running(endpoint.config)
+            container["VariantName"]: container["CurrentInstanceCount"]
+            for container in self._running(endpoint.config)
         }
         copies = self.components.copies_on(name)
         updates = endpoint.updates + self.components.updates
@@ -774,29 +776,29 @@ class Cloud:
         """``digests`` by tag; like ECR, no error for an unknown tag or digest. The registries of
         other accounts have every image; its digest is not told unless it is known."""
         (requested,) = imageIds
-        known = [
+        images = [
             {"imageId": {"imageTag": tag, "imageDigest": digest}}
             for tag, digest in self.digests.items()
             if requested in ({"imageTag": tag}, {"imageDigest": digest})
         ]
-        found = known or ([{"imageId": requested}] if registryId != ACCOUNT else [])
-        return {"images": found, "failures": [] if found else [{"failureCode": "ImageNotFound"}]}
+        listed = images or ([{"imageId": requested}] if registryId != ACCOUNT else [])
+        return {"images": listed, "failures": [] if listed else [{"failureCode": "ImageNotFound"}]}
 
     def _list_objects_v2(self, Bucket: str, Prefix: str) -> Any:
         there = self._bucket(Bucket).items()
         return {
             "Contents": [
-                {"Key": key, "Size": found.get("ContentLength", 0)}
-                for key, found in there
+                {"Key": key, "Size": entry.get("ContentLength", 0)}
+                for key, entry in there
                 if key.startswith(Prefix)
             ]
         }
 
     def _get_object(self, Bucket: str, Key: str) -> Any:
-        found = self._bucket(Bucket).get(Key)
-        if found is None:
+        entry = self._bucket(Bucket).get(Key)
+        if entry is None:
             raise service_error("NoSuchKey", "The specified key does not exist.", "GetObject")
-        return {"Body": io.BytesIO(found["Content"])}
+        return {"Body": io.BytesIO(entry["Content"])}
 
     def _create_multipart_upload(self, Bucket: str, Key: str, **_: Any) -> Any:
         self._bucket(Bucket)
@@ -811,10 +813,10 @@ class Cloud:
         there[key] = {"ContentLength": len(content), "Metadata": {}, "Content": content}
 
     def _head_object(self, Bucket: str, Key: str) -> Any:
-        found = self._bucket(Bucket).get(Key)
-        if found is None:
+        entry = self._bucket(Bucket).get(Key)
+        if entry is None:
             raise service_error("404", "Not Found", "HeadObject")
-        return found
+        return entry
 
     def _upload_file(
         self, path: str, bucket: str, key: str, ExtraArgs: Any, Callback: Callable[[int], object]

@@ -37,13 +37,13 @@ class FakeComponents:
     def update(self, now: float, parameters: dict[str, Any]) -> None:
         """UpdateInferenceComponent."""
         name = parameters["InferenceComponentName"]
-        found = self._idle(name)
-        self._begin(name, now, "Updating", {**found["now"], **parameters})
+        component = self._idle(name)
+        self._begin(name, now, "Updating", {**component["now"], **parameters})
 
     def scale(self, now: float, name: str, runtime: dict[str, Any]) -> None:
         """UpdateInferenceComponentRuntimeConfig."""
-        found = self._idle(name)
-        self._begin(name, now, "Updating", {**found["now"], "RuntimeConfig": runtime})
+        component = self._idle(name)
+        self._begin(name, now, "Updating", {**component["now"], "RuntimeConfig": runtime})
 
     def delete(self, now: float, name: str) -> None:
         """DeleteInferenceComponent."""
@@ -51,37 +51,37 @@ class FakeComponents:
 
     def describe(self, name: str) -> dict[str, Any]:
         """DescribeInferenceComponent, after which a change goes one state further."""
-        found = self.find(name)
-        status, reason = found["states"][0]
-        if status == "InService" and found["next"]:
+        component = self.find(name)
+        status, reason = component["states"][0]
+        if status == "InService" and component["next"]:
             if reason is None:
-                self.updates += found["now"] is not found["next"]
-                found["now"] = found["next"]
-            found["next"] = None
-        if len(found["states"]) > 1:
-            found["states"].pop(0)
+                self.updates += component["now"] is not component["next"]
+                component["now"] = component["next"]
+            component["next"] = None
+        if len(component["states"]) > 1:
+            component["states"].pop(0)
         elif status == "Deleting":
             del self.by_name[name]
-        copies = found["now"]["RuntimeConfig"]["CopyCount"]
+        copies = component["now"]["RuntimeConfig"]["CopyCount"]
         return {
             "InferenceComponentName": name,
             "InferenceComponentStatus": status,
-            "Specification": found["now"]["Specification"],
+            "Specification": component["now"]["Specification"],
             "RuntimeConfig": {"DesiredCopyCount": copies, "CurrentCopyCount": copies},
-            "LastModifiedTime": datetime.fromtimestamp(found["changed"], UTC),
+            "LastModifiedTime": datetime.fromtimestamp(component["changed"], UTC),
             **({"FailureReason": reason} if reason else {}),
         }
 
     def copies_on(self, endpoint: str) -> int:
         """How many copies run on the endpoint."""
-        found = self.by_name.get(endpoint)
-        return int(found["now"]["RuntimeConfig"]["CopyCount"]) if found else 0
+        component = self.by_name.get(endpoint)
+        return int(component["now"]["RuntimeConfig"]["CopyCount"]) if component else 0
 
     def _idle(self, name: str) -> dict[str, Any]:
-        found = self.find(name)
-        if found["states"][0][0] not in ("InService", "Failed"):
+        component = self.find(name)
+        if component["states"][0][0] not in ("InService", "Failed"):
             raise self._error(f'Cannot update in-progress inference component "{name}".')
-        return found
+        return component
 
     def _begin(self, name: str, now: float, busy: str, desired: dict[str, Any]) -> None:
         states = self.scripts.pop(0) if self.scripts else [(busy, None), ("InService", None)]

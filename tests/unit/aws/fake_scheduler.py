@@ -96,12 +96,12 @@ class FakeScheduler:
             due = utc_moment(f"{moment}Z")
             assert due is not None
             if due <= self._cloud.now and schedule["State"] == "ENABLED":
-                given = json.loads(schedule["Target"]["Input"])
+                request = json.loads(schedule["Target"]["Input"])
                 components = self._cloud.components.by_name
-                if component := given.get("InferenceComponentName"):
+                if component := request.get("InferenceComponentName"):
                     components.pop(component, None)
-                elif given["EndpointName"] in components:
+                elif request["EndpointName"] in components:
                     continue
                 else:
-                    self._cloud.endpoints.pop(given["EndpointName"], None)
+                    self._cloud.endpoints.pop(request["EndpointName"], None)
                 del self.schedules[name]

@@ -90,11 +90,11 @@ class Network:
 
     def described(self, kind: str, name: str) -> dict[str, Any]:
         """The subnet or group, or EC2's error."""
-        known, key, code = {
+        existing, key, code = {
             "Subnets": (self.subnets, "SubnetId", "InvalidSubnetID.NotFound"),
             "SecurityGroups": (self.groups, "GroupId", "InvalidGroup.NotFound"),
         }[kind]
-        for one in known:
-            if one[key] == name:
-                return one
+        for item in existing:
+            if item[key] == name:
+                return item
         raise service_error(code, f"The ID '{name}' does not exist", f"Describe{kind}")

@@ -120,14 +120,14 @@ def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:
 
 def keys(aws: Aws, bucket: str = "models") -> set[str]:
     """All keys."""
-    found = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket)
-    return {entry["Key"] for entry in found}
+    objects = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket)
+    return {entry["Key"] for entry in objects}
 
 
 def unfinished(aws: Aws) -> list[str]:
     """Keys of unfinished uploads."""
-    found = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket="models")
-    return [entry["Key"] for entry in found]
+    uploads = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket="models")
+    return [entry["Key"] for entry in uploads]
 
 
 def manifest(aws: Aws) -> Any:

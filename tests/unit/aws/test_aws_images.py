@@ -239,15 +239,6 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     assert lines.count("pulling") == 1
 
 
-def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
-    address, digest = put_image(aws, "base")
-    other = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1"
-    uri = address.removesuffix(":v1")
-    for name in (f"{uri}:v2", f"{uri}@{digest}", other, "debian:bookworm"):
-        assert ecr.digest_by_address(aws, name) is None
-    assert ecr.digest_by_address(aws, address) == digest
-
-
 @pytest.mark.thorough
 def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[codebuild.BuildRequest] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.iam import SERVICE, find_role, trusts_sagemaker
+from peagle.aws.iam import SERVICE, find_role
 from peagle.errors import CloudError, Refused, UserError
 from peagle.render.resources import trust_policy
 from tests.support import raises_code
@@ -49,13 +49,13 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     plan = rolled_out(another(a_plan(instance_count=4, price_per_hour_usd=5.632)))
     whole = plan.rollout.model_copy(update={"extra_instances": 4})
 
-    (found,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
+    (finding,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
 
-    assert (found.code, found.level) == ("quota-tight", "error")
-    assert "needs 4 more meanwhile" in found.message
-    assert fits in found.fix
-    assert bool(fits) is ("--rollout" in found.fix)
-    assert "request an increase" in found.fix
+    assert (finding.code, finding.level) == ("quota-tight", "error")
+    assert "needs 4 more meanwhile" in finding.message
+    assert fits in finding.fix
+    assert bool(fits) is ("--rollout" in finding.fix)
+    assert "request an increase" in finding.fix
 
 
 @pytest.mark.thorough
@@ -95,10 +95,10 @@ def test_a_bucket_of_another_account_or_region_is_refused(
     assert "--bucket" in refused.value.fix
 
 
-@pytest.mark.parametrize("given", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])
-def test_a_wrong_role_is_a_user_error(world: World, given: str) -> None:
+@pytest.mark.parametrize("role", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])
+def test_a_wrong_role_is_a_user_error(world: World, role: str) -> None:
     with pytest.raises(UserError) as wrong:
-        find_role(world.aws, given)
+        find_role(world.aws, role)
 
     assert wrong.value.command == ("aws", "iam", "list-roles")
 
@@ -111,11 +111,11 @@ def test_of_several_roles_the_best_name_wins(world: World) -> None:
         _role("lambda", {"Statement": []}),
     ]
 
-    found = find_role(world.aws, None)
+    role = find_role(world.aws, None)
 
-    assert found.arn.endswith("/Peagle")
-    assert "among 3" in found.because
-    assert "--role" in found.because
+    assert role.arn.endswith("/Peagle")
+    assert "among 3" in role.because
+    assert "--role" in role.because
 
 
 def test_in_studio_the_role_of_the_credentials_is_used(world: World) -> None:
@@ -132,14 +132,6 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
 
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
-
-
-@pytest.mark.parametrize("service", [SERVICE, "ec2.amazonaws.com"])
-def test_a_trust_policy_names_sagemaker(service: str) -> None:
-    document = trust_policy(ACCOUNT, service)
-
-    role = {"Arn": ROLE, "AssumeRolePolicyDocument": document}
-    assert trusts_sagemaker(role) is (service == SERVICE)
 
 
 @pytest.mark.parametrize("role", [ROLE, "peagle-execution"])

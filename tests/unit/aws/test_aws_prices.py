@@ -48,11 +48,11 @@ TABLE = InstanceTable(
 
 
 def row(usd: str, **attributes: str) -> str:
-    given = {"component": "Hosting", "instanceName": "ml.g5.xlarge", "regionCode": "us-east-1"}
+    product = {"component": "Hosting", "instanceName": "ml.g5.xlarge", "regionCode": "us-east-1"}
     dimensions = {"d": {"unit": "Hrs", "pricePerUnit": {"USD": usd}}}
     return json.dumps(
         {
-            "product": {"attributes": {**given, **attributes}},
+            "product": {"attributes": {**product, **attributes}},
             "terms": {"OnDemand": {"t": {"priceDimensions": dimensions}}},
         }
     )

@@ -10,10 +10,7 @@ import pytest
 
 from peagle.aws import prices
 from peagle.aws.prices import (
-    Quota,
     QuotaNeed,
-    compare_quota,
-    endpoint_quota,
     quota_findings,
     quotas_at_plan,
 )
@@ -60,10 +57,10 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     )
     world.deploy(a_plan(instance_count=2))
 
-    found = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
+    finding = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
 
-    assert (found.code, found.level) == ("quota-enough", "note")
-    assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
+    assert (finding.code, finding.level) == ("quota-enough", "note")
+    assert finding.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +70,9 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
          "aws service-quotas request-service-quota-increase --service-code sagemaker "
          f"--quota-code {CODE} --desired-value 2 --region us-east-1"),
         (0, ONE, "quota-zero", True, f"peagle sandbox quota set {TYPE} 1 --region us-east-1"),
+        (2, QuotaNeed(TYPE, 2, 2), "quota-in-use", False,
+         "aws service-quotas request-service-quota-increase --service-code sagemaker "
+         f"--quota-code {CODE} --desired-value 4 --region us-east-1"),
         (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight", True,
          f"peagle sandbox quota set {TYPE} 3 --region us-east-1"),
     ],
@@ -92,22 +92,6 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     assert ("Service Quotas" in finding.fix) is not sandbox
 
 
-def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -> None:
-    world.cloud.quotas = {NAME: 2}
-    world.cloud.quota_codes = {NAME: CODE}
-    world.deploy(a_plan(instance_count=2))
-
-    found = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
-
-    assert (found.code, found.level) == ("quota-in-use", "error")
-    assert found.message == (
-        f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, "
-        "so 0 of the 2 needed are available"
-    )
-    assert "--desired-value 4" in shlex.join(found.command or ())
-    assert found.fix.startswith("remove an endpoint that is not needed, or use fewer instances")
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -118,43 +102,20 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
 def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
     deny(world, "get_service_quota", "list_service_quotas", code=code)
 
-    found = only(quota_findings(world.aws, ONE, TABLE))
+    finding = only(quota_findings(world.aws, ONE, TABLE))
 
-    assert (found.code, found.level) == ("quota-unknown", "warning")
-    assert expected in found.message
-    assert found.fix
+    assert (finding.code, finding.level) == ("quota-unknown", "warning")
+    assert expected in finding.message
+    assert finding.fix
 
 
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     deny(world, "list_endpoints")
 
-    found = only(quota_findings(world.aws, ONE, TABLE))
+    finding = only(quota_findings(world.aws, ONE, TABLE))
 
-    assert (found.code, found.level) == ("quota-usage-unknown", "note")
-    assert "access denied: sagemaker:" in found.message
-
-
-def test_a_known_code_avoids_the_listing(world: World) -> None:
-    world.cloud.quota_codes = {NAME: CODE}
-
-    assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 4.0, CODE)
-    assert "list_service_quotas" not in world.cloud.calls
-
-
-@pytest.mark.parametrize(
-    ("need", "used", "code"),
-    [
-        (QuotaNeed(TYPE, 1, 1), {"a": 3}, None),
-        (QuotaNeed(TYPE, 1, 1), {"a": 2, "b": 2}, "quota-in-use"),
-        (QuotaNeed(TYPE, 5, 5), {}, "quota-too-small"),
-        (QuotaNeed(TYPE, 1, 1, is_update=True), {"a": 3}, None),
-        (QuotaNeed(TYPE, 1, 1, is_update=True), {"a": 4}, "quota-tight"),
-    ],
-)
-def test_the_free_quota_decides(need: QuotaNeed, used: dict[str, int], code: str | None) -> None:
-    codes = [finding.code for finding in compare_quota(Quota(NAME, 4.0), used, need, "us-east-1")]
-
-    assert codes == ([code] if code else [])
+    assert (finding.code, finding.level) == ("quota-usage-unknown", "note")
+    assert "access denied: sagemaker:" in finding.message
 
 
 def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

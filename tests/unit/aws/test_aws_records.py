@@ -22,14 +22,6 @@ def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str 
     )  # fmt: skip
 
 
-def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
-    record = _record()
-    records.save(record)
-
-    assert records.load_record("111122223333", "us-east-1", "peagle-pair") == record
-    assert records.load_record("111122223333", "eu-west-1", "peagle-pair") is None
-
-
 def test_a_record_of_a_newer_version_is_left_as_it_is(own_home: Path) -> None:
     record = _record()
     path = records.record_path(record.scope, record.region, record.name)
@@ -90,12 +82,3 @@ def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> No
         records.deployment_lock("1", "us-east-1", "y"),
     ):
         pass
-
-
-def test_a_removed_record_leaves_no_file(own_home: Path) -> None:
-    record = _record()
-    with records.deployment_lock(record.scope, record.region, record.name):
-        records.save(record)
-        records.remove_record(record)
-
-    assert not [path for path in own_home.rglob("*") if path.is_file()]

@@ -164,8 +164,8 @@ def test_an_unreadable_table_is_an_error(sdk: Callable[..., None], text: str) ->
 
 
 def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> None:
-    known = "sha256:" + "a" * 64
-    away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": known})
+    digest = "sha256:" + "a" * 64
+    away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": digest})
     table = CATALOG.runtimes.model_copy(update={"runtimes": (away,)})
 
     tables = Tables(table, CATALOG.instances)
@@ -179,20 +179,20 @@ def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> No
 def test_prices_of_the_requested_regions(world: World) -> None:
     world.cloud.price = 1.5
 
-    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
+    refreshed = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    changes = changes_to(instances=found.tables.instances)
+    changes = changes_to(instances=refreshed.tables.instances)
     assert [(c.entry, c.key) for c in changes] == [("ml.g5.xlarge", "price in us-east-1")]
     assert changes[0].before == "$1.408 (2026-07-01)"
     assert changes[0].after.startswith("$1.5 (")
     assert not changes[0].confirmed
-    assert found.tables.instances.checked > CATALOG.instances.checked
-    assert found.tables.runtimes == CATALOG.runtimes
+    assert refreshed.tables.instances.checked > CATALOG.instances.checked
+    assert refreshed.tables.runtimes == CATALOG.runtimes
     world.cloud.price = 1.408  # the cache of prices is not read
 
-    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
+    refreshed = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    (change,) = changes_to(instances=found.tables.instances)
+    (change,) = changes_to(instances=refreshed.tables.instances)
     assert change.confirmed
 
 
@@ -210,23 +210,23 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
     sdk(**{"0_31_0": entry("0.31.0")})
     refuse(world, "get_products")
 
-    found = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
+    refreshed = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
 
-    left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
-    assert set(left) == set(found.failed) == {"prices"}
+    left = {f.where: f.message for f in refreshed.findings if f.code == "not-refreshed"}
+    assert set(left) == set(refreshed.failed) == {"prices"}
     assert "access denied: pricing:" in left["prices"]
-    assert found.tables.runtimes.runtimes[-1].vllm == "0.31.0"
-    assert found.tables.instances == CATALOG.instances
+    assert refreshed.tables.runtimes.runtimes[-1].vllm == "0.31.0"
+    assert refreshed.tables.instances == CATALOG.instances
 
 
 def test_one_reason_gives_one_finding() -> None:
     def no_credentials(region: str) -> Aws:
         raise UserError("no AWS credentials", "get them")
 
-    found = refresh_tables(TABLES, ["digests", "prices"], ["us-east-1"], no_credentials)
+    refreshed = refresh_tables(TABLES, ["digests", "prices"], ["us-east-1"], no_credentials)
 
-    (changes,) = found.findings
+    (changes,) = refreshed.findings
     assert changes.where == "digests, prices"
     assert changes.message == "not refreshed: no AWS credentials"
-    assert {type(error) for error in found.failed.values()} == {UserError}
-    assert found.tables == TABLES
+    assert {type(error) for error in refreshed.failed.values()} == {UserError}
+    assert refreshed.tables == TABLES

@@ -14,7 +14,7 @@ from peagle.errors import EngineError, UserError
 from peagle.protocol import request_body
 from tests.support import raises_code
 from tests.unit.answers import INVALID
-from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.cloud import START
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
@@ -107,12 +107,6 @@ def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
     assert runtime.counters(serving.aws, NAME) is None
 
 
-def test_an_image_that_rejects_the_request_has_no_counters(serving: World) -> None:
-    serving.cloud.engine.acceptance = None
-
-    assert runtime.counters(serving.aws, NAME) is None
-
-
 def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None:
     calls = len(serving.cloud.calls)
     long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
@@ -147,14 +141,4 @@ def test_a_late_line_is_read(world: World) -> None:
     world.cloud.write_log("slow stream")
 
     assert [event.message for event in tail.drain()] == ["slow stream"]
-    assert tail.drain() == []
-
-
-def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
-    def deny(operation: str) -> None:
-        raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
-
-    world.cloud.before = deny
-    tail = Tail(world.aws, NAME, START)
-
     assert tail.drain() == []

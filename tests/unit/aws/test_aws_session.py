@@ -108,13 +108,6 @@ def best_effort(url: str) -> Aws:
     return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
 
 
-def test_no_call_takes_longer_than_the_budget() -> None:
-    for service in ("pricing", "service-quotas", "sts", "sagemaker"):
-        config = best_effort("http://127.0.0.1:9").client(service).meta.config
-        assert (config.connect_timeout, config.read_timeout) == (3, 5)
-        assert config.retries["total_max_attempts"] == 2
-
-
 @pytest.mark.thorough
 def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 0.2))

@@ -11,7 +11,7 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, Refused, UserError
-from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock, read_manifest
+from peagle.weights.bucket import Bucket, Lock, hold_lock, read_lock, read_manifest
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import unknown_objects, weights_prefix
 from peagle.weights.sync import open_source
@@ -79,6 +79,7 @@ def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
         ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
         ({"pair/peagle-weights.lock": 5}, (), []),
         ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
+        ({f"pair/target/warm/{KEY}.tar.gz": 1, f"pair/target/warm/{KEY}.json": 1}, (), []),
         ({"pair/warm/": 0}, (), ["folder-keys"]),
     ],
 )
@@ -157,23 +158,6 @@ def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
     assert manifest(aws)["folders"]["target"]["complete"] is False
     there = read_lock(bucket, PLACE)
     assert there.id == other.id
-
-
-def test_the_lock_is_renewed_only_when_due(
-    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, seconds = Calls(aws), [0.0]
-    monkeypatch.setattr(f"{LOCKING}.time.monotonic", lambda: seconds[0])
-    lock = Lock(bucket, PLACE, "copies")
-    lock.acquire()
-    for now, renewals in ((RENEW_SECONDS - 1, 0), (RENEW_SECONDS + 1, 1), (RENEW_SECONDS + 2, 1)):
-        seconds[0] = now
-        lock.renew()
-        assert calls.count("put_object") == 1 + renewals
-
-    aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock_key)
-    with raises_code("lock-lost", CloudError):
-        lock.renew(now=True)
 
 
 def test_a_lost_response_does_not_count_as_another_holder(

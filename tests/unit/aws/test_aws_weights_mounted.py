@@ -69,8 +69,8 @@ def delete(aws: Aws, key: str) -> None:
     aws.call("s3", "delete_object", Bucket="models", Key=key)
 
 
-def only(found: tuple[Finding, ...]) -> Finding:
-    (finding,) = found
+def only(findings: tuple[Finding, ...]) -> Finding:
+    (finding,) = findings
     return finding
 
 

@@ -41,8 +41,8 @@ def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:
     assert target.facts.where == "aws"
     assert target.facts.gpu_count == 1
     assert (target.setting.drafter, target.setting.k) == ("p-eagle", 5)
-    counted = target.read_counters()
-    assert counted is not None
+    assert target.read_counters() is not None
+    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "counters"
 
 
 def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World) -> None:
@@ -70,15 +70,12 @@ def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str,
     assert setting_of_config(config).k == k
 
 
-def test_without_a_speculative_config_nothing_speculates() -> None:
-    assert setting_of_config({}).text == "no speculation"
-
-
 def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
-    read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
+    read, source = counters_of_endpoint(world.aws, NAME, world.clock)
+    assert source == "log"
     before = read()
     assert before is not None
     for _ in range(10):
@@ -105,18 +102,6 @@ def test_all_instances_are_counted_together(world: World) -> None:
     after = read()
     assert after is not None
     assert acceptance_length(after) == pytest.approx(2.5)
-
-
-def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:
-    world.deploy(a_plan())
-    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "counters"
-
-
-def test_counters_come_from_the_log_of_other_images(world: World) -> None:
-    world.cloud.engine.acceptance = None
-    world.cloud.streams = {ONE: Engine(3.0)}
-    world.deploy(a_plan())
-    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "log"
 
 
 def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:

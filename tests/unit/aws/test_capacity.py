@@ -150,25 +150,6 @@ class Deployer:
         return [(attempt.instance_type, attempt.outcome) for attempt in self.attempts]
 
 
-def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
-    world.cloud.next_scripts = [FULL, FULL]
-    deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge")
-    assert deployer.run() == "ml.g6.xlarge"
-    assert deployer.outcomes == [
-        (FIRST, "no-capacity"), ("ml.g5.2xlarge", "no-capacity"), ("ml.g6.xlarge", "deployed"),
-    ]  # fmt: skip
-    assert len(deployer.asked) == 1
-    assert world.cloud.calls.count("delete_endpoint") == 2
-    (config,) = world.cloud.configs.values()
-    assert config["ProductionVariants"][0]["InstanceType"] == "ml.g6.xlarge"
-    assert len(world.cloud.models) == 1
-    assert world.state() == "InService"
-    document = deployer.attempts[0].document()
-    assert document["price_per_hour_usd"] == PRICES[FIRST]
-    assert document["seconds"] > 0
-    assert NO_INSTANCE.rstrip(".") in document["reason"]
-
-
 def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge", retry_seconds=300)

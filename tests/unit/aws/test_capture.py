@@ -59,7 +59,7 @@ def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
     calls = world.cloud.calls
     assert calls.index("put_bucket_lifecycle_configuration") < calls.index("create_endpoint")
     world.deploy(captured(a_plan(), days=30))
-    assert [one["Expiration"]["Days"] for one in rules(world)] == [9, 30]
+    assert [rule["Expiration"]["Days"] for rule in rules(world)] == [9, 30]
     world.destroy()
     assert rules(world) == [FOREIGN]
 
@@ -127,7 +127,7 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
         )
         change(OWN)
         change({**OWN, "Expiration": {"Days": 90}})
-        assert [(one["ID"], one["Expiration"]["Days"]) for one in found()] == [
+        assert [(rule["ID"], rule["Expiration"]["Days"]) for rule in found()] == [
             ("theirs", 7),
             (OWN["ID"], 90),
         ]

@@ -32,9 +32,9 @@ def findings(world: World, plan: Plan) -> dict[str, Finding]:
 def test_a_table_of_one_subnet_counts_for_that_subnet(world: World) -> None:
     tables = [*world.cloud.network.route_tables, table(subnet=SUBNETS[1])]
     world.cloud.network.route_tables = tables
-    found = findings(world, vpc_plan())["network-unreachable"]
-    assert SUBNETS[1] in found.message
-    assert SUBNETS[0] not in found.message
+    finding = findings(world, vpc_plan())["network-unreachable"]
+    assert SUBNETS[1] in finding.message
+    assert SUBNETS[0] not in finding.message
 
 
 @pytest.mark.thorough
@@ -48,13 +48,17 @@ def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> N
     assert world.cloud.calls.count("upload_file") == encrypted
 
 
-def test_another_network_is_shown(world: World) -> None:
+def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) -> None:
     world.deploy(vpc_plan(kms_key=KEY))
-    found = world.preflight(a_plan())
-    assert found.change == "update"
-    texts = [change.text for change in found.changes]
+    preflight = world.preflight(a_plan())
+    assert preflight.change == "update"
+    texts = [change.text for change in preflight.changes]
     assert f"subnets {SUBNETS[0]}, {SUBNETS[1]} -> none" in texts
-    assert f"KMS key {KEY} -> none" in texts
+    (warned,) = [
+        finding for finding in preflight.findings if finding.code == "company-settings-removed"
+    ]
+    assert "subnets" in warned.fix
+    assert "kms_key" in warned.fix
 
 
 def test_other_tags_are_added_without_an_update(world: World) -> None:

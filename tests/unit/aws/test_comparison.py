@@ -35,8 +35,8 @@ def compared(world: World) -> RunningComparison:
 
 
 def variants(world: World) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = world.cloud.configs[world.serves()]["ProductionVariants"]
-    return found
+    listed: list[dict[str, Any]] = world.cloud.configs[world.serves()]["ProductionVariants"]
+    return listed
 
 
 def interrupt(world: World, before: str, number: int = 1) -> Callable[[], None]:
@@ -176,18 +176,18 @@ def test_another_machine_knows_the_comparison_and_ends_it(
 ) -> None:
     made = world.saved()
     world.forget()
-    found = find_deployment(world.aws, NAME, prices)
-    assert found
-    assert found.serving.fingerprint == made.serving.fingerprint
-    assert found.serving.served.instance_count == 1
-    assert found.pending is None
-    assert found.comparison.config == compared.config
-    assert found.comparison.share == pytest.approx(0.1, abs=1e-5)
-    assert found.comparison.since is not None
-    assert found.comparison.candidate.fingerprint == compared.candidate.fingerprint
+    record = find_deployment(world.aws, NAME, prices)
+    assert record
+    assert record.serving.fingerprint == made.serving.fingerprint
+    assert record.serving.served.instance_count == 1
+    assert record.pending is None
+    assert record.comparison.config == compared.config
+    assert record.comparison.share == pytest.approx(0.1, abs=1e-5)
+    assert record.comparison.since is not None
+    assert record.comparison.candidate.fingerprint == compared.candidate.fingerprint
     live = describe(world.aws, NAME)
-    assert usd_per_hour_now(found, live) == pytest.approx(2 * 1.408)
-    records.save(found)
+    assert usd_per_hour_now(record, live) == pytest.approx(2 * 1.408)
+    records.save(record)
     getattr(world, end)()
     assert len(variants(world)) == 1
     world.destroy()

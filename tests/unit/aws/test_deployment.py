@@ -17,29 +17,17 @@ from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 
-def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    record = world.saved()
-    assert record.serving.proof.acceptance_length == pytest.approx(3.0)
-    assert record.serving.proof.drafts == 120
-    assert world.state() == "InService"
-    assert {r.type for r in record.resources} == {
-        "S3Bucket", "S3Objects", "Model", "EndpointConfig", "Endpoint",
-    }  # fmt: skip
-    assert all(resource.made for resource in record.resources)
-
-
 @pytest.mark.parametrize(("count", "batch"), [(1, None), (2, 1), (20, 1), (21, 2), (40, 2)])
 def test_several_instances_are_replaced_in_batches(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, batch: int | None
 ) -> None:
     requests: list[dict[str, Any]] = []
-    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: requests.append(given))
+    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **args: requests.append(args))
     update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
-    (given,) = requests
-    rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
+    (args,) = requests
+    rolling = args.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
-    assert "Tags" not in given
+    assert "Tags" not in args
 
 
 def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> None:

@@ -75,7 +75,7 @@ def test_what_the_account_does_not_say_is_not_a_change() -> None:
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-    assert [one.text for one in changes(*served)] == ["drafter a/head -> b/head"]
+    assert [change.text for change in changes(*served)] == ["drafter a/head -> b/head"]
 
 
 def _with_head(served: Served, head: str) -> Served:
@@ -159,24 +159,6 @@ def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:
     if speculation:
         speculation = speculation.model_copy(update={"acceptance_floor": 2.0})
     return plan.model_copy(update={"observe": observe, "speculation": speculation})
-
-
-def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world: World) -> None:
-    world.cloud.topics[TOPIC] = {"SubscriptionsConfirmed": "1"}
-    assert not world.preflight(alarmed(a_plan())).findings
-    world.deploy(alarmed(a_plan()))
-    made = world.cloud.made_alarms
-    assert set(made) == {f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load")}
-    assert all(
-        dimension["AlarmActions"] == dimension["OKActions"] == [TOPIC]
-        for dimension in made.values()
-    )
-    names = {alarm["Name"] for alarm in made[f"{NAME}-5xx"]["Dimensions"]}
-    assert names == {"EndpointName", "VariantName"}
-    assert "--no-speculation" in made[f"{NAME}-acceptance"]["AlarmDescription"]
-    assert made[f"{NAME}-load"]["Threshold"] == a_plan().concurrency
-    world.destroy()
-    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
 
 
 def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:

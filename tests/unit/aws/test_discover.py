@@ -38,20 +38,20 @@ def elsewhere(world: World) -> Deployment:
     record = world.record()
     if record:
         records.remove_record(record)
-    found = find_deployment(world.aws, NAME, prices)
-    assert found is not None
-    return found
+    deployment = find_deployment(world.aws, NAME, prices)
+    assert deployment is not None
+    return deployment
 
 
 def test_a_deployment_is_found_without_its_record(world: World, head: Path) -> None:
     made = world.deploy(a_plan(head))
-    found = elsewhere(world)
-    assert found.id == made.id
-    assert found.serving.fingerprint == made.serving.fingerprint
-    assert found.serving.served == made.serving.served.model_copy(update={"price_date": None})
-    assert found.owner == ""
-    assert {r.type for r in found.resources} == {r.type for r in made.resources}
-    assert found.of_type("S3Objects")[0].keys == made.of_type("S3Objects")[0].keys
+    record = elsewhere(world)
+    assert record.id == made.id
+    assert record.serving.fingerprint == made.serving.fingerprint
+    assert record.serving.served == made.serving.served.model_copy(update={"price_date": None})
+    assert record.owner == ""
+    assert {r.type for r in record.resources} == {r.type for r in made.resources}
+    assert record.of_type("S3Objects")[0].keys == made.of_type("S3Objects")[0].keys
 
 
 def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> None:
@@ -61,9 +61,9 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
     made = world.deploy(watched)
     theirs = {"Dimensions": [{"Name": "EndpointName", "Value": "pair"}]}
     world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
-    found = elsewhere(world)
-    destroy(world.context(found))
-    assert {r.text for r in found.resources} == {r.text for r in made.resources}
+    record = elsewhere(world)
+    destroy(world.context(record))
+    assert {r.text for r in record.resources} == {r.text for r in made.resources}
     assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
     assert world.cloud.metric_filters == {}
     assert world.cloud.dashboards == {}
@@ -78,9 +78,9 @@ def test_a_model_without_an_endpoint_is_found(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.deploy(a_plan())
     world.cloud.before = lambda operation: None
-    found = elsewhere(world)
-    assert [r.type for r in found.resources] == ["Model"]
-    assert found.current.served.image == a_plan().runtime.image
+    record = elsewhere(world)
+    assert [r.type for r in record.resources] == ["Model"]
+    assert record.current.served.image == a_plan().runtime.image
 
 
 def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
@@ -101,10 +101,10 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
 def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None, said: str) -> None:
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
-    (found,) = find_deployments(world.aws, prices)
-    assert (found.name, found.owner) == (NAME, said)
+    (record,) = find_deployments(world.aws, prices)
+    assert (record.name, record.owner) == (NAME, said)
     with raises_code("other-owner"):
-        require_own(found)
+        require_own(record)
     with raises_code("other-owner"):
         world.deploy(another(a_plan()))
 
@@ -112,10 +112,10 @@ def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None,
 def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:
     made = world.deploy(a_plan())
     world.cloud._get_resources = lambda **_: {"ResourceTagMappingList": []}  # type: ignore[method-assign]
-    found = elsewhere(world)
-    assert found.serving.name == made.serving.name
-    assert found.serving.model == made.serving.model
-    assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
+    record = elsewhere(world)
+    assert record.serving.name == made.serving.name
+    assert record.serving.model == made.serving.model
+    assert {each.type for each in record.resources} == {"Endpoint", "EndpointConfig", "Model"}
 
 
 # Files of this machine that are truncated or hold something else: each stops one entry.

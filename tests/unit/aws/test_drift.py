@@ -118,7 +118,7 @@ def variant(cloud: Cloud) -> dict[str, Any]:
 
 
 def tags(cloud: Cloud, kind: str) -> dict[str, str]:
-    return next(one for arn, one in cloud.tags.items() if f":{kind}/" in arn)
+    return next(listed for arn, listed in cloud.tags.items() if f":{kind}/" in arn)
 
 
 def widget(cloud: Cloud) -> None:
@@ -188,9 +188,9 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("field", CHANGES)
 def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: str) -> None:
     CHANGES[field](deployed.cloud)
-    found = fields(drift_of(deployed))
-    assert list(found) == [field]
-    planned, there = found[field]
+    drifted = fields(drift_of(deployed))
+    assert list(drifted) == [field]
+    planned, there = drifted[field]
     assert planned != there
 
 

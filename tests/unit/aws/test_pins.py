@@ -12,7 +12,7 @@ from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.options import Options
 from peagle.planning.plan import Pins
-from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
+from peagle.planning.weights import choose_pins, with_pins
 from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -57,36 +57,36 @@ def synced(world: World) -> World:
 def served(world: World) -> dict[str, str]:
     """The variables of the model that the endpoint serves."""
     record = world.saved()
-    found: dict[str, str] = world.cloud.models[record.current.model]["PrimaryContainer"][
+    environment: dict[str, str] = world.cloud.models[record.current.model]["PrimaryContainer"][
         "Environment"
     ]
-    return found
+    return environment
 
 
-def codes(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
-    return [(one.level, one.code) for one in found]
+def codes(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
+    return [(finding.level, finding.code) for finding in findings]
 
 
 def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
-    one, two = put_archive(synced, "a" * 32, b"compiled"), put_archive(synced, "b" * 32, b"more")
+    first, two = put_archive(synced, "a" * 32, b"compiled"), put_archive(synced, "b" * 32, b"more")
 
     synced.deploy(in_s3())
 
     variables = served(synced)
     assert variables["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
-    assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((one, two)))
+    assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((first, two)))
     record = synced.record()
-    assert record.current.plan.pins == Pins(weights=sha256(FIRST), warm=tuple(sorted((one, two))))
+    assert record.current.plan.pins == Pins(weights=sha256(FIRST), warm=tuple(sorted((first, two))))
 
 
 def test_a_new_archive_is_an_update(synced: World) -> None:
     synced.deploy(in_s3())
     added = put_archive(synced, "a" * 32, b"compiled")
 
-    found = synced.preflight(in_s3())
+    checked = synced.preflight(in_s3())
 
-    assert found.change == "update"
-    assert [(change.path, change.after) for change in found.changes] == [
+    assert checked.change == "update"
+    assert [(change.path, change.after) for change in checked.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 
@@ -156,9 +156,9 @@ def test_a_manifest_that_changes_under_a_deployment_is_an_error(
     if machine == "another":
         synced.forget()
 
-    found = synced.preflight(in_s3())
+    checked = synced.preflight(in_s3())
 
-    assert ("error", "weights-changed") in codes(found.findings)
+    assert ("error", "weights-changed") in codes(checked.findings)
 
 
 def deployed_twice(world: World) -> None:
@@ -208,20 +208,14 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     assert synced.preflight(in_s3()).change == "nothing"
 
 
-def test_pins_and_variables_are_the_same_data() -> None:
-    for pins in (Pins(), Pins(weights="0" * 64, warm=("1" * 64,)), Pins(any_warm=True)):
-        assert pins_of(pin_variables(pins)) == pins
-    assert pins_of({"PEAGLE_WARM_SHA256": "x", "PEAGLE_WEIGHTS_SHA256": "y"}) == Pins()
-
-
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("options", "code"),
     [
         ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
         ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
     ],
 )
-def test_invalid_pins_are_refused(given: dict[str, Any], code: str) -> None:
+def test_invalid_pins_are_refused(options: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError) as refused:
-        choose_pins(Options(pair="tiny", **given))
+        choose_pins(Options(pair="tiny", **options))
     assert "warm_sha256" in refused.value.message

@@ -47,11 +47,11 @@ ELSEWHERE = warning("price-of-another-region", "price", "of us-east-1", "look")
 
 
 class Row(NamedTuple):
-    """``found`` are the codes with their levels and a word of the message or fix."""
+    """``codes`` are those of the findings with their levels and a word of the message or fix."""
 
     prepare: Callable[[World], object]
     plan: Plan
-    found: dict[str, tuple[str, str]]
+    codes: dict[str, tuple[str, str]]
     role: str | None = None
 
 
@@ -255,10 +255,10 @@ def test_the_account_has_these_findings(world: World, name: str) -> None:
     findings = world.preflight(row.plan, role=row.role).findings
     findings = tuple(each for each in findings if each.code != "weights-not-pinned")
     assert {each.code: each.level for each in findings} == {
-        code: level for code, (level, _) in row.found.items()
+        code: level for code, (level, _) in row.codes.items()
     }
     for each in findings:
-        assert row.found[each.code][1] in f"{each.message} {each.fix}"
+        assert row.codes[each.code][1] in f"{each.message} {each.fix}"
         assert each.fix
 
 
@@ -280,7 +280,7 @@ def not_simulated(world: World, head: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "found"),
+    ("prepare", "codes"),
     [
         (prefix_in_use, {"prefix-in-use": "error"}),
         (warm_start_beside, {}),
@@ -289,10 +289,10 @@ def not_simulated(world: World, head: Path) -> None:
     ],
 )
 def test_what_is_uploaded_has_these_findings(
-    world: World, head: Path, prepare: Callable[[World, Path], None], found: dict[str, str]
+    world: World, head: Path, prepare: Callable[[World, Path], None], codes: dict[str, str]
 ) -> None:
     prepare(world, head)
-    assert {each.code: each.level for each in world.preflight(a_plan(head)).findings} == found
+    assert {each.code: each.level for each in world.preflight(a_plan(head)).findings} == codes
 
 
 @pytest.mark.parametrize("interface", [False, True])

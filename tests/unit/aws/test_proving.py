@@ -42,13 +42,13 @@ def proved(world: World) -> Proof:
 
 def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
     logging.deploy(from_the_log(instance_count=2))
-    found = proved(logging)
-    assert (found.source, found.passed) == ("log", True)
-    assert {one.stream: one.acceptance_length for one in found.instances} == {ONE: 3.0, TWO: 2.6}
-    assert all(one.drafts >= 100 for one in found.instances)
+    proof = proved(logging)
+    assert (proof.source, proof.passed) == ("log", True)
+    assert {each.stream: each.acceptance_length for each in proof.instances} == {ONE: 3.0, TWO: 2.6}
+    assert all(each.drafts >= 100 for each in proof.instances)
     record = logging.saved()
     document = deployment_status(logging.aws, record)["proof"]
-    assert [one["stream"] for one in document["instances"]] == [ONE, TWO]
+    assert [each["stream"] for each in document["instances"]] == [ONE, TWO]
     assert document["source"] == "log"
 
 
@@ -94,7 +94,7 @@ def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
         logging.deploy(from_the_log(environment={"SM_VLLM_K": "7"}), keep_unproved=True)
     assert "1.20" in failed.value.message
     record = logging.saved()
-    assert [one.stream for one in record.current.proof.instances] == [TWO]
+    assert [instance.stream for instance in record.current.proof.instances] == [TWO]
 
 
 def test_without_permission_to_read_the_log_the_error_names_the_action(logging: World) -> None:
@@ -119,11 +119,11 @@ def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> 
     )
     logging.cloud.engine.prompts.clear()
     tags["peagle:pair"] = "peagle/tiny+p-eagle"
-    known = prove(logging.aws, NAME, catalog, clock=logging.clock)
+    proof = prove(logging.aws, NAME, catalog, clock=logging.clock)
     tags["peagle:pair"] = "unknown/model+head"
     unknown = prove(logging.aws, NAME, catalog, clock=logging.clock)
-    (drafter,) = [one for one in target.drafters if one.name == "p-eagle"]
-    assert known.floor == drafter.acceptance_floor
+    (drafter,) = [each for each in target.drafters if each.name == "p-eagle"]
+    assert proof.floor == drafter.acceptance_floor
     assert unknown.floor == 1.0
     require_passed(unknown)
     sent = {body["messages"][0]["content"] for body in logging.cloud.streams[ONE].prompts}

@@ -96,12 +96,3 @@ def test_a_folder_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
     assert [r.value for r in plan.reasons if r.what == "drafter commit"] == [
         f"acme/my.head@{COMMIT}"
     ]
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/x/snapshots/" + COMMIT, "/models--a--b/snapshots/main", "/models--a/snapshots/" + COMMIT,
-     f"/models--a--b/snapshots/{COMMIT}/sub"],
-)  # fmt: skip
-def test_other_folders_know_no_commit(path: str) -> None:
-    assert hub_snapshot(path) == ""

@@ -9,7 +9,7 @@ import pytest
 from peagle.deploy.scaling import ScaleRequest, plan_scale, scale
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
-from peagle.errors import CloudError, Refused, UserError
+from peagle.errors import CloudError, UserError
 from peagle.planning.plan import Plan, Rollout, Scaling, Step
 from peagle.render.resources import policy_parameters
 from tests.support import raises_code
@@ -53,28 +53,13 @@ def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
 
 
-def test_an_update_keeps_the_number_of_instances_that_scaling_chose(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.cloud.endpoints[NAME].count = 3
-    world.cloud.streams = {f"AllTraffic/i-{number}": Engine() for number in (1, 2, 3)}
-    world.deploy(another(scaled()))
-    (update,) = world.cloud.updates
-    assert update["RetainAllVariantProperties"] is True
-    assert [one["VariantPropertyType"] for one in update["ExcludeRetainedVariantProperties"]] == [
-        "DesiredWeight",
-        "DataCaptureConfig",
-    ]
-    assert "RollingUpdatePolicy" in update["DeploymentConfig"]  # three instances run
-    assert world.cloud.endpoints[NAME].count == 3
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("running", "kind"), [(1, "ALL_AT_ONCE"), (3, "CANARY")])
 def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kind: str) -> None:
     ready(world).deploy(scaled())
     world.cloud.endpoints[NAME].count = running
     if running > 1:
-        world.cloud.streams = {f"AllTraffic/i-{one}": Engine() for one in range(1, running + 1)}
+        world.cloud.streams = {f"AllTraffic/i-{each}": Engine() for each in range(1, running + 1)}
     canary = Rollout(
         kind="canary",
         step=Step(value=1, unit="instances"),
@@ -84,8 +69,8 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
         alarms=("errors",),
     )
     plan = another(scaled()).model_copy(update={"rollout": canary, "instance_count": 4})
-    found = world.preflight(plan)
-    assert found.rollout.extra_instances == running
+    checked = world.preflight(plan)
+    assert checked.rollout.extra_instances == running
     world.deploy(plan)
     (update,) = world.cloud.updates
     policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
@@ -98,7 +83,7 @@ def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> 
     world.cloud.calls.clear()
     world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
     changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
-    assert [one for one in world.cloud.calls if one in changing] == list(changing)
+    assert [call for call in world.cloud.calls if call in changing] == list(changing)
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
 
 
@@ -129,8 +114,8 @@ def test_another_machine_returns_to_a_fixed_number(world: World) -> None:
 def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
     ready(world).deploy(scaled())
     world.forget()
-    found = world.preflight(a_plan())
-    assert found.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
+    checked = world.preflight(a_plan())
+    assert checked.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
     world.deploy(a_plan())
     assert world.cloud.scaled == set()
 
@@ -147,25 +132,16 @@ def test_status_and_list_show_the_bounds_and_the_present_number(world: World) ->
     assert document["instances_running"] == 2
     (row,) = list_deployments(world.aws, ["us-east-1"], lambda: None).rows
     shown = [
-        row[f"{one}instances{two}"] for one, two in (("min_", ""), ("max_", ""), ("", "_running"))
+        row[f"{each}instances{two}"] for each, two in (("min_", ""), ("max_", ""), ("", "_running"))
     ]
     assert shown == [1, 3, 2]
 
 
 def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:
     world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 2
-    found = {one.code: one for one in world.preflight(scaled()).findings}
-    assert found["quota-too-small"].level == "warning"
-    assert "scaling to 3 instances will fail" in found["quota-too-small"].message
-
-
-def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -> None:
-    ready(world).deploy(scaled())
-    with raises_code("scales-automatically", Refused):
-        run(world, to=2)
-    run(world, to=2, off=True)
-    assert world.cloud.scaled == set()
-    assert world.cloud.endpoints[NAME].count == 2
+    findings = {finding.code: finding for finding in world.preflight(scaled()).findings}
+    assert findings["quota-too-small"].level == "warning"
+    assert "scaling to 3 instances will fail" in findings["quota-too-small"].message
 
 
 @pytest.mark.parametrize(

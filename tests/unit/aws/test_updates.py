@@ -128,21 +128,6 @@ def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
     assert world.cloud.is_empty
 
 
-def test_another_machine_finds_the_previous_revision_and_returns_to_it(
-    world: World, updated: tuple[str, str]
-) -> None:
-    before, after = updated
-    first = world.saved()
-    world.forget()
-    world.rollback()
-    assert world.serves() == before
-    record = world.saved()
-    assert record.id == first.id
-    assert record.previous.name == after
-    world.destroy()
-    assert world.cloud.is_empty
-
-
 @pytest.mark.thorough
 def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revision(
     world: World, updated: tuple[str, str]
@@ -265,7 +250,7 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"] == 600
     # The alarm that fires already would undo the way back at once.
     assert config["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": ERRORS}]}
-    assert [one.line for one in world.shown if one.is_notice] == [
+    assert [progress.line for progress in world.shown if progress.is_notice] == [
         f"{ACCEPTANCE} is in the state ALARM already, and does not watch the rollback"
     ]
     calls = world.cloud.calls

@@ -135,7 +135,9 @@ def test_the_log_of_the_earlier_revision_is_not_read_during_an_update(updating: 
     shown = len(updating.shown)
     updating.deploy(another(a_plan()))
     assert updating.state() == "InService"
-    assert {one.line for one in updating.shown[shown:] if one.state == "Updating"} == {"no log yet"}
+    assert {
+        progress.line for progress in updating.shown[shown:] if progress.state == "Updating"
+    } == {"no log yet"}
 
 
 def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: World) -> None:
@@ -169,13 +171,6 @@ def test_each_bad_end_of_an_update_has_its_code(
     assert updating.state() == status
 
 
-def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World) -> None:
-    world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
-    _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
-    with pytest.raises(WillNotServe):
-        world.deploy(a_plan())
-
-
 @pytest.mark.thorough
 def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
@@ -187,15 +182,6 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
     assert "40 minutes" in silent.value.message
     before = [progress.seconds for progress in world.shown[: world.shown.index(notice)]]
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
-
-
-def test_waiting_has_a_limit(world: World) -> None:
-    world.cloud.next_scripts = [list(FOREVER)]
-    _logs_when(world, "create_endpoint", LOADING)
-    with raises_code("endpoint-timeout", CloudError) as caught:
-        world.deploy(a_plan())
-    assert "40 minutes" in caught.value.message
-    assert not any(progress.is_notice for progress in world.shown)
 
 
 def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
-from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -56,8 +55,8 @@ def stocked(world: World) -> World:
 def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
-    found = world.preflight(plan)
-    return warming.collect_on_aws(world.aws, found, place, world.shown.append, clock=world.clock)
+    checked = world.preflight(plan)
+    return warming.collect_on_aws(world.aws, checked, place, world.shown.append, clock=world.clock)
 
 
 def warm_keys(world: World) -> list[str]:
@@ -66,13 +65,13 @@ def warm_keys(world: World) -> list[str]:
 
 def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
-    own = warming.collecting_plan(plan)
-    assert own.name == "peagle-pair-warm"
-    assert own.instance_count == 1
-    assert own.price_per_hour_usd == 2.0
-    assert own.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
+    changed_plan = warming.collecting_plan(plan)
+    assert changed_plan.name == "peagle-pair-warm"
+    assert changed_plan.instance_count == 1
+    assert changed_plan.price_per_hour_usd == 2.0
+    assert changed_plan.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
     changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
-    assert own.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
+    assert changed_plan.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
@@ -159,14 +158,6 @@ def test_an_artifact_is_replaced_without_permission_to_delete(stocked: World) ->
     manifest = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.json"]
     assert manifest["Content"] == stocked.cloud.packed.document
     assert stocked.cloud.calls.count("delete_object") == 1
-
-
-@pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
-def test_a_stored_artifact_does_not_prevent_another_sync(part: str) -> None:
-    place = warming.prefix_of_weights(in_s3())
-    there = {f"{place.key}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
-    assert list(unknown_objects(place, there, (), ())) == []
-    assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
 def test_throttled_requests_are_retried(stocked: World) -> None:

@@ -62,9 +62,9 @@ class World:
     def deploy(
         self, plan: Plan, *, keep_unproved: bool = False, wait: bool = True, **choices: Any
     ) -> Deployment:
-        found = self.preflight(plan, **choices)
+        checked = self.preflight(plan, **choices)
         return deploy(
-            self.aws, found, self.shown.append, clock=self.clock, wait=wait,
+            self.aws, checked, self.shown.append, clock=self.clock, wait=wait,
             keep_unproved=keep_unproved,
         )  # fmt: skip
 
@@ -75,8 +75,8 @@ class World:
         return remove_previous(self.context())
 
     def compare(self, plan: Plan, share: float = 0.1) -> Deployment:
-        found = self.preflight(plan, beside=True)
-        return start_comparison(self.context(require_comparable(found)), found, share, self.catalog)
+        check = self.preflight(plan, beside=True)
+        return start_comparison(self.context(require_comparable(check)), check, share, self.catalog)
 
     def promote(self) -> Deployment:
         return promote(self.context(), self.catalog)
@@ -89,9 +89,9 @@ class World:
         records.remove_record(self.saved())
 
     def known(self) -> Deployment:
-        found = current_deployment(self.aws, NAME, self.record())
-        assert found is not None
-        return found
+        record = current_deployment(self.aws, NAME, self.record())
+        assert record is not None
+        return record
 
     def serves(self) -> str:
         """The configuration of the endpoint."""

@@ -19,7 +19,6 @@ from peagle.bench.acceptance import (
     rates_of,
     read_acceptance,
     require_none_refused,
-    with_imposed_acceptance,
     with_text_acceptance,
 )
 from peagle.bench.lossless import (
@@ -37,11 +36,9 @@ from peagle.bench.result import NO_SPECULATION, BenchSetting, Interval
 from peagle.bench.targets import BenchTarget, PromptRefused, RefusedPrompt
 from peagle.catalog import find_pair, load_catalog
 from peagle.errors import EngineError, NotProved, PeagleError, Unsupported, UserError
-from peagle.planning import Options, make_plan
 from peagle.protocol import Counters
 from peagle.render.requests import tag_value
 from peagle.speed.acceptance import acceptance_of
-from peagle_serve.contract import SPECULATION
 from tests.support import raises_code
 from tests.unit.bench.drafting import Drafting, prompts_of, target_of
 
@@ -227,14 +224,7 @@ def test_each_setting_of_a_sweep_is_compared_with_the_target_alone(prompt_file: 
     assert (first.server, first.passed, second.passed) == ("h K=3", False, True)
 
 
-def test_the_prompts_are_those_of_the_workload_or_the_catalogue(prompt_file: str) -> None:
-    from_file = SweepLossless(CATALOG, "peagle/tiny+p-eagle", ("short-prompt", prompt_file))
-    default = SweepLossless(CATALOG, "peagle/tiny+p-eagle", ("short-prompt",))
-    assert from_file.prompts.file == prompt_file
-    assert len(default.prompts.prompts) == len(CATALOG.targets["peagle/tiny"].proof.prompts)
-
-
-# Acceptance by domain from counters, and its file: numbers, intervals, what an early end leaves,
+# Acceptance by domain from counters, and its file.
 PAIR, FULL = "gpt-oss-20b+p-eagle", "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE"
 
 
@@ -341,18 +331,6 @@ def test_other_files_are_refused(
         file.write_text(other if text == "another format" else text)
     with raises_code("acceptance-file", UserError):
         read_acceptance(file)
-
-
-def test_the_engine_gets_the_rates() -> None:
-    plan = make_plan(Options(pair=PAIR, k=3), CATALOG)
-    imposing = with_imposed_acceptance(plan, (0.7, 0.4, 0.2))
-    config = json.loads(imposing.environment[SPECULATION])
-    assert config["rejection_sample_method"] == "synthetic"
-    assert config["synthetic_acceptance_rates"] == [0.7, 0.4, 0.2]
-    assert config["num_speculative_tokens"] == 3
-    assert imposing.environment[SPECULATION] in imposing.engine_arguments
-    names = ("speculation", "environment", "engine_arguments")
-    assert imposing.model_copy(update={name: getattr(plan, name) for name in names}) == plan
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import find_pair, load_catalog
-from peagle.catalog.documents import BadFile, parse_document, read_document
+from peagle.catalog.documents import parse_document
 from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.errors import CatalogError
 from tests.support import raises_code
@@ -19,21 +19,8 @@ from tests.unit.catalog.catalog_files import GOOD, write_target
 DAMAGE = [
     ("k_trained: 8", "k_trained: ten", "drafters[0].k_trained", "k_trained"),
     ("layers: 32\n  q", 'layers: "32"\n  q', "architecture.layers", 'layers: "32"'),
-    ("k_recommended: 5", "k_recommended: 0", "drafters[0].k_recommended", "k_recommended: 0"),
-    (
-        "acceptance_length: 2.5",
-        "acceptance_length: 0.5",
-        "drafters[0].published[0].acceptance_length",
-        "MT-Bench",
-    ),
+    ("k_recommended: 5", "k_recommended: 9", "drafters[0].k_recommended", "k_recommended: 9"),
     ('min_vllm: "0.22.0"', "min_vllm: 0.20", "drafters[0].min_vllm", "min_vllm: 0.20"),
-    (
-        "parallel_drafting: true",
-        "parallel_drafting: yes",
-        "drafters[0].parallel_drafting",
-        "parallel_drafting",
-    ),
-    ("method: eagle3", "method: eagle4", "drafters[0].method", "eagle4"),
     ("k_trained: 8", "k_trianed: 8", "drafters[0].k_trianed", "k_trianed"),
     ("licence: apache-2.0\n", "", "licence", "id: "),
     (
@@ -43,7 +30,6 @@ DAMAGE = [
         "- name: p-eagle",
     ),
     ("prompts: [Hello]", "prompts: Hello", "proof.prompts", "prompts"),
-    ("proof:\n  prompts: [Hello]", "proof: [Hello]", "proof", "proof"),
     ("value: 4", "value: [4]", "drafters[0].engine_arguments[0].value", "stream-interval"),
     ("k_trained: 8", "k_trained: 8\n    k_trained: 10", "k_trained", "k_trained: 10"),
     ("id: acme/chat-7b", "id: acme/chat-8b", "id", "id: "),
@@ -114,11 +100,6 @@ def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(tmp_path:
     assert caught.value.command == ("peagle", "catalog", "check")
     assert "2 more problems" in caught.value.fix
     assert "did you mean licence?" in caught.value.fix
-
-
-def test_a_wrong_target_does_not_affect_others(tmp_path: Path) -> None:
-    write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-    assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.id == "openai/gpt-oss-20b"
 
 
 @pytest.mark.parametrize(
@@ -193,14 +174,6 @@ def test_aliases_within_the_limits_are_read() -> None:
     document = parse_document("a: &a [1, 2]\nb: *a\nc: {d: *a}\n", "x.yaml")
     assert document.data == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
     assert document.line(("c", "d", 1)) == 1
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_a_file_that_is_no_file_is_not_waited_for(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    os.mkfifo(path) if kind == "pipe" else path.mkdir()
-    with pytest.raises(BadFile, match=r"read: (Not a regular file|Is a directory)"):
-        read_document(path, "x.yaml")
 
 
 def test_a_pipe_among_the_targets_stops_no_other_target(tmp_path: Path) -> None:

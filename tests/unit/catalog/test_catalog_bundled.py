@@ -38,7 +38,7 @@ DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAF
 
 
 def drafter(pair: str) -> Drafter:
-    return dict(zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True))[pair]
+    return dict(zip(DRAFTER_IDS, (entry for _, entry in DRAFTERS), strict=True))[pair]
 
 
 @pytest.mark.thorough

@@ -26,9 +26,9 @@ MEASURED: dict[str, Any] = {
 }
 
 
-def write_evidence(folder: Path, document: Any) -> Path:
-    path = folder / "evidence" / "gpt.json"
-    path.parent.mkdir()
+def write(folder: Path, document: Any, name: str = "speed.json") -> Path:
+    path = folder / "evidence" / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return path
 
@@ -45,15 +45,15 @@ def write_evidence(folder: Path, document: Any) -> Path:
 def test_evidence_belongs_to_its_target_and_drafter(
     pair: str, lengths: list[float], tmp_path: Path
 ) -> None:
-    write_evidence(tmp_path, MEASURED)
-    found = find_pair(load_catalog(), pair)
-    assert found.drafter
-    measured = evidence_for(load_evidence(tmp_path), found.target, found.drafter)
+    write(tmp_path, MEASURED, "gpt.json")
+    match = find_pair(load_catalog(), pair)
+    assert match.drafter
+    measured = evidence_for(load_evidence(tmp_path), match.target, match.drafter)
     assert [item.acceptance_length for item in measured] == lengths
 
 
 def test_other_json_files_are_ignored(tmp_path: Path) -> None:
-    write_evidence(tmp_path, {"rows": [1, 2, 3]})
+    write(tmp_path, {"rows": [1, 2, 3]}, "gpt.json")
     assert all(item.target == "peagle/tiny" for item in load_evidence(tmp_path))
 
 
@@ -63,13 +63,12 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
         ('{"results": [', "is not valid JSON"),
         (MEASURED | {"engine": {}}, "engine.version: missing key"),
         (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
-        (MEASURED | {"results": 5}, "results: is 5"),
         (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'results[0].k: is "x"'),
         (MEASURED | {"pair": None}, "pair: missing key"),
     ],
 )
 def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
-    path = write_evidence(tmp_path, document)
+    path = write(tmp_path, document, "gpt.json")
     with raises_code("catalog", CatalogError) as caught:
         load_evidence(tmp_path)
     assert str(path) in str(caught.value)
@@ -81,16 +80,16 @@ def starts_file(folder: Path, **changed: Any) -> Path:
     start = {"pair": "gpt-oss-20b", "kind": "cold", "green_seconds": 300.5, **changed}
     runs = {"first": {"starts": [start]}}
     document = {"device": "NVIDIA H100", "engine": {"version": "0.28.0"}, "runs": runs}
-    return write_evidence(folder, document)
+    return write(folder, document, "gpt.json")
 
 
 def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path: Path) -> None:
     starts_file(tmp_path)
-    found = load_catalog(tmp_path).starts
-    (own,) = [one for one in found if one.file == "gpt.json"]
-    assert (own.target, own.kind, own.seconds) == ("gpt-oss-20b", "cold", 300.5)
-    assert (own.device, own.vllm) == ("NVIDIA H100", "0.28.0")
-    assert {one.kind for one in load_catalog().starts} == {"cold", "kept", "restored"}
+    starts = load_catalog(tmp_path).starts
+    (added,) = [start for start in starts if start.file == "gpt.json"]
+    assert (added.target, added.kind, added.seconds) == ("gpt-oss-20b", "cold", 300.5)
+    assert (added.device, added.vllm) == ("NVIDIA H100", "0.28.0")
+    assert {start.kind for start in load_catalog().starts} == {"cold", "kept", "restored"}
 
 
 def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:
@@ -128,13 +127,6 @@ RUN: dict[str, Any] = {
     "speeds": [ROW, ALONE],
 }
 WITHOUT = {key: value for key, value in RUN.items() if key != "synthetic"}
-
-
-def write(folder: Path, document: Any, name: str = "speed.json") -> Path:
-    path = folder / "evidence" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
-    return path
 
 
 def test_speeds_belong_to_their_target(tmp_path: Path) -> None:
@@ -195,11 +187,7 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         ('{"speeds": [', "is not valid JSON"),
         (WITHOUT, "speeds without the keys synthetic"),
         (RUN | {"engine": {}}, "engine.version: missing key"),
-        (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
-        (RUN | {"pair": None}, "pair: missing key"),
         (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
-        (RUN | {"synthetic": "no"}, 'synthetic: is "no"'),
-        (RUN | {"speeds": 5}, "speeds: is 5"),
         (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),

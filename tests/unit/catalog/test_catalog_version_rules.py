@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog_file
 from peagle.catalog.tables import applicable_rules
-from peagle.errors import CatalogError, UserError
+from peagle.errors import UserError
 from peagle.vllm.versions import compare, in_range, parse
 from tests.support import raises_code
 
@@ -51,13 +51,6 @@ def test_a_wrong_entry_is_reported_with_its_key(
     problems = check_catalog_file(written(tmp_path, GOOD.replace(old, new)))
     assert [problem.key for problem in problems][:1] == [f"rules[0].{key}"]
     assert problems[0].line is not None
-
-
-def test_a_wrong_table_of_the_user_is_an_error(tmp_path: Path) -> None:
-    written(tmp_path, GOOD.replace("level: error", "level: bad"))
-    with raises_code("catalog", CatalogError) as refused:
-        load_catalog(tmp_path)
-    assert "rules[0].level" in refused.value.message
 
 
 @pytest.mark.parametrize("code", ["kv-group-rule", "placeholder-missing"])

@@ -90,17 +90,17 @@ def test_a_second_refresh_replaces_the_first(tmp_path: Path) -> None:
 def test_a_table_of_the_user_is_not_changed_by_the_bundled_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, copy = tmp_path / "own", tmp_path / "copy"
-    own.mkdir()
+    written, copy = tmp_path / "own", tmp_path / "copy"
+    written.mkdir()
     text = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
-    (own / "instances.yaml").write_text(text, encoding="utf-8")
+    (written / "instances.yaml").write_text(text, encoding="utf-8")
     copy.mkdir()
     for path in BUNDLED.iterdir():
         (copy / path.name).symlink_to(path)
     write_texts(copy, new_texts(BEFORE, with_price(BEFORE)))
     monkeypatch.setenv("PEAGLE_BUNDLED_CATALOG", str(copy))
     assert load_catalog().instances == with_price(BEFORE).instances
-    assert load_catalog(own).instances == BEFORE.instances
+    assert load_catalog(written).instances == BEFORE.instances
 
 
 def test_a_wrong_refreshed_file_is_an_error_with_its_line(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ class FakeHub:
         path = unquote(urlsplit(request.path).path)
         if self.refusal is not None:
             return self.refusal
-        given = request.headers.get("Authorization")
-        if self.token is not None and given != f"Bearer {self.token}":
+        token = request.headers.get("Authorization")
+        if self.token is not None and token != f"Bearer {self.token}":
             return refused(401, "RepoNotFound")
         if path.startswith(f"/api/models/{REPO}/tree/"):
             return self._tree(request, path.rpartition("/tree/")[2])

@@ -35,18 +35,11 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
         ('{"architectures": ["\\ud800"]}', "has half of a surrogate pair"),
         ('{"hidden_size": "2880"}', "hidden_size is '2880', not a whole number"),
-        ('{"hidden_size": NaN}', "hidden_size is nan, not a whole number"),
-        ('{"vocab_size": Infinity}', "vocab_size is inf, not a whole number"),
         ('{"vocab_size": -1}', "vocab_size is -1, not a whole number from 1"),
         ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
         ('{"sliding_window": -1}', "sliding_window is -1, not a whole number from 0"),
         ('{"vocab_size": 1' + "0" * 50 + "}", "not a whole number from 1 to 2,147,483,647"),
         ('{"text_config": {"head_dim": "64"}}', "text_config.head_dim is '64'"),
-        (
-            '{"transformer_layer_config": {"hidden_size": -4}}',
-            "transformer_layer_config.hidden_size is -4",
-        ),
-        ('{"text_config": []}', "text_config is [], not an object"),
         ('{"quantization_config": "fp8"}', "quantization_config is 'fp8', not an object"),
         ('{"hidden_size": "' + "x" * 500 + '"}', "xxx, not a whole number"),
     ],
@@ -73,11 +66,6 @@ def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> N
 )
 def test_values_that_planning_does_not_read_are_accepted(config: dict[str, object]) -> None:
     assert parse_config(json.dumps(config, ensure_ascii=False).encode()) == config
-
-
-@pytest.mark.parametrize("path", sorted(GEOMETRY.glob("*/*/config.json")), ids=str)
-def test_real_configs_are_accepted(path: Path) -> None:
-    assert parse_config(path.read_bytes()) == json.loads(path.read_bytes())
 
 
 # A config.json becomes an architecture, with the numbers that the catalogue has.
@@ -222,15 +210,9 @@ def test_quantization(settings: Any, method: str | None) -> None:
     ("change", "text"),
     [
         ({"hidden_size": None}, "it has no hidden_size"),
-        ({"vocab_size": "32000"}, "vocab_size is '32000', not a positive whole number"),
-        ({"num_hidden_layers": -4}, "num_hidden_layers is -4"),
-        ({"num_attention_heads": True}, "num_attention_heads is True"),
-        ({"max_position_embeddings": 2**40}, "max_position_embeddings is 1099511627776"),
         ({"num_attention_heads": 5000}, "head_dim"),
         ({"layer_types": ["full_attention"]}, "layer_types is no list of"),
-        ({"layer_types": "full"}, "layer_types is no list of 4"),
         ({"layer_types": ["sliding_attention"] * 4}, "it has no sliding_window"),
-        ({"text_config": 7}, "text_config is 7, not an object"),
     ],
 )
 def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> None:

@@ -44,15 +44,15 @@ def test_a_model_is_named_after_its_location(
 
 
 def test_the_tiny_target_is_like_its_catalogue_entry() -> None:
-    known = load_catalog().targets["peagle/tiny"]
+    entry = load_catalog().targets["peagle/tiny"]
     read = read_checkpoint(FolderSource(tiny("target")))
     made = target_from_checkpoint(read)
-    assert made.architecture == known.architecture
-    assert (made.parameters, made.dtype) == (known.parameters, known.dtype)
+    assert made.architecture == entry.architecture
+    assert (made.parameters, made.dtype) == (entry.parameters, entry.dtype)
     assert (made.licence, made.default_drafter, made.drafters) == ("", None, ())
     assert made.proof.chat
     assert is_from_checkpoint(made)
-    assert not is_from_checkpoint(known)
+    assert not is_from_checkpoint(entry)
 
 
 def test_the_tiny_head_is_read_as_p_eagle() -> None:

@@ -62,9 +62,9 @@ def test_it_is_found_where_the_engine_looks(
     put(folder / VOCABULARY_FILE, b"another file")
     assert find_vocabulary() is None, "openai_harmony would refuse it"
     put(folder / VOCABULARY_FILE, CONTENT)
-    found = find_vocabulary()
-    assert found is not None
-    assert (found.name, found.read_bytes()) == (VOCABULARY_FILE, CONTENT)
+    path = find_vocabulary()
+    assert path is not None
+    assert (path.name, path.read_bytes()) == (VOCABULARY_FILE, CONTENT)
 
 
 @pytest.mark.thorough
@@ -73,12 +73,12 @@ def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
     without = open_source(in_folder(gpt_oss), no_aws)
     assert needs_vocabulary(without.source)
     put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
-    found = open_source(in_folder(gpt_oss), no_aws)
-    file = found.files[VOCABULARY_FILE]
+    source = open_source(in_folder(gpt_oss), no_aws)
+    file = source.files[VOCABULARY_FILE]
     assert file.size == len(CONTENT)
-    assert found.read(VOCABULARY_FILE, 2, 5) == CONTENT[2:7]
-    assert len(found.files) == len(without.files) + 1
-    assert found.location == without.location
+    assert source.read(VOCABULARY_FILE, 2, 5) == CONTENT[2:7]
+    assert len(source.files) == len(without.files) + 1
+    assert source.location == without.location
     assert VOCABULARY_FILE not in open_source(in_folder(other), no_aws).files
 
 

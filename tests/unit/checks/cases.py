@@ -55,11 +55,11 @@ def tiny_case(
     ``head`` is the folder that is damaged, ``pair`` what the engine is started as; ``entry``
     changes the catalogue's architecture of the target.
     """
-    found = find_pair(CATALOG, pair)
+    match = find_pair(CATALOG, pair)
     return make_case(
         CATALOG,
-        _with_shape(found.target, entry),
-        found.drafter,
+        _with_shape(match.target, entry),
+        match.drafter,
         target_checkpoint=read(
             tiny("target")
             if target is UNHARMED
@@ -77,11 +77,11 @@ def speculators_case(
     head = {"peagle": "p-eagle", "eagle3": "eagle3"}[kind]
     written = as_speculators(json.loads((tiny(head) / "config.json").read_text()), kind)
     source = damaged(tiny(head), folder / "whole", Damage(text=json.dumps(written)))
-    found = find_pair(CATALOG, pair)
+    match = find_pair(CATALOG, pair)
     return make_case(
         CATALOG,
-        found.target,
-        found.drafter,
+        match.target,
+        match.drafter,
         target_checkpoint=read(tiny("target")),
         drafter_checkpoint=read(damaged(source, folder / "head", damage)),
         **more,
@@ -99,11 +99,11 @@ def geometry_case(
     **more: Any,
 ) -> Case:
     """Real geometry, config.json only, with these keys of the head's or the target's changed."""
-    found = find_pair(CATALOG, pair or f"{short}+{head}")
+    match = find_pair(CATALOG, pair or f"{short}+{head}")
     return make_case(
         CATALOG,
-        found.target,
-        found.drafter,
+        match.target,
+        match.drafter,
         target_checkpoint=read(_changed(folder / "target", GEOMETRY / short / "target", target)),
         drafter_checkpoint=read(_changed(folder / "head", GEOMETRY / short / head, changes)),
         **more,
@@ -112,8 +112,8 @@ def geometry_case(
 
 def catalog_case(pair: str, **more: Any) -> Case:
     """A pair of the catalogue without checkpoints."""
-    found = find_pair(CATALOG, pair)
-    return make_case(CATALOG, found.target, found.drafter, **more)
+    match = find_pair(CATALOG, pair)
+    return make_case(CATALOG, match.target, match.drafter, **more)
 
 
 def read(folder: Path) -> Checkpoint:

@@ -40,8 +40,8 @@ def tokenizers(case: Case, target: Tokenizer, head: Tokenizer) -> Case:
 
 def _own_target(_: Path) -> Case:
     read = read_checkpoint(FolderSource(tiny("target")))
-    own = make_case(CATALOG, target_from_checkpoint(read), None, target_checkpoint=read)
-    return replace(own, own_target=True)
+    case = make_case(CATALOG, target_from_checkpoint(read), None, target_checkpoint=read)
+    return replace(case, own_target=True)
 
 
 def _public_target(config: dict[str, Any], **more: Any) -> Case:

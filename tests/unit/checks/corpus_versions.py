@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from peagle.checks import Case
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
-from tests.unit.checks.corpus import Broken, listed, real, tiny_pair
-from tests.unit.checks.damage import Damage, filled
+from tests.unit.checks.corpus import Broken, listed, real, speculators, tiny_pair
+from tests.unit.checks.damage import Damage, RawTensor, filled
 
 NEW_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
 
@@ -33,6 +33,15 @@ def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: s
     )
 
 
+def _qwen_norms() -> dict[str, RawTensor]:
+    layers = ("midlayer", "layers.1", "layers.2", "layers.3")
+    return {
+        f"{layer}.self_attn.{name}_norm.weight": filled("BF16", (64,))
+        for layer in layers
+        for name in ("q", "k")
+    }
+
+
 VERSIONS = (
     real("a head of eight layers on today's vLLM", "kv-group-rule", "gpt-oss-20b",
         changes={"num_hidden_layers": 8}),
@@ -44,6 +53,9 @@ VERSIONS = (
     tiny_pair("a class without hidden states", "eagle3-target-support",
         target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
         entry={"class_name": "OPTForCausalLM"}),
+    speculators("a P-EAGLE head of Qwen3 layers before 0.24", "peagle-qwen3-head", "peagle",
+        Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
+        vllm="0.23.0"),
     tiny_pair("P-EAGLE on model runner V2", "model-runner-v2",
         environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
     tiny_pair("EAGLE-3 on model runner V2", "model-runner-v2: warning", head="eagle3",

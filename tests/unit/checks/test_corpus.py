@@ -34,8 +34,8 @@ GEOMETRIES = [(folder.name, head) for folder in sorted(GEOMETRY.iterdir()) if fo
 @pytest.mark.parametrize("broken", CORPUS, ids=lambda broken: broken.name)
 def test_a_broken_pair_gets_its_finding_and_no_other_error(broken: Broken, tmp_path: Path) -> None:
     findings = check(broken.make(tmp_path))
-    found = {(finding.code, finding.level) for finding in findings}
-    assert (broken.expected, broken.level) in found, findings
+    reported = {(finding.code, finding.level) for finding in findings}
+    assert (broken.expected, broken.level) in reported, findings
     errors = [finding.code for finding in findings if finding.level == "error"]
     assert errors == ([broken.expected] if broken.level == "error" else []), findings
 
@@ -100,7 +100,7 @@ def test_a_qwen3_head_reads_as_many_layers_as_it_lists(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "given", "expected"),
+    ("model_type", "config", "expected"),
     [
         ("llama", {"attention_bias": True}, {"q_proj", "k_proj", "v_proj", "o_proj"}),
         ("llama", {"mlp_bias": True}, {"gate_proj", "up_proj", "down_proj"}),
@@ -109,11 +109,11 @@ def test_a_qwen3_head_reads_as_many_layers_as_it_lists(count: int) -> None:
     ],
 )
 def test_biases_are_those_of_the_class(
-    model_type: str, given: dict[str, bool], expected: set[str]
+    model_type: str, config: dict[str, bool], expected: set[str]
 ) -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
              "num_hidden_layers": 1, "vocab_size": 32}  # fmt: skip
-    layer = {"model_type": model_type, **sizes, **given}
+    layer = {"model_type": model_type, **sizes, **config}
     shapes = required(read_head({"speculators_model_type": "eagle3", INNER: layer}))
     assert shapes is not None
     assert {name.split(".")[-2] for name in shapes if name.endswith(".bias")} == expected

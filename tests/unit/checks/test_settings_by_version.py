@@ -106,8 +106,8 @@ def test_without_a_method_vllm_infers_it_from_the_name(model: str, method: str) 
 
 def test_an_alias_is_the_same_setting() -> None:
     assert parse_settings(["device-memory-utilization=0.8"]) == {"gpu-memory-utilization": "0.8"}
-    found = settings_in({"SM_VLLM_DEVICE_MEMORY_UTILIZATION": "0.8"})
-    assert found == {"gpu-memory-utilization": 0.8}
+    settings = settings_in({"SM_VLLM_DEVICE_MEMORY_UTILIZATION": "0.8"})
+    assert settings == {"gpu-memory-utilization": 0.8}
 
 
 def test_a_version_without_a_table_has_that_of_the_one_before() -> None:

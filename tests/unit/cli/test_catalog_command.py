@@ -2,66 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
-from peagle.cli.main import cli
 from peagle.data import data_folder
-from peagle.errors import CatalogError
+from tests.support import in_process
 from tests.unit.aws.cloud import service_error
 from tests.unit.catalog.catalog_files import GOOD, write_target
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
 
 
-def peagle(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
-
-
-def answer(*arguments: str) -> Any:
-    result = peagle(*arguments)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("target", load_catalog().targets)
-def test_show_works_for_every_target(target: str) -> None:
-    for drafter in load_catalog().targets[target].drafters:
-        assert drafter.title in peagle("catalog", "show", f"{target}+{drafter.name}").stdout
-
-
 @pytest.mark.thorough
 def test_check_is_content_with_what_ships() -> None:
-    result = peagle("catalog", "check")
-    assert result.exit_code == 0
-    assert result.stdout == ""
-    assert "problems: 0" in result.stderr
-    assert answer("catalog", "check", "--json")["problems"] == []
+    done = in_process("catalog", "check")
+    assert (done.code, done.out, "problems: 0" in done.err) == (0, "", True)
 
 
 def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     wrong = write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
     good = write_target(tmp_path / "second", GOOD)
-    checked = peagle("catalog", "check", str(good), str(wrong), str(wrong))
-    assert checked.exit_code == 2
-    assert "files checked: 2, problems: 1" in checked.stderr
-    (problem,) = checked.stdout.splitlines()
+    checked = in_process("catalog", "check", str(good), str(wrong), str(wrong))
+    assert checked.code == 2
+    assert "files checked: 2, problems: 1" in checked.err
+    (problem,) = checked.out.splitlines()
     assert "chat-7b.yaml:29: drafters[0].k_trained" in problem
 
 
 def test_a_wrong_own_file_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-    wrong = peagle("--catalog", str(tmp_path), "catalog", "show", "chat-7b")
-    right = peagle("--catalog", str(tmp_path), "catalog", "show", "tiny")
-    assert isinstance(wrong.exception, CatalogError)
-    assert right.exit_code == 0
+    show = ("--catalog", str(tmp_path), "catalog", "show")
+    wrong = in_process(*show, "chat-7b", "--json")
+    assert (wrong.code, wrong.refusal["code"]) == (2, "catalog")
+    assert in_process(*show, "tiny").code == 0
 
 
 # ``peagle catalog refresh``: shows changes, asks, and writes all or nothing.
@@ -153,7 +129,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 
 # ``peagle catalog check`` reads the weights that lie beside a catalogue's files.
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def wide_catalog(tmp_path: Path) -> Path:
     """A catalogue with one target of its own, whose file says another width than its weights."""
     text = (tiny("target").parents[1] / "tiny.yaml").read_text()
     (tmp_path / "acme").mkdir()
@@ -167,8 +143,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_weights_that_are_not_there_are_wrong(own: Path) -> None:
-    (own / "acme" / "tiny").unlink()
-    done = CliRunner().invoke(cli, ["--catalog", str(own), "catalog", "check"])
-    assert done.exit_code == 2
-    assert "is neither an id nor a folder" in done.stdout
+def test_weights_that_are_not_there_are_wrong(wide_catalog: Path) -> None:
+    (wide_catalog / "acme" / "tiny").unlink()
+    done = in_process("--catalog", str(wide_catalog), "catalog", "check")
+    assert (done.code, "is neither an id nor a folder" in done.out) == (2, True)

@@ -39,13 +39,13 @@ def test_the_file_is_accepted_and_planned(head: str) -> None:
 def test_the_numbers_are_those_of_the_checkpoint() -> None:
     init(TARGET, "--drafter", HEAD, "-o", "own/acme/chat-7b.yaml")
     made = find_pair(load_catalog(Path("own")), "chat-7b")
-    known = find_pair(load_catalog(), "tiny")
-    assert made.target.architecture == known.target.architecture
-    assert made.target.parameters == known.target.parameters
+    bundled = find_pair(load_catalog(), "tiny")
+    assert made.target.architecture == bundled.target.architecture
+    assert made.target.parameters == bundled.target.parameters
     assert made.drafter is not None
-    assert known.drafter is not None
-    assert made.drafter.weight_bytes == known.drafter.weight_bytes
-    assert made.drafter.attention == known.drafter.attention
+    assert bundled.drafter is not None
+    assert made.drafter.weight_bytes == bundled.drafter.weight_bytes
+    assert made.drafter.attention == bundled.drafter.attention
     assert made.target.proof.chat
 
 

@@ -2,122 +2,56 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from peagle.cli.main import cli
-from peagle.errors import PeagleError
+from tests.support import in_process
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
 
 GEMMA = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
-FLASHINFER = '{"backend": "FLASHINFER"}'
-
-
-def run(*arguments: str) -> Result:
-    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
-    done = CliRunner().invoke(cli, ["check", *arguments], env=settings)
-    if isinstance(done.exception, PeagleError):
-        done.exit_code = done.exception.exit_code  # as peagle.cli.main ends it
-    return done
+FLASHINFER = 'SM_VLLM_ATTENTION_CONFIG={"backend": "FLASHINFER"}'
 
 
 def document(*arguments: str) -> dict[str, Any]:
-    done = run(*arguments, "--json")
-    assert done.exit_code in (0, 3), done.output
-    made: dict[str, Any] = json.loads(done.stdout)
-    assert (done.exit_code == 3) == ("error" in levels(made))
+    done = in_process("check", *arguments, "--json")
+    made: dict[str, Any] = done.document
+    assert done.code == (3 if codes(made) else 0)
     return made
-
-
-def levels(made: dict[str, Any]) -> list[str]:
-    return [finding["level"] for finding in made["findings"]]
 
 
 def codes(made: dict[str, Any], level: str = "error") -> list[str]:
     return [finding["code"] for finding in made["findings"] if finding["level"] == level]
 
 
-def refusal(*arguments: str) -> PeagleError:
-    error = run(*arguments).exception
-    assert isinstance(error, PeagleError)
-    return error
-
-
-def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
-    head = str(tiny("eagle3"))
-    assert codes(document("tiny", "--drafter", head)) == ["eagle3-as-p-eagle"]
-    assert codes(document("tiny+eagle3", "--drafter", head)) == []
-    assert codes(document("tiny", "--drafter", "eagle3")) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "level"),
     [
-        (["tiny", "--k", "20"], "k-above-trained", "error"),
-        (["tiny", "--tp", "3"], "tensor-parallel", "error"),
-        (["gpt-oss-20b", "--vllm", "0.17.1"], "kv-group-rule", "error"),
-        (["tiny", "--instance-type", "ml.g6.xlarge", "--ami", "default"], "ami-driver", "error"),
-        (["gpt-oss-20b", "--instance-type", "ml.g4dn.xlarge"], "gpu-too-old", "error"),
-        (["tiny", "--image", "docker.io/me/mine:1"], "image-not-in-ecr", "error"),
-        (["tiny", "--region", "us-east-9"], "region-unknown", "error"),
-        (["tiny", "--set", "enable-lora"], "lora", "error"),
         (["tiny", "--env", "SM_VLLM_ENABLE_LORA=true"], "lora", "error"),
-        (
-            [*GEMMA, "--env", f"SM_VLLM_ATTENTION_CONFIG={FLASHINFER}"],
-            "sliding-flashinfer",
-            "error",
-        ),
-        (["tiny", "--set", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
-        (["tiny", "--env", "VLLM_USE_V2_MODEL_RUNNER=1"], "model-runner-v2", "error"),
+        ([*GEMMA, "--env", FLASHINFER], "sliding-flashinfer", "error"),
         (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
-        (["tiny", "--set", "foo=bar"], "engine-argument", "error"),
-        (["tiny", "--set", "gpu-memory-utilization=90"], "memory-utilization", "error"),
         (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
-        (["tiny", "--cpu", "--vllm", "0.30.0"], "vllm-cpu-broken", "error"),
     ],
 )
 def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: str) -> None:
     assert code in codes(document(*arguments), level)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [("--set", "speculative-config={}"), ("--set", "spec-tokens=4"),
-     ("--env", "SM_VLLM_speculative_config={}")],
-)  # fmt: skip
-def test_the_pair_decides_the_speculation(more: tuple[str, str]) -> None:
-    assert refusal("tiny", *more).code == "decided-by-plan"
-
-
-def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> None:
-    made = document("gpt-oss-20b", "--drafter", "amazon/gpt-oss-120b-p-eagle")
-    assert codes(made) == ["head-not-for-target"]
-    assert made["read"] == []
-
-
-@pytest.fixture
-def bin_head(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
-    (tmp_path / "pytorch_model.bin").touch()
-    return tmp_path
-
-
 def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
-    bin_head: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM would load it, but its tensors cannot be listed without unpickling."""
-    tmp_path = bin_head
+    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
+    (tmp_path / "pytorch_model.bin").touch()
     monkeypatch.setattr("peagle.engine.machine.installed_engines", lambda: ())
-    assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
     (unread,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
     assert "safetensors" in unread["fix"]
+    planned = in_process("plan", "tiny", "--drafter", str(tmp_path), "--json")
+    assert planned.refusal["code"] == "weights-unread"
 
 
 @pytest.mark.parametrize("k", [5, 7])
@@ -128,10 +62,10 @@ def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Termina
     notes = [
         [
             finding | {"command": None}  # only a report has the command that the user typed
-            for finding in found["findings"]
+            for finding in findings["findings"]
             if finding["code"] == "k-above-trained"
         ]
-        for found in (planned, checked)
+        for findings in (planned, checked)
     ]
     assert notes[0] == notes[1]
     assert len(notes[0]) == (1 if k == 5 else 0)

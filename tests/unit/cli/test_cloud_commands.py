@@ -60,14 +60,9 @@ def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_stat
     assert terminal.run("status", NAME, "--json").document["failure_fix"] is None
 
 
-def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
-    (row,) = deployed.run("list", "--json").document["deployments"]
-    assert row["name"] == NAME
-    assert row["state"] == "InService"
-    assert row["price_per_hour_usd"] == price_of()
+def test_list_is_of_one_region_where_it_is_named(deployed: Terminal) -> None:
     elsewhere = deployed.run("list", "--region", "eu-west-1", "--json").document
     assert elsewhere == {"deployments": [], "complete": True}
-    assert NAME in deployed.run("list").out
 
 
 def test_list_without_the_permission_shows_this_machines_deployments(deployed: Terminal) -> None:
@@ -92,17 +87,10 @@ def test_another_accounts_deployment_is_not_touched(
 
 def test_names_are_completed(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    found = complete.get_completions(["status"], "peagle-")
+    completions = complete.get_completions(["status"], "peagle-")
     sandboxed = complete.get_completions(["status", "--sandbox"], "peagle-")
-    assert [item.value for item in found] == [NAME]
+    assert [item.value for item in completions] == [NAME]
     assert sandboxed == []
-
-
-@pytest.mark.parametrize("command", [["plan"], ["check"], ["fit"], ["catalog", "show"]])
-def test_pairs_are_completed(command: list[str]) -> None:
-    complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    found = complete.get_completions(command, "tin")
-    assert "tiny" in [item.value for item in found]
 
 
 @pytest.mark.parametrize("command", ["status", "list", "logs", "invoke"])

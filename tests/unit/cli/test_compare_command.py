@@ -195,7 +195,7 @@ def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_p
     changed = {name for name in before | after if before.get(name) != after.get(name)}
     assert changed == {"A", "SM_VLLM_SPECULATIVE_CONFIG"}
     tags = [empty.cloud.tags[arn] for arn in empty.cloud.tags if arn.endswith(f"/{second}")]
-    assert {(one["team"], one["stage"]) for one in tags} == {("ml", "trial")}
+    assert {(tag["team"], tag["stage"]) for tag in tags} == {("ml", "trial")}
     (still,) = empty.run("list", "--json").document["deployments"]
     assert still["ends_at"] == row["ends_at"], "the end is the deployment's"
 

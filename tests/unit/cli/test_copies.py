@@ -26,14 +26,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def status_of(terminal: Terminal) -> dict[str, Any]:
     """The document of ``peagle status``."""
-    found: dict[str, Any] = json.loads(terminal.run("status", NAME, "--json").out)
-    return found
+    status: dict[str, Any] = json.loads(terminal.run("status", NAME, "--json").out)
+    return status
 
 
 def model_of(terminal: Terminal) -> str:
     """The model that the copies serve."""
-    found = terminal.cloud.components.by_name[NAME]["now"]
-    return str(found["Specification"]["ModelName"])
+    component = terminal.cloud.components.by_name[NAME]["now"]
+    return str(component["Specification"]["ModelName"])
 
 
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
@@ -56,8 +56,8 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0
     without_record(terminal)
-    found = status_of(terminal)
-    assert (found["copies"], found["copies_running"], found["k"]) == (4, 4, 3)
+    status = status_of(terminal)
+    assert (status["copies"], status["copies_running"], status["k"]) == (4, 4, 3)
     assert NAME in terminal.run("list").out
     assert terminal.run("rollback", NAME, "--yes").code == 0
     terminal.succeeds("destroy", NAME, "--yes")
@@ -117,9 +117,9 @@ OF_COPIES = copies_limit_name("us-east-1", NAME)
 
 def moment_of(schedule: dict[str, Any]) -> float:
     """When it fires, in epoch seconds."""
-    found = utc_moment(f"{schedule['ScheduleExpression'][3:-1]}Z")
-    assert found is not None
-    return found
+    moment = utc_moment(f"{schedule['ScheduleExpression'][3:-1]}Z")
+    assert moment is not None
+    return moment
 
 
 ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")
@@ -136,7 +136,7 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     policy = config["RollingUpdatePolicy"]
     assert policy["MaximumBatchSize"] == {"Type": "COPY_COUNT", "Value": 1}
     assert policy["WaitIntervalInSeconds"] == 600
-    names = {one["AlarmName"] for one in config["AutoRollbackConfiguration"]["Alarms"]}
+    names = {alarm["AlarmName"] for alarm in config["AutoRollbackConfiguration"]["Alarms"]}
     assert names == set(terminal.cloud.made_alarms)
     assert f"{NAME}-ttft-p90" in names
     assert terminal.cloud.log_groups == {f"/aws/sagemaker/InferenceComponents/{NAME}"}

@@ -35,9 +35,11 @@ def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> N
     project.write_text(FILE.replace("team: a", "team: b") % "ml.g6.xlarge", encoding="utf-8")
     done = terminal.run(*at, "--json")
     assert done.code == 3
-    found = {one["field"]: (one["planned"], one["found"]) for one in done.document["fields"]}
-    assert found.pop("configuration.instance_type") == ("ml.g6.xlarge", "ml.g5.xlarge")
-    assert {name for name in found if name.startswith("tags")} == {
+    drifts = {
+        field["field"]: (field["planned"], field["found"]) for field in done.document["fields"]
+    }
+    assert drifts.pop("configuration.instance_type") == ("ml.g6.xlarge", "ml.g5.xlarge")
+    assert {name for name in drifts if name.startswith("tags")} == {
         "tags.Endpoint.team", "tags.EndpointConfig.team", "tags.Model.team",
     }  # fmt: skip
 
@@ -65,8 +67,8 @@ def with_copies(terminal: Terminal, words: tuple[str, ...], running: int) -> Non
 
 def fields(terminal: Terminal) -> dict[str, tuple[Any, Any]]:
     """What drift finds of the deployment: planned and found, by field."""
-    found = terminal.run("drift", NAME, "--json").document["fields"]
-    return {one["field"]: (one["planned"], one["found"]) for one in found}
+    drifts = terminal.run("drift", NAME, "--json").document["fields"]
+    return {drift["field"]: (drift["planned"], drift["found"]) for drift in drifts}
 
 
 @pytest.mark.thorough
@@ -96,6 +98,8 @@ def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, pro
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("{pair: tiny,", "{pair: tiny, role: chat,"), encoding="utf-8")
     at = ("drift", "--project", str(project), "-e", "staging", "--json")
-    found = [one for one in terminal.run(*at).document["fields"] if one["field"] == "model.role"]
-    assert found == [{"field": "model.role", "planned": other["Arn"], "found": ROLE}]
+    drifts = [
+        drift for drift in terminal.run(*at).document["fields"] if drift["field"] == "model.role"
+    ]
+    assert drifts == [{"field": "model.role", "planned": other["Arn"], "found": ROLE}]
     assert terminal.run(*at, "--role", ROLE).code == 0

@@ -10,26 +10,20 @@ from random import Random
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
-from peagle.cli.main import cli
-from peagle.errors import Refused, UserError
 from peagle.fit.report import Advice
+from tests.support import in_process
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 H200 = ("--gpu-memory-gib", "139.8")
 
 
-def peagle(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["fit", *arguments])
-
-
 def answer(*arguments: str) -> Any:
-    result = peagle(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    done = in_process("fit", *arguments, "--json")
+    assert done.code == 0, done.err
+    return done.document
 
 
 def folder(name: str, part: str = "target") -> str:
@@ -38,7 +32,7 @@ def folder(name: str, part: str = "target") -> str:
 
 def shown(*arguments: str) -> Any:
     """The fit, whether it is one or is refused."""
-    return json.loads(peagle(*arguments, "--json").stdout)
+    return in_process("fit", *arguments, "--json").document
 
 
 def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
@@ -50,9 +44,9 @@ def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
 
 def refused(*arguments: str) -> Any:
     """What is shown of a case that the checks refuse: the fit all the same."""
-    result = peagle(*arguments, "--json")
-    assert isinstance(result.exception, Refused), result.output
-    fit = json.loads(result.stdout)
+    done = in_process("fit", *arguments, "--json")
+    assert done.code == 3, done.err
+    fit = done.document
     assert fit["weights_gib"] > 0
     assert fit["findings"][0]["level"] == "error"
     return {finding["code"] for finding in fit["findings"]}
@@ -91,33 +85,13 @@ def test_every_flag_counts() -> None:
     assert answer(*base, "--k", "3")["terms"] != answer(*base, "--k", "6")["terms"]
 
 
-def test_an_instance_type_brings_its_gpus() -> None:
-    fit = answer("gpt-oss-120b", "--instance-type", "ml.g6e.12xlarge")
-    assert (fit["gpu"], fit["gpu_count"]) == ("L40S", 4)
-    assert fit["tensor_parallel_size"] > 1, "as few of them as fit"
-    assert fit["terms"]["kept_by_driver"] > 0
-
-
-@pytest.mark.thorough
-def test_what_does_not_fit_is_refused_with_what_would() -> None:
-    result = peagle("gpt-oss-120b", "--instance-type", "ml.g6e.2xlarge", "--json")
-    assert isinstance(result.exception, Refused)
-    fit = json.loads(result.stdout)
-    assert not fit["fits"]
-    assert "GiB more GPU memory" in fit["refusal"]
-    (instance,) = [item for item in fit["advice"] if item["knob"] == "instance-type"]
-    assert instance["value"].startswith("ml.")
-    assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"
-
-
 def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     tokens = answer("qwen3-8b", *H200)["kv_cache_tokens"]
     doubled = answer("qwen3-8b", *H200, "--set", "kv-cache-dtype=fp8")["kv_cache_tokens"]
     assert doubled == answer("qwen3-8b", *H200, "--kv-cache-dtype", "fp8")["kv_cache_tokens"]
     assert doubled > 1.9 * tokens
-    decided = peagle("qwen3-8b", *H200, "--set", "max-num-seqs=4").exception
-    assert isinstance(decided, UserError)
-    assert decided.message == "--set max-num-seqs: the plan decides this argument"
+    decided = in_process("fit", "qwen3-8b", *H200, "--set", "max-num-seqs=4", "--json")
+    assert decided.refusal["code"] == "decided-by-plan"
     unknown = shown("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][0]
     assert unknown["code"] == "engine-argument"
     assert "did you mean kv-cache-dtype" in unknown["fix"]
@@ -135,14 +109,8 @@ def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: P
     assert "hidden-size-mismatch" in refused(*placed, "--drafter", narrow)
     assert "head-not-a-drafter" in refused(*placed, "--drafter", twenty)
     assert "k-above-trained" in refused(*named, "--k", "12")
-    assert "vllm-below-minimum" in refused(*named, "--vllm", "0.9.0")
     assert "context-above-target" in refused(*named, "--max-model-len", "200000")
     assert "target-differs" in refused(*named, "--target", folder("gpt-oss-120b"))
-    old = ("--instance-type", "ml.g4dn.xlarge", *seqs)
-    assert "gpu-too-old" in refused("gpt-oss-20b", *old)
-    result = peagle(*named, "--k", "12")
-    assert "[k-above-trained]" in result.stdout
-    assert "K=12 exceeds the trained K of 10" in str(result.exception)
 
 
 def test_rules_check_the_settings_of_fit() -> None:
@@ -205,10 +173,8 @@ AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
 
 
 def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: Path) -> None:
-    wrong = peagle("--target", written(tmp_path, HQQ), *SMALL).exception
-    assert isinstance(wrong, UserError)
-    assert "quantized with hqq" in str(wrong)
-    assert "weight files" in str(wrong)
+    wrong = in_process("fit", "--target", written(tmp_path, HQQ), *SMALL)
+    assert (wrong.code, "quantized with hqq" in wrong.error) == (2, True)
 
 
 def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> None:
@@ -225,27 +191,12 @@ def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> 
     assert "awq" in estimated[0]["message"]
 
 
-SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
-LLAMA_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
-    "tie_word_embeddings": False,
-}  # fmt: skip
-
-
-def saved_as(dtype: str, place: Path, config: dict[str, Any]) -> str:
-    """A folder with this config and no weights, saved in this type."""
-    place.mkdir()
-    (place / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}))
-    return str(place)
-
-
-def test_a_target_in_float32_fits_a_gpu_that_holds_half_of_its_files(tmp_path: Path) -> None:
-    place = saved_as("float32", tmp_path / "llama", LLAMA_8B)
-    fit = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
-    assert fit["fits"]
-    assert 14.5 < fit["weights_gib"] < 15.5
+def test_a_target_in_float32_is_served_in_16_bits(tmp_path: Path) -> None:
+    wide, half = (
+        shown("--target", written(tmp_path, LLAMA | {"torch_dtype": dtype}), *SMALL)["weights_gib"]
+        for dtype in ("float32", "bfloat16")
+    )
+    assert wide == half
 
 
 FLAGS = ("--no-speculation", "--text-only", "--enforce-eager", "--compiled")
@@ -329,8 +280,6 @@ ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
     "arguments",
     [
         ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
-        ("gemma-4-31b+p-eagle", "--instance-type", "ml.p5.4xlarge", *ALONE[:-1]),
-        ("gemma-4-31b", "--gpu-memory-gib", "79.2", *ALONE),
         ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
     ],
 )

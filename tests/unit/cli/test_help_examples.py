@@ -39,16 +39,6 @@ PROJECT = "environments: {staging: {}, production: {}}\nendpoints: {chat: {pair:
 """The project file of the examples."""
 
 
-def test_every_command_has_an_example_of_itself() -> None:
-    examples = {name: _COMMAND.findall(one.epilog or "") for name, one in COMMANDS.items()}
-    without = [
-        name
-        for name, found in examples.items()
-        if not any(example.startswith(name) for example in found)
-    ]
-    assert without == []
-
-
 def test_help_shows_each_example_on_its_own_line() -> None:
     wrong = []
     for command in COMMANDS.values():

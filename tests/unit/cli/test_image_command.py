@@ -6,17 +6,13 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from peagle.cli import image as image_commands
-from peagle.images.docker import unchecked_image
 from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
-from tests.unit.rendering.plans import plan_of
 
 __all__ = ["docker"]
 BASE = "debian:bookworm-slim"
@@ -181,19 +177,6 @@ def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
     assert done.returncode == 3
     assert "peagle image push NAME --registry HOST" in done.stderr
     assert not [call for call in docker.calls if call["argv"][0] != "version"]
-
-
-@pytest.mark.parametrize(
-    ("runtime", "command"),
-    [
-        ("cpu", "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
-        ("gpu", "peagle image push mine:1"),
-    ],
-)
-def test_build_shows_the_next_command(runtime: str, command: str) -> None:
-    built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
-    served = ["peagle/tiny+p-eagle"]
-    assert image_commands.next_command(plan_of("uploaded"), built, served) == command
 
 
 @pytest.mark.thorough

@@ -93,7 +93,9 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
         without_record(limited)
     done = limited.succeeds("reap", "--yes", "--json")
     (reaped,) = done.document["reaped"]
-    assert {"EndpointConfig", "Model", "S3Objects"} < {one["type"] for one in reaped["removed"]}
+    assert {"EndpointConfig", "Model", "S3Objects"} < {
+        resource["type"] for resource in reaped["removed"]
+    }
     assert limited.cloud.is_empty
     assert limited.cloud.scheduler.roles == {}
     assert limited.run("list").err == "No deployments.\n"
@@ -119,7 +121,7 @@ def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, co
     assert done.code == 4
     if code == "AccessDeniedException":
         assert "ended at" in done.err  # this machine's record
-        assert [found["region"] for found in done.document["unknown"]] == ["us-east-1"]
+        assert [failure["region"] for failure in done.document["unknown"]] == ["us-east-1"]
 
 
 @pytest.mark.thorough
@@ -135,7 +137,7 @@ def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> No
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
     terminal.cloud.tags[arn]["peagle:ends"] = "2020-01-31T20:00:00Z"
     done = terminal.succeeds("reap", "--yes", "--json")
-    assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
+    assert [resource["owner"] for resource in done.document["left"]] == ["a Terraform module"]
     assert "peagle-pair" in terminal.cloud.endpoints
 
 

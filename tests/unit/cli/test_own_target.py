@@ -15,9 +15,8 @@ from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.s3 import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
-from peagle.errors import CheckpointError, UserError
-from peagle.weights.layout import checkpoint_at, own_head, source_of, weights_at, weights_prefix
-from tests.support import in_process, raises_code
+from peagle.weights.layout import checkpoint_at, source_of
+from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
 from tests.unit.checkpoints.files import CONFIG, ONE
@@ -328,58 +327,3 @@ def test_a_folder_is_read(location: str, folder: Path) -> None:
     read = checkpoint_at(location)
     assert read.config["hidden_size"] == 4
     assert read.tensors is not None
-
-
-@pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
-def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> None:
-    with raises_code("invalid-location", UserError) as refused:
-        source_of(location, aws)
-    assert "./folder" in refused.value.fix
-
-
-def test_s3_location_needs_a_connection(folder: Path) -> None:
-    with raises_code("invalid-location", UserError) as caught:
-        source_of("s3://bucket/x")
-    assert caught.value.fix == "specify a folder"
-
-
-def test_missing_folder_is_an_error(folder: Path) -> None:
-    gone = folder.parent / "gone"
-    for read in (checkpoint_at, own_head):
-        with raises_code("no-such-folder", CheckpointError) as caught:
-            read("./a/gone")
-        assert str(gone) in caught.value.message
-
-
-@pytest.mark.parametrize("location", ["a/b/config.json", "./a/b/config.json"])
-def test_a_file_of_a_checkpoint_is_not_a_location(location: str, folder: Path) -> None:
-    for read in (checkpoint_at, own_head):
-        with raises_code("not-a-folder", CheckpointError) as caught:
-            read(location)
-        assert "a/b/config.json" in caught.value.message
-
-
-def test_an_s3_uri_with_one_slash_is_shown_with_two(folder: Path) -> None:
-    for read in (source_of, weights_at, weights_prefix):
-        with pytest.raises(UserError) as caught:
-            read("s3:/bucket/x")
-        assert "s3://bucket/x" in caught.value.fix
-
-
-def test_an_own_head_that_is_elsewhere_is_not_read(folder: Path) -> None:
-    for place in ("s3://bucket/head", "org/head", "p-eagle"):
-        assert own_head(place) == {"drafter": place}
-
-
-def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
-    options = own_head("a/b")
-    assert options["drafter"] == str(folder)
-    assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
-    assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
-    (folder / "model.safetensors").unlink()
-    with raises_code("weights-missing", UserError) as caught:
-        own_head("a/b")
-    assert "*.safetensors" in caught.value.message
-    with raises_code("invalid-s3-uri", UserError) as caught:
-        own_head("s3://MyBucket/head")
-    assert "lowercase" in caught.value.fix

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.view.plan import MEANINGS, explain
-from peagle.errors import Refused
 from peagle.planning import Options, make_plan
-
-
-def run(*arguments: str, **settings: str) -> Result:
-    env = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None, "COLUMNS": None, **settings}
-    return CliRunner().invoke(cli, arguments, env=env)
-
-
-def words(*arguments: str) -> str:
-    return " ".join(run(*arguments).stdout.split())
+from tests.support import in_process
 
 
 @pytest.mark.parametrize("more", [(), ("--verbose",)])
 def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, ...]) -> None:
-    refused = run("plan", "tiny", "--workload", "agent", *more)
-    assert isinstance(refused.exception, Refused)
-    assert "exceed the context" in refused.stdout
-    assert not re.search(r"\$|tokens/s|USD", refused.stdout)
-    made = json.loads(run("plan", "tiny", "--workload", "agent", "--json").stdout)
+    refused = in_process("plan", "tiny", "--workload", "agent", *more)
+    assert (refused.code, "exceed the context" in refused.out) == (3, True)
+    assert not re.search(r"\$|tokens/s|USD", refused.out)
+    made = in_process("plan", "tiny", "--workload", "agent", "--json").document
     estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
     assert {estimate["basis"] for estimate in estimates} == {"unknown"}
     assert not any(estimate["usd_per_million_tokens"] for estimate in estimates)
@@ -44,6 +32,8 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
         ((), "gpt-oss-20", "gpt-oss-20b"),
         ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
         (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
+        (("tiny", "--vllm"), "0.2", "0.28.0"),
+        (("tiny", "--region"), "eu-", "eu-west-1"),
     ],
 )
 def test_the_shell_completes_names_of_the_catalogue(
@@ -52,6 +42,12 @@ def test_the_shell_completes_names_of_the_catalogue(
     names = completions("plan", *words, typed)
     assert name in names
     assert all(name.startswith(typed) for name in names)
+
+
+def test_the_shell_completes_the_last_of_several_types() -> None:
+    typed = "ml.g5.xlarge,ml.g6.x"
+    names = completions("deploy", "tiny", "--fallback-instance-types", typed)
+    assert names == ["ml.g5.xlarge,ml.g6.xlarge"]
 
 
 def test_completion_shows_no_errors(tmp_path: Path) -> None:
@@ -82,16 +78,3 @@ def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> Non
         made = make_plan(Options(pair=pair, instance_type=instance_type), CATALOG)
         for name, _, meaning in explain(made.engine_arguments):
             assert meaning, (pair, name)
-
-
-def test_argv_is_parsed_as_vllm_does() -> None:
-    config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
-    explained = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
-    assert [(name, value) for name, value, _ in explained] == [
-        ("--async-scheduling", ""),
-        ("--unheard-of", "x"),
-        ("--speculative-config", ""),
-        ("method", "eagle3"),
-        ("num_speculative_tokens", "7"),
-        ("parallel_drafting", "true"),
-    ]

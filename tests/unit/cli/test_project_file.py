@@ -63,7 +63,7 @@ def planned(folder: Path, *arguments: str) -> dict[str, Any]:
 
 def values(endpoint: str, environment: str) -> dict[str, Any]:
     chosen = choose_endpoint(project(), endpoint, environment)
-    return {key: one.value for key, one in chosen.values.items()}
+    return {key: option.value for key, option in chosen.values.items()}
 
 
 def test_a_more_specific_part_replaces_another_and_mappings_are_merged() -> None:

@@ -40,6 +40,6 @@ def test_a_mistake_is_named(own_home: Path, arguments: tuple[str, ...], expected
 def test_operations_and_kinds_are_completed() -> None:
     context = click.Context(fault, **cli.context_settings)
     operation, kind = add.params[:2]
-    found = [one.value for one in operation.shell_complete(context, "UpdateEndpointW")]
-    assert found == ["UpdateEndpointWeightsAndCapacities"]
-    assert [one.value for one in kind.shell_complete(context, "stuck")] == ["stuck-creating"]
+    completions = [item.value for item in operation.shell_complete(context, "UpdateEndpointW")]
+    assert completions == ["UpdateEndpointWeightsAndCapacities"]
+    assert [item.value for item in kind.shell_complete(context, "stuck")] == ["stuck-creating"]

@@ -176,13 +176,3 @@ def test_a_thread_that_still_runs_shows_nothing_after_the_end(
     capsys.readouterr()
     status.show("starting")
     assert capsys.readouterr().err == ""
-
-
-def test_a_narrow_terminal_hides_no_column(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    print_table(("name", "max concurrency", "pair"), [("a" * 20, "9", "b" * 19)] * 2)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["name", "concurrency", "pair"]
-    assert lines[2].split() == ["a" * 20, "9", "b" * 19]

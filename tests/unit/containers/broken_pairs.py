@@ -92,6 +92,7 @@ SETTINGS: dict[str, str] = {
 ONLY_IN_THE_TOOLKIT = {
     "a placeholder under a key that this version does not read": "it depends on vLLM's version",
     "biases in config.json only": "vLLM knows which tensors a class needs",
+    "no speculators_config": "vLLM finds no class for it and ends",
     "no final norm": "vLLM knows which tensors a class needs",
 }
 """Case with a code of ``pair`` with which the container starts vLLM -> why."""

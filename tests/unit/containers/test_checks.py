@@ -12,8 +12,6 @@ from peagle_serve.checks import (
     check,
     check_no_code,
     code_variables,
-    trusts_remote_code,
-    unsafe_load_format,
 )
 from peagle_serve.command import command
 from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
@@ -203,14 +201,6 @@ def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
     names = ("SM_VLLM_MODEL", "SM_VLLM_REASONING_PARSER", "SM_VLLM_CONFIG", "SM_VLLM_")
     assert tuple(map(canonical_name, names)) == names, "beginnings that are flags themselves"
     assert flag_of("SM_VLLM_A_B") == "--a-b"
-
-
-def test_the_toolkit_sees_every_spelling() -> None:
-    nested = json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})
-    assert unsafe_load_format("SM_VLLM_load_format", "pt") == "pt"
-    assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested) == "pt"
-    assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested.replace("pt", "auto")) is None
-    assert trusts_remote_code("SM_VLLM_trust-rem", "true")
 
 
 CHOOSES_CODE: dict[str, tuple[str, ...]] = {

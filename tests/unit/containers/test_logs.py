@@ -51,6 +51,14 @@ class Written:
         ("ValueError: no", "ERROR", "ValueError: no", None, None),
         ("api_server.py: error: x", "ERROR", "api_server.py: error: x", None, None),
         ("/x.py:1: UserWarning: old", "WARNING", "/x.py:1: UserWarning: old", None, None),
+        (
+            "(A) Traceback (most recent call last):",
+            "ERROR",
+            "Traceback (most recent call last):",
+            "A",
+            None,
+        ),
+        ("(A) KeyError", "ERROR", "KeyError", "A", None),
         ("plain words", "INFO", "plain words", None, None),
         (
             '(APIServer pid=7)   File "core.py"',
@@ -66,17 +74,6 @@ def test_lines_of_the_engine_are_parsed(
 ) -> None:
     expected = {"level": level, "message": message, "process": process, "place": place}
     assert engine_fields(line) == {name: v for name, v in expected.items() if v is not None}
-
-
-def test_a_traceback_is_an_error() -> None:
-    lines = {
-        "(APIServer pid=7) Traceback (most recent call last):": "ERROR",
-        '(APIServer pid=7)   File "core.py", line 1, in run': "ERROR",
-        "(APIServer pid=7)     begin()": "ERROR",
-        "(APIServer pid=7) KeyError": "ERROR",
-        "(APIServer pid=7) plain": "INFO",
-    }
-    assert {line: engine_fields(line)["level"] for line in lines} == lines
 
 
 def test_every_line_has_time_level_and_stage() -> None:

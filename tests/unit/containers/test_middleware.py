@@ -270,7 +270,7 @@ def test_any_other_request_is_forwarded_unchanged(scope: Message) -> None:
 
     asyncio.run(Middleware(server)(scope, receive, send))
     assert len(seen) == 1
-    assert all(got is given for got, given in zip(seen[0], (scope, receive, send), strict=True))
+    assert all(got is sent for got, sent in zip(seen[0], (scope, receive, send), strict=True))
 
 
 def test_the_counters_of_all_engines_are_summed() -> None:
@@ -322,9 +322,9 @@ def test_the_parts_add_up_to_one_archive(play: Play, monkeypatch: pytest.MonkeyP
     packs: list[int] = []
     pack = warm.pack
 
-    def counted(*given: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         packs.append(1)
-        return pack(*given)
+        return pack(*arguments)
 
     monkeypatch.setattr(warm, "pack", counted)
 
@@ -372,7 +372,7 @@ def test_an_archive_that_cannot_be_made_is_an_error(
         assert (status, b"compiled nothing" in body) == (409, True)
         filled(place)
 
-        def full(*given: Any) -> None:
+        def full(*arguments: Any) -> None:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:

@@ -41,12 +41,12 @@ class Mounted:
         self.pin = self.write()
 
     def _files(self, part: str) -> dict[str, Any]:
-        found = {}
+        files = {}
         for path in (self.model / part).iterdir():
             content = path.read_bytes()
             digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-            found[path.name] = {"size": len(content), "checksum": f"SHA256:{digest}"}
-        return found
+            files[path.name] = {"size": len(content), "checksum": f"SHA256:{digest}"}
+        return files
 
     def write(self) -> str:
         """Write the manifest; its SHA-256."""
@@ -55,12 +55,12 @@ class Mounted:
         return hashlib.sha256(content).hexdigest()
 
     def entry(self, name: str = "model.safetensors") -> dict[str, Any]:
-        found: dict[str, Any] = self.document["folders"]["target"]["files"][name]
-        return found
+        entry: dict[str, Any] = self.document["folders"]["target"]["files"][name]
+        return entry
 
     def environment(self, **more: str) -> dict[str, str]:
-        given = {"PEAGLE_ML_ROOT": str(self.root), "PEAGLE_WEIGHTS_SHA256": self.pin}
-        return {**self.variables, **given, **more}
+        environment = {"PEAGLE_ML_ROOT": str(self.root), "PEAGLE_WEIGHTS_SHA256": self.pin}
+        return {**self.variables, **environment, **more}
 
     def check(self, **more: str) -> None:
         environment = self.environment(**more)

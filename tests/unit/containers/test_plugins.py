@@ -149,5 +149,5 @@ def vllm_with(folder: Path, modules: dict[str, str]) -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU engine needs Linux")
 def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> None:
     modules = {"model_executor/models/registry": REGISTRY, "v1/engine/utils": CORE}
-    found = asked(vllm_with(tmp_path, modules), CORE_ASKED)
-    assert found == {"imported": True, "open": [False, True, True], "looked": "here"}
+    answers = asked(vllm_with(tmp_path, modules), CORE_ASKED)
+    assert answers == {"imported": True, "open": [False, True, True], "looked": "here"}

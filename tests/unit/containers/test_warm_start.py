@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.thorough
 def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     manifest = world.collected()
-    entries, given = world.start(PEAGLE_WARM_SHA256=f"{'0' * 64},{manifest.sha256}")
+    entries, variables = world.start(PEAGLE_WARM_SHA256=f"{'0' * 64},{manifest.sha256}")
     (line,) = [line for line in entries if line["event"] == "warm-start"]
     assert (line["restored"], line["key"], line["stage"]) == (True, manifest.key, "starting")
     assert line["message"].startswith(f"warm start: restored {len(CACHES)} files, 0.0 MB in 0.")
@@ -38,14 +38,14 @@ def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     assert read.key == manifest.key
     assert line["message"].endswith(read.detail)
     place = world.cache / manifest.key
-    assert given["VLLM_CACHE_ROOT"] == str(place / "vllm")
-    assert given["TORCHINDUCTOR_CACHE_DIR"] == str(place / "inductor")
-    assert given["VLLM_USE_AOT_COMPILE"] == "0"
+    assert variables["VLLM_CACHE_ROOT"] == str(place / "vllm")
+    assert variables["TORCHINDUCTOR_CACHE_DIR"] == str(place / "inductor")
+    assert variables["VLLM_USE_AOT_COMPILE"] == "0"
     assert {name: files_in(place)[name] for name in CACHES} == CACHES
-    assert "PEAGLE_WARM_SUBJECT" not in given
-    again, given = world.start()
+    assert "PEAGLE_WARM_SUBJECT" not in variables
+    again, variables = world.start()
     assert any("were restored before" in line["message"] for line in again)
-    assert not is_cold(given)
+    assert not is_cold(variables)
 
 
 @pytest.mark.thorough
@@ -67,7 +67,7 @@ def test_an_artifact_of_another_container_is_ignored_with_the_difference(
         config.write_text(json.dumps({**TARGET, "rope_theta": 1}))
     if "software" in more:
         (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
-    entries, given = world.start(**more)
+    entries, variables = world.start(**more)
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: no artifact in ")
     assert reported.endswith(f"has another {named}")
@@ -76,7 +76,7 @@ def test_an_artifact_of_another_container_is_ignored_with_the_difference(
     read = warm_start_in([json.dumps(line) for line in entries])
     assert read is not None
     assert read.document()["differences"] == [named]
-    assert is_cold(given)
+    assert is_cold(variables)
 
 
 TROUBLE: dict[str, tuple[dict[str, str], str]] = {
@@ -111,11 +111,11 @@ def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str)
         world.cache.chmod(0o777)
     values = {"collected": manifest.sha256, "FILE": str(world.folder / "file")}
     more, words = TROUBLE[trouble]
-    entries, given = world.start(**{name: values.get(v, v) for name, v in more.items()})
+    entries, variables = world.start(**{name: values.get(v, v) for name, v in more.items()})
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: ")
     assert words in reported
-    assert is_cold(given)
+    assert is_cold(variables)
     assert not world.cache.exists() or list(world.cache.iterdir()) == []
     assert not (world.folder / "out").exists()
 
@@ -124,15 +124,15 @@ def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str)
 def test_collecting_starts_with_empty_folders_and_warns_of_an_api_key(world: World) -> None:
     manifest = world.collected()
     archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
-    entries, given = world.start(PEAGLE_WARM="collect")
+    entries, variables = world.start(PEAGLE_WARM="collect")
     assert [line["key"] for line in entries if line["event"] == "collect"] == [manifest.key]
-    assert given["PEAGLE_WARM_PLACE"] == str(world.cache / manifest.key)
+    assert variables["PEAGLE_WARM_PLACE"] == str(world.cache / manifest.key)
     assert files_in(world.cache) == {}
-    assert given["VLLM_CACHE_ROOT"] == str(world.cache / manifest.key / "vllm")
-    entries, given = world.start(PEAGLE_WARM="collect", VLLM_API_KEY="secret-key")
+    assert variables["VLLM_CACHE_ROOT"] == str(world.cache / manifest.key / "vllm")
+    entries, variables = world.start(PEAGLE_WARM="collect", VLLM_API_KEY="secret-key")
     (reported,) = warnings(entries)
     assert "the same key" in reported
-    assert "secret-key" not in given["PEAGLE_WARM_SUBJECT"]
+    assert "secret-key" not in variables["PEAGLE_WARM_SUBJECT"]
 
 
 @pytest.mark.thorough
@@ -165,11 +165,11 @@ def test_settings_of_warm_starts() -> None:
 
 def test_the_variables_of_caches_leave_those_of_the_user() -> None:
     user = {"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}
-    found = cache_variables(Path("/cache/key"), user, for_cpu=False)
-    assert found["VLLM_CACHE_ROOT"] == "/cache/key/vllm"
-    assert set(FOLDERS) - set(found) == {"TRITON_CACHE_DIR"}
+    variables = cache_variables(Path("/cache/key"), user, for_cpu=False)
+    assert variables["VLLM_CACHE_ROOT"] == "/cache/key/vllm"
+    assert set(FOLDERS) - set(variables) == {"TRITON_CACHE_DIR"}
     on_cpu = cache_variables(Path("/c"), {}, for_cpu=True)
-    assert {name: on_cpu[name] for name in on_cpu.keys() - found} == {
+    assert {name: on_cpu[name] for name in on_cpu.keys() - variables} == {
         "VLLM_USE_AOT_COMPILE": "0",
         "TRITON_CACHE_DIR": "/c/triton",
     }

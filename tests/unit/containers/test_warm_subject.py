@@ -86,15 +86,15 @@ def test_no_secret_is_in_the_subject() -> None:
 
 def test_the_subject_describes_the_container(tmp_path: Path) -> None:
     chosen = pair(tmp_path)
-    given = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
-    subject = subject_of(given, chosen)
+    env = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
+    subject = subject_of(env, chosen)
     assert set(subject) == set(SUBJECT)
     assert (subject["format"], subject["image"], subject["device"]) == (1, "sha256:1", HERE)
     assert subject["engine"]["SM_VLLM_MODEL"] == "/opt/ml/model/target", "as it was given"
     assert len(key_of(subject)) == 32
     assert json.loads(canonical(subject)) == subject
     assert b" " not in canonical({"a": [1, 2], "b": {}})
-    content = subject_of({**given, "PEAGLE_IMAGE_CONTENT": "sha256:inside"}, chosen)
+    content = subject_of({**env, "PEAGLE_IMAGE_CONTENT": "sha256:inside"}, chosen)
     assert content["image"] == "sha256:inside", "under every name"
 
 
@@ -132,13 +132,13 @@ def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) 
         "flags : sse avx2\nmodel name : EPYC\ncpu MHz : 1\n",
         "CPU part : 0xd40\nFeatures : fp asimd sve\n",
     )
-    found = []
+    names = []
     for text in texts:
         info.write_text(text)
-        found.append(cpu_device(info))
-    assert found[0]["cpu"] == "EPYC"
-    assert found[0] == found[1]
-    assert found[2]["instructions"] != found[0]["instructions"]
+        names.append(cpu_device(info))
+    assert names[0]["cpu"] == "EPYC"
+    assert names[0] == names[1]
+    assert names[2]["instructions"] != names[0]["instructions"]
     info.write_text("model name : EPYC\n")
     for file in (info, tmp_path / "gone"):
         with pytest.raises(UnknownDevice):

@@ -53,8 +53,8 @@ class World:
         key = tuple(more.items())
         if key not in _SUBJECTS:
             first = str(self.folder / "first")
-            _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
-            _SUBJECTS[key] = given["PEAGLE_WARM_SUBJECT"]
+            _, variables = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
+            _SUBJECTS[key] = variables["PEAGLE_WARM_SUBJECT"]
         return artifact(self.artifacts, json.loads(_SUBJECTS[key]))
 
     @property
@@ -66,5 +66,5 @@ def warnings(entries: list[dict[str, Any]]) -> list[str]:
     return [line["message"] for line in entries if line["level"] == "WARNING"]
 
 
-def is_cold(given: Mapping[str, str]) -> bool:
-    return not {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_USE_AOT_COMPILE"} & set(given)
+def is_cold(variables: Mapping[str, str]) -> bool:
+    return not {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_USE_AOT_COMPILE"} & set(variables)

@@ -26,15 +26,15 @@ FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _shown_commands() -> list[str]:
-    found = []
+    commands = []
     for document in DOCUMENTS:
         for block in FENCE.findall(document.read_text(encoding="utf-8")):
             joined = block.replace("\\\n", " ")
             for line in joined.splitlines():
                 command = line.removeprefix("$ ").split(" #")[0].strip()
                 if command.startswith("peagle "):
-                    found.append(command)
-    return found
+                    commands.append(command)
+    return commands
 
 
 @pytest.mark.parametrize("command", sorted(set(_shown_commands())))
@@ -92,8 +92,8 @@ def test_output_in_the_documents_is_what_the_command_prints(shown: str, peagle: 
     for expected in shown_outputs:
         printed = iter([compared(line) for line in done.stdout.splitlines()])
         for line in expected:
-            found = line == "..." or compared(line) in printed
-            assert found, f"not printed, or not in this order: {line!r}"
+            is_printed = line == "..." or compared(line) in printed
+            assert is_printed, f"not printed, or not in this order: {line!r}"
 
 
 def _outputs_shown(command: str) -> list[list[str]]:

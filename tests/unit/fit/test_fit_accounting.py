@@ -71,17 +71,6 @@ def test_parallel_drafts_can_reserve_a_whole_step() -> None:
     assert refusal_reason(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
 
 
-def test_since_0_28_a_step_reserves_slots_for_one_request() -> None:
-    many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
-    assert fit_of(many).fits
-    few = with_engine(many, max_num_seqs=4, max_num_batched_tokens=9)
-    assert "reserves 9 tokens of a step for a request; a step has 9" in (refusal_reason(few) or "")
-    advice = advised(few)
-    assert advice["k"] == "9"
-    assert advice["max-num-batched-tokens"] == "16"
-    assert "max-num-seqs" not in advice
-
-
 def test_advice_is_the_smallest_change_that_fits() -> None:
     small = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
     advice = advised(small)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.catalog.schema import AttentionGroup
-from peagle.fit.estimate import FitCase, Layout, bytes_taken, graph_bytes, layout_of
+from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes
 from peagle.vllm.defaults import (
     batch_limits,
     capture_sizes,
@@ -51,15 +50,17 @@ def test_captured_graph_sizes(
     assert (len(whole), whole[-1]) == full
 
 
-def test_eager_mode_captures_no_graphs() -> None:
-    assert captured(case("gpt-oss-20b", enforce_eager=True)) == ((), ())
-
-
 def test_dense_targets_run_on_model_runner_v2_unless_they_draft_in_parallel() -> None:
     assert runs_on_v2(case("gemma-4-31b", None))
     assert runs_on_v2(case("gemma-4-31b", "eagle3"))
     assert not runs_on_v2(case("gemma-4-31b", "p-eagle"))
     assert not runs_on_v2(case("gpt-oss-20b", None))
+
+
+def test_data_centre_blackwell_captures_more_since_0_28() -> None:
+    for vllm, largest in (("0.27.1", 512), ("0.28.0", 1024)):
+        blackwell = case("qwen3-coder-30b", None, vllm=vllm, max_num_seqs=1024, capability=100)
+        assert captured(blackwell)[0][-1] == largest
 
 
 def test_defaults_grow_with_the_gpu() -> None:
@@ -86,15 +87,6 @@ def test_a_default_batch_is_limited_by_the_other_value(
     length: int, settings: tuple[int | None, int | None], batch: tuple[int, int]
 ) -> None:
     assert batch_limits("H200", 139.8, "0.28.0", length, settings) == batch
-
-
-def test_data_centre_blackwell_captures_more_since_0_28() -> None:
-    blackwell = {"max_num_seqs": 1024, "capability": 100}
-    largest = [
-        captured(case("qwen3-coder-30b", None, vllm=vllm, **blackwell))[0][-1]
-        for vllm in ("0.27.1", "0.28.0")
-    ]
-    assert largest == [512, 1024]
 
 
 @pytest.mark.parametrize(
@@ -136,87 +128,28 @@ def test_visible_memory_is_less_than_on_the_data_sheet() -> None:
     assert visible_gib("unheard of", 102400) == pytest.approx(97)
 
 
-# The KV cache as vLLM allocates it; ``tests/engine/test_fit_vllm.py`` compares with vLLM.
-GIB = 1 << 30
-RATIO = 1.5
-"""That of vLLM 0.28.0."""
-
-
-def group(layers: int, heads: int, width: int, window: int | None = None) -> AttentionGroup:
-    return AttentionGroup(
-        kind="full" if window is None else "sliding",
-        layers=layers,
-        kv_heads=heads,
-        head_dim=width,
-        window=window,
-    )
-
-
-GPT_OSS_20B = (group(12, 8, 64, 128), group(12, 8, 64))
-GPT_OSS_120B = (group(18, 8, 64, 128), group(18, 8, 64))
-GEMMA = (group(50, 16, 256, 1024), group(10, 4, 512))
-QWEN_CODER = (group(48, 4, 128),)
-
-
-def layout(*groups: AttentionGroup) -> Layout:
-    return layout_of(groups, 1, 2, RATIO)
-
-
 @pytest.mark.parametrize(
-    ("groups", "length", "batched", "expected"),
+    ("pair", "head", "length", "batched", "tokens"),
     [
-        pytest.param(GPT_OSS_20B, 131072, 2048, 338567, id="gpt-oss-20b"),
-        pytest.param((*GPT_OSS_20B, group(4, 8, 64)), 32768, 2048, 232110, id="20b-p-eagle"),
-        pytest.param((*GPT_OSS_120B, group(4, 8, 64)), 32768, 8192, 126722, id="120b-p-eagle"),
-        pytest.param(GEMMA, 16384, 8192, 9521, id="gemma"),
-        pytest.param((*GEMMA, group(1, 4, 512)), 16384, 8192, 8655, id="gemma-like-layer"),
-        pytest.param((*GEMMA, group(1, 8, 128)), 16384, 8192, 9480, id="gemma-other-layer"),
-        pytest.param((*QWEN_CODER, group(4, 4, 128)), 16384, 8192, 80656, id="qwen-p-eagle"),
-        pytest.param((group(36, 8, 128), group(4, 32, 128)), 16384, 8192, 40320, id="two-sizes"),
+        ("gpt-oss-20b", None, 131072, 2048, 338567),
+        ("gpt-oss-20b", "p-eagle", 32768, 2048, 232110),
+        ("gpt-oss-120b", "p-eagle", 32768, 8192, 126722),
+        ("gemma-4-31b", None, 16384, 8192, 9521),
+        ("qwen3-coder-30b", "p-eagle", 16384, 8192, 80656),
     ],
 )
 def test_the_cache_equals_that_of_vllm(
-    groups: tuple[AttentionGroup, ...], length: int, batched: int, expected: int
+    pair: str, head: str | None, length: int, batched: int, tokens: int
 ) -> None:
-    """``expected``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
-    0.28.0 for the same layers in bfloat16."""
-    assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == expected
-
-
-def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
-    """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
-    groups = (*GPT_OSS_20B, group(4, 8, 64))
-    assert [part.tables for part in layout_of(groups, 1, 2, 1.5).groups] == [1, 1]
-    assert [part.tables for part in layout_of(groups, 1, 2, 1.25).groups] == [1, 2]
-
-
-def test_the_block_size_that_is_set_counts() -> None:
-    for groups in (QWEN_CODER, GPT_OSS_20B, GEMMA):
-        usual, set_ = (
-            layout_of(groups, 1, 2, RATIO),
-            layout_of(groups, 1, 2, RATIO, block_tokens=64),
-        )
-        assert set_.block_bytes == 4 * usual.block_bytes
-        assert [g.block_tokens for g in set_.groups] == [4 * g.block_tokens for g in usual.groups]
-
-
-# Working memory, term by term, against what torch counted in vLLM 0.26.0 on an H200.
-MIB = 1 << 20
+    """Tokens in 8 GiB by get_kv_cache_capacity of vLLM 0.28.0, with which
+    ``tests/engine/test_fit_vllm.py`` compares more."""
+    layout = cache_layout(case(pair, head, vllm="0.28.0"))
+    assert layout.capacity(8 << 30, length, 2 * batched)[0] == tokens
 
 
 def test_older_engines_do_not_count_their_graphs() -> None:
     assert graph_bytes(case("gpt-oss-20b", vllm="0.20.2")) == 0
     assert graph_bytes(case("gpt-oss-20b", enforce_eager=True)) == 0
-
-
-def test_tensor_parallelism_needs_all_reduce_buffers() -> None:
-    tp1, two, four = (
-        bytes_taken(case("gpt-oss-20b", tensor_parallel_size=tp))["libraries_estimate"]
-        for tp in (1, 2, 4)
-    )
-    assert tp1 == 240 * MIB
-    assert two - four == 4 * (2 * 64 - 4 * 2) * MIB
-    assert tp1 < four
 
 
 def test_newer_engines_count_their_own_buffers() -> None:

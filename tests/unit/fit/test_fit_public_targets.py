@@ -42,40 +42,31 @@ def test_files_with_the_keys_of_their_class_are_as_published(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "drafter", "block", "tables", "request_bytes"),
+    ("config", "drafter", "tokens", "block", "tables", "request_bytes"),
     [
-        (public.QWEN3_NEXT, (), 13369344, 4, 294125568),
-        (public.GRANITE4, (), 8650752, 10, 294125568),
-        (public.NEMOTRON_H, (), 21495808, 8, 451411968),
-        (public.KIMI_K2, (), 1124352, 1, 575668224),
-        (public.KIMI_K2, (EAGLE,), 1189888, 1, 609222656),
+        (public.QWEN3_NEXT, (), 544, 13369344, 4, 294125568),
+        (public.GRANITE4, (), 528, 8650752, 10, 294125568),
+        (public.NEMOTRON_H, (), 1312, 21495808, 8, 451411968),
+        (public.KIMI_K2, (), 16, 1124352, 1, 575668224),
+        (public.KIMI_K2, (EAGLE,), 16, 1189888, 1, 609222656),
     ],
 )
 def test_blocks_are_those_of_vllm(
     config: dict[str, Any],
     drafter: tuple[AttentionGroup, ...],
+    tokens: int,
     block: int,
     tables: int,
     request_bytes: int,
 ) -> None:
     """The numbers are those of get_kv_cache_groups, _pool_bytes_per_block and
-    _max_memory_usage_bytes_from_groups of vLLM 0.28.0, for a request of 8,192 tokens."""
+    _max_memory_usage_bytes_from_groups of vLLM 0.28.0, for a request of 8,192 tokens. A block of
+    attention is as large as a state: vLLM logs "Setting attention block size to 544 tokens"."""
     shape = model(config)
     layout = layout_of((*shape.attention, *drafter), 1, 2, 1.5, shape.recurrent)
-    assert layout.block_bytes == block
+    assert (layout.groups[0].block_tokens, layout.block_bytes) == (tokens, block)
     assert sum(group.tables for group in layout.groups) == tables
     assert layout.request_bytes(8192, 16384) == request_bytes
-
-
-@pytest.mark.parametrize(
-    ("config", "tokens"),
-    [(public.QWEN3_NEXT, 544), (public.QWEN35, 784), (public.NEMOTRON_H, 1312)],
-)
-def test_attention_blocks_are_as_large_as_a_state(config: dict[str, Any], tokens: int) -> None:
-    """ "Setting attention block size to 544 tokens", as vLLM logs for Qwen3-Next."""
-    shape = model(config)
-    layout = layout_of(shape.attention, 1, 2, 1.5, shape.recurrent)
-    assert layout.groups[0].block_tokens == tokens
 
 
 def test_drafts_and_prefix_caching_take_states_of_their_own() -> None:

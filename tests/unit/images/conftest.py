@@ -24,9 +24,9 @@ class FakeDocker:
 
     def answers(self, *words: str, code: int = 0, out: Any = "", err: str = "") -> None:
         file = self.folder / "answers.json"
-        known = json.loads(file.read_text()) if file.exists() else []
+        images = json.loads(file.read_text()) if file.exists() else []
         text = out if isinstance(out, str) else json.dumps(out)
-        file.write_text(json.dumps([*known, [words, code, text, err]]))
+        file.write_text(json.dumps([*images, [words, code, text, err]]))
 
     @property
     def calls(self) -> list[dict[str, Any]]:
@@ -36,9 +36,9 @@ class FakeDocker:
 
     def has_image(self, name: str, labels: dict[str, str] | None = None, **more: Any) -> None:
         config = {"Labels": LABELS if labels is None else labels, "User": "10001:10001"}
-        found = {"Id": f"sha256:{name}", "Created": "2026-11-21T00:00:00Z", "Size": 2_000_000,
+        image = {"Id": f"sha256:{name}", "Created": "2026-11-21T00:00:00Z", "Size": 2_000_000,
                  "Config": config, "RootFS": {"Layers": ["a", "b"]}, **more}  # fmt: skip
-        self.answers("image", "inspect", name, out=[found])
+        self.answers("image", "inspect", name, out=[image])
 
 
 @pytest.fixture

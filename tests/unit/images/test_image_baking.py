@@ -97,18 +97,18 @@ def no_aws() -> None:
 
 
 def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
-    (found,) = baked(plan_with(directory(folder)))
-    assert isinstance(found, Copied)
+    (content,) = baked(plan_with(directory(folder)))
+    assert isinstance(content, Copied)
     synced = open_source(directory(folder), no_aws)  # type: ignore[arg-type]
-    assert set(found.files) == set(synced.files) == set(MODEL)
-    assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
+    assert set(content.files) == set(synced.files) == set(MODEL)
+    assert {m.path for m in members(content)} == {f"weights/model/target/{name}" for name in MODEL}
 
 
 @pytest.mark.thorough
 def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) -> None:
-    (found,) = baked(plan_with(HUB))
+    (content,) = baked(plan_with(HUB))
     synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
-    assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
+    assert content == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
     assert set(synced.files) == set(MODEL)
 
 
@@ -124,12 +124,12 @@ def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
     (alone,) = baked(plan, said.append)
     assert VOCABULARY_FILE in said[-1]
     (tmp_path / VOCABULARY_FILE).write_bytes(content)
-    weights, found = baked(plan)
+    weights, vocabulary = baked(plan)
     assert weights == alone
-    assert isinstance(found, Copied)
-    (member,) = members(found)
+    assert isinstance(vocabulary, Copied)
+    (member,) = members(vocabulary)
     assert member.path == f"weights/vocabulary/{VOCABULARY_FILE}"
-    text = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights, found)))
+    text = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights, vocabulary)))
     assert f'{VOCABULARY_VARIABLE}="{BAKED_ROOT}/vocabulary"' in text
     assert f"COPY weights {BAKED_ROOT}" in text
     without = dockerfile(plan, Recipe("gpu", "base:1", None, weights=(weights,)))

@@ -61,8 +61,8 @@ REGISTRY_BASE = "registry.example.com/vllm:1"
 
 def test_a_base_gets_the_digest_of_the_local_image(docker: FakeDocker) -> None:
     digest = "sha256:" + "a" * 64
-    known = ["other/x@sha256:1", f"registry.example.com/vllm@{digest}"]
-    docker.has_image(REGISTRY_BASE, RepoDigests=known)
+    digests = ["other/x@sha256:1", f"registry.example.com/vllm@{digest}"]
+    docker.has_image(REGISTRY_BASE, RepoDigests=digests)
     assert with_digest(Docker(), REGISTRY_BASE) == f"{REGISTRY_BASE}@{digest}"
     assert with_digest(Docker(), f"a:1@{digest}") == f"a:1@{digest}"
 
@@ -72,7 +72,7 @@ def test_a_missing_base_is_pulled(docker: FakeDocker) -> None:
     docker.answers("pull")
     lines: list[str] = []
     assert with_digest(Docker(), REGISTRY_BASE, lines.append) == REGISTRY_BASE
-    assert ["pull", REGISTRY_BASE] in [one["argv"] for one in docker.calls]
+    assert ["pull", REGISTRY_BASE] in [call["argv"] for call in docker.calls]
     assert lines == [f"pulling {REGISTRY_BASE}"]
 
 
@@ -83,19 +83,19 @@ def test_the_build_context_is_reproducible(docker: FakeDocker) -> None:
     docker.answers("build")
     build(Docker(), plan, RECIPE)
     build(Docker(), plan, RECIPE)
-    builds = [one for one in docker.calls if one["argv"][0] == "build"]
+    builds = [call for call in docker.calls if call["argv"][0] == "build"]
     assert builds[0]["argv"] == ["build", "--force-rm", "--tag", image_name(plan, RECIPE), "-"]
     digest = hashlib.sha256(b"".join(tar(context(plan, RECIPE)))).hexdigest()
-    assert [one["input"] for one in builds] == [digest, digest]
+    assert [call["input"] for call in builds] == [digest, digest]
     assert builds[0]["environment"]["BUILDX_NO_DEFAULT_ATTESTATIONS"] == "1"
 
 
 def test_the_layer_size_excludes_the_base(docker: FakeDocker) -> None:
     docker.has_image("mine", Size=2_050_000)
     docker.has_image("base", labels={}, RootFS={"Layers": ["a"]})
-    found = show_image(Docker(), "mine")
-    assert found.layer_bytes == 50_000
-    assert (found.pair, found.runtime, found.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
+    image = show_image(Docker(), "mine")
+    assert image.layer_bytes == 50_000
+    assert (image.pair, image.runtime, image.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
 
 
 def test_foreign_and_missing_images_are_errors(docker: FakeDocker) -> None:
@@ -112,10 +112,10 @@ BUILD = ("peagle", "image", "build", "gpt-oss-20b")
 
 def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
-    found = show_image(Docker(), "mine")
-    check_pair(found, LABELS["peagle.pair"], BUILD)
+    image = show_image(Docker(), "mine")
+    check_pair(image, LABELS["peagle.pair"], BUILD)
     with raises_code("image-of-another-pair", UserError) as raised:
-        check_pair(found, "openai/gpt-oss-20b", BUILD)
+        check_pair(image, "openai/gpt-oss-20b", BUILD)
     assert "peagle/tiny" in raised.value.message
     assert "openai/gpt-oss-20b" in raised.value.message
     assert raised.value.fix == "omit --image, or build another image"
@@ -129,12 +129,12 @@ def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) 
     docker.answers("run", out="3.11")
     docker.answers("build")
     assert engine_image(Docker(), "base", packages) == name
-    assert [one["argv"][0] for one in docker.calls][-1] == "build"
+    assert [call["argv"][0] for call in docker.calls][-1] == "build"
     (docker.folder / "answers.json").write_text("[]")
     docker.has_image("base", labels={})
     docker.has_image(name)
     assert engine_image(Docker(), "base", packages) == name
-    assert [one["argv"][0] for one in docker.calls][-1] == "image"
+    assert [call["argv"][0] for call in docker.calls][-1] == "image"
 
 
 @pytest.mark.thorough
@@ -147,7 +147,7 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
     with raises_code("unusable-base", UserError) as caught:
         engine_image(Docker(), "base", packages)
     assert "Python 3.12" in caught.value.message
-    assert all(one["argv"][0] != "build" for one in docker.calls)
+    assert all(call["argv"][0] != "build" for call in docker.calls)
 
 
 # Pushing: Docker gets the credentials, which are in no file and no argv.
@@ -221,9 +221,9 @@ def test_an_address_without_a_registry_is_refused() -> None:
 def read(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         return {
-            one.name: (archive.extractfile(one) or io.BytesIO()).read()
-            for one in archive
-            if one.isfile()
+            member.name: (archive.extractfile(member) or io.BytesIO()).read()
+            for member in archive
+            if member.isfile()
         }
 
 
@@ -243,8 +243,8 @@ def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
     os.utime(file, (1, 1))
     assert b"".join(tar(reversed(members_of(folder, "w")))) == first
     with tarfile.open(fileobj=io.BytesIO(first)) as archive:
-        assert {(one.uid, one.gid, one.mtime) for one in archive} == {(0, 0, 0)}
-        assert {one.mode for one in archive} == {0o644, 0o755}
+        assert {(member.uid, member.gid, member.mtime) for member in archive} == {(0, 0, 0)}
+        assert {member.mode for member in archive} == {0o644, 0o755}
         assert len(archive.getnames()) == len(set(archive.getnames()))
 
 

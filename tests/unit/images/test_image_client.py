@@ -63,7 +63,7 @@ def test_an_error_of_the_input_takes_precedence_over_dockers(docker: FakeDocker)
         raise UserError("model.safetensors changed while being read", code="source-changed")
 
     with raises_code("source-changed", UserError):
-        Docker().stream("build", "-", doing="building", given=given())
+        Docker().stream("build", "-", doing="building", stdin=given())
 
 
 def test_a_command_that_ends_early_reports_its_own_error(
@@ -71,15 +71,4 @@ def test_a_command_that_ends_early_reports_its_own_error(
 ) -> None:
     (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
     with raises_code("disk-full", UserError):
-        Docker().stream("build", "-", doing="building", given=[b"x" * 10**6] * 20)
-
-
-def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
-    docker.answers(
-        code=125, err='invalid argument "Bad:Tag:1" for "-t, --tag" flag: invalid reference format'
-        "\n\nUsage:  docker build [OPTIONS] PATH\n\nRun 'docker build --help' for more information"
-    )  # fmt: skip
-    with raises_code("docker-failed", EngineError) as raised:
-        Docker().stream("build", "-", doing="building Bad:Tag:1")
-    assert "invalid reference format" in raised.value.message
-    assert "--help" not in raised.value.message
+        Docker().stream("build", "-", doing="building", stdin=[b"x" * 10**6] * 20)

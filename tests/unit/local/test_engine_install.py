@@ -91,7 +91,7 @@ def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
 
 
 def test_torch_is_locked_for_every_python_and_machine() -> None:
-    text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
+    text = (data_folder("requirements") / "engine" / VLLM / "torch.txt").read_text()
     locked = install._LOCKED_TORCH.findall(text)
     assert {(python, machine) for _, python, machine, _ in locked} == set(
         product(PYTHONS, ("x86_64", "aarch64"))
@@ -199,6 +199,15 @@ def test_an_engine_is_the_users_own_or_a_complete_installation(
     assert caught.value.command[:3] == ("peagle", "engine", "install")
     (engine_folder(VLLM) / MARKER).write_text("{}")
     assert find_engine(VLLM) == Engine(python, VLLM)
+
+
+def test_vllm_in_the_environment_of_this_program_is_an_engine(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
+    monkeypatch.setattr(install, "_version_here", lambda: VLLM)
+    assert find_engine(VLLM) == Engine(Path(sys.executable), VLLM)
+    assert installed_engines() == (Engine(Path(sys.executable), VLLM),)
 
 
 def _no_library(name: str) -> None:

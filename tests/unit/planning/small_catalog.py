@@ -220,8 +220,8 @@ def codes(plan: Plan, level: str | None = None) -> list[str]:
 
 def finding_of(plan: Plan, name: str) -> Finding:
     """The only finding with this code or level."""
-    (found,) = [finding for finding in plan.findings if name in (finding.code, finding.level)]
-    return found
+    (match,) = [finding for finding in plan.findings if name in (finding.code, finding.level)]
+    return match
 
 
 def because(plan: Plan, what: str) -> str | None:

@@ -12,14 +12,12 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
-from peagle.errors import UserError, VerdictFileError
+from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.speculation import with_speculation, without_floor
 from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
 from peagle.render.plan_file import verdict_bytes, verdict_from
 from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
-from peagle_serve.contract import SPECULATION
 from tests.support import bundled_evidence, in_process, raises_code
 
 CATALOG = load_catalog()
@@ -102,12 +100,12 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
 
 
 def test_another_number_of_gpus_is_a_warning() -> None:
-    one = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
-    made = planned(one, concurrency=1)
+    of_one_gpu = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
+    made = planned(of_one_gpu, concurrency=1)
     assert made.fit.tensor_parallel_size > 1
-    (found,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
-    assert "1 x L40S" in found.message
-    assert found.command is not None
+    (warning,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
+    assert "1 x L40S" in warning.message
+    assert warning.command is not None
 
 
 OTHER = "verdict-of-another-plan"
@@ -127,10 +125,10 @@ OTHER = "verdict-of-another-plan"
 def test_a_verdict_about_something_else_is_refused(
     changes: dict[str, Any], options: dict[str, Any], code: str, named: str
 ) -> None:
-    with raises_code(code) as found:
+    with raises_code(code) as refused:
         planned(verdict(**changes), **options)
-    assert named in found.value.message
-    assert found.value.exit_code == 2
+    assert named in refused.value.message
+    assert refused.value.exit_code == 2
 
 
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
@@ -139,15 +137,6 @@ def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
             Options(pair="gpt-oss-20b+eagle3"), with_winner(verdict(), "p-eagle", 3), FILE, CATALOG
         )
     assert "verdict.json selects p-eagle" in refused.value.message
-
-
-@pytest.mark.parametrize("command", ["plan", "deploy"])
-def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    path.write_text('{"format": 1')
-    done = in_process(command, "gpt-oss-20b", "--verdict", str(path))
-    assert done.code == 2
-    assert f"{path} is not valid JSON" in done.error
 
 
 def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
@@ -213,7 +202,9 @@ def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
 @pytest.mark.thorough
 def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     target = CATALOG.targets["openai/gpt-oss-20b"]
-    drafters = tuple(one.model_copy(update={"max_positions": 4096}) for one in target.drafters)
+    drafters = tuple(
+        drafter.model_copy(update={"max_positions": 4096}) for drafter in target.drafters
+    )
     short = target.model_copy(update={"drafters": drafters})
     catalog = replace(CATALOG, targets={target.id: short})
     sizes = {"below": Workload(3000, 500), "above": Workload(4000, 500)}
@@ -231,7 +222,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
 def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
     with bundled_evidence():
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
-    speeds = [one for load in verdict.workloads[0].loads for one in load.speeds if one.setting.k]
+    speeds = [row for load in verdict.workloads[0].loads for row in load.speeds if row.setting.k]
     assert {speed.acceptance_basis for speed in speeds} == {"measured"}
     assert all(speed.basis == "estimated" for speed in speeds)
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
@@ -245,12 +236,6 @@ def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
     assert first.usd_per_million_tokens is not None
 
 
-def test_an_instance_type_may_be_named() -> None:
-    request = VerdictRequest("gpt-oss-20b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
-    verdict = make_verdict(replace(request, tensor_parallel_size=2), CATALOG)
-    assert (verdict.instance_type, verdict.tensor_parallel_size) == ("ml.g6e.12xlarge", 2)
-
-
 def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> None:
     verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
     (measured,) = texts(verdict, "version")
@@ -258,37 +243,17 @@ def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "named"),
+    ("changes", "code"),
     [
-        ({"gpu": "H900"}, "unknown-gpu", "'H900'"),
-        ({"pair": "gpt-oss-21b"}, "unknown-target", "'gpt-oss-21b'"),
-        (
-            {"instance_type": "ml.g6e.xlarge"},
-            "conflicting-options",
-            "ml.g6e.xlarge has L40S GPUs, not H200",
-        ),
-        ({"instance_type": "ml.g9.xlarge", "gpu": None}, "instance-unknown", "ml.g9.xlarge"),
-        ({"tensor_parallel_size": 3}, "tensor-parallel", "3 of the GPUs"),
-        (
-            {"gpu": None, "instance_type": "ml.g5.xlarge", "pair": "gpt-oss-120b"},
-            "does-not-fit",
-            "",
-        ),
-        ({"vllm": "0.1.0"}, "vllm-below-minimum", "0.1.0"),
-        (
-            {"workloads": {"requests": Workload(10**6, 1)}},
-            "requests-above-context",
-            "1,000,001 tokens",
-        ),
-        ({"region": "mars-1"}, "region-unknown", "mars-1"),
+        ({"tensor_parallel_size": 3}, "tensor-parallel"),
+        ({"vllm": "0.1.0"}, "vllm-below-minimum"),
+        ({"workloads": {"requests": Workload(10**6, 1)}}, "requests-above-context"),
+        ({"region": "mars-1"}, "region-unknown"),
     ],
 )
-def test_an_impossible_request_has_one_clear_error(
-    changes: dict[str, object], code: str, named: str
-) -> None:
-    with raises_code(code) as refused:
+def test_an_impossible_request_has_one_clear_error(changes: dict[str, object], code: str) -> None:
+    with raises_code(code):
         make_verdict(replace(MEASURED, **changes), CATALOG)  # type: ignore[arg-type]
-    assert named in refused.value.message
 
 
 @pytest.mark.thorough
@@ -298,7 +263,10 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
     with bundled_evidence():
         catalog = load_catalog()
         runs = [
-            (name, run) for name, found in catalog.speeds.items() for run in found if run.speeds
+            (name, run)
+            for name, measured in catalog.speeds.items()
+            for run in measured
+            if run.speeds
         ]
         for target, run in runs:
             sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
@@ -331,40 +299,3 @@ def _check_choice(run: SpeedRun, size: WorkloadVerdict, load: LoadVerdict) -> No
         assert rows[chosen.setting.drafter, chosen.setting.k] >= 0.97 * max(rows.values()), run.file
     else:
         assert speed > 1.05 * max(rows.values()), run.file
-
-
-# Another speculation in a finished plan, and a plan without its floor.
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    made = make_plan(Options(pair="tiny"), load_catalog())
-    assert made.speculation
-    floor = {"acceptance_floor": 1.4, "acceptance_floor_source": "break-even"}
-    return made.model_copy(update={"speculation": made.speculation.model_copy(update=floor)})
-
-
-def test_the_engine_gets_the_new_speculation(plan: Plan) -> None:
-    assert plan.speculation
-    found = with_speculation(plan, plan.speculation.model_copy(update={"k": 2}))
-    config = found.environment[SPECULATION]
-    assert json.loads(config)["num_speculative_tokens"] == 2
-    assert (
-        found.engine_arguments[found.engine_arguments.index("--speculative-config") + 1] == config
-    )
-    assert found.speculation
-    assert found.speculation.acceptance_floor == 1.4
-
-
-def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
-    alone = with_speculation(plan, None)
-    assert (alone.speculation, alone.drafter, alone.pair) == (None, None, plan.target.id)
-    assert SPECULATION not in alone.environment
-    assert "--speculative-config" not in alone.engine_arguments
-    assert without_floor(alone) == alone
-    with raises_code("no-plan", UserError):
-        with_speculation(alone, plan.speculation)
-
-
-def test_a_plan_without_a_floor_has_no_origin_of_one(plan: Plan) -> None:
-    found = without_floor(plan).speculation
-    assert found
-    assert (found.acceptance_floor, found.acceptance_floor_source) == (None, None)

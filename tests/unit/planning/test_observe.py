@@ -11,10 +11,10 @@ from peagle.catalog import load_catalog
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import alarm_kinds, usd_per_month
-from peagle.planning.plan import Capture, Observe
+from peagle.planning.plan import Observe
 from peagle.render import render
 from peagle.render.dashboard import dashboard_body, dashboard_name
-from peagle.render.requests import plan_arguments, requests
+from peagle.render.requests import plan_arguments
 from peagle.speed.models import Slo
 from tests.support import raises_code
 
@@ -42,26 +42,6 @@ def test_observe_limits_the_log_and_says_why() -> None:
     )
     assert any(reason.what == "log retention" for reason in plan.reasons)
     assert plan_with(log_retention=90).observe == Observe(dashboard=False, log_retention_days=90)
-
-
-def test_captured_data_has_a_place_a_share_and_a_key() -> None:
-    plan = plan_with(
-        capture_data="s3://captured/a",
-        capture_percent=5,
-        capture_kms_key="alias/a",
-        capture_retention=0,
-    )
-    assert plan.observe
-    assert plan.observe.capture == Capture(s3_uri="s3://captured/a", percent=5, kms_key="alias/a")
-    (config,) = (one for one in requests(plan) if one.operation == "create_endpoint_config")
-    assert config.parameters["DataCaptureConfig"] == {
-        "EnableCapture": True,
-        "InitialSamplingPercentage": 5,
-        "DestinationS3Uri": "s3://captured/a",
-        "KmsKeyId": "alias/a",
-        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
-        "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
-    }
 
 
 @pytest.mark.thorough
@@ -106,18 +86,18 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
     plan = plan_with(observe=True, instance_count=2, instance_type="ml.g5.xlarge")
     assert plan.speculation
     assert plan.price_per_hour_usd
-    found = queries(plan)
-    length = next(query for title, query in found.items() if title.startswith("Acceptance"))
+    texts = queries(plan)
+    length = next(query for title, query in texts.items() if title.startswith("Acceptance"))
     assert f"1 + {plan.speculation.k} * sum(accepted) / sum(drafted)" in length
     each = f"{plan.price_per_hour_usd / 2:g}"
-    per_token = found["USD per million output tokens, each instance at work"]
+    per_token = texts["USD per million output tokens, each instance at work"]
     assert f"count_distinct(@logStream) * {each} * 0.0833333 * 1000000" in per_token
     assert "/ (sum(tokens) * 10)" in per_token
-    assert all('| filter @logStream like "AllTraffic/"' in one for one in found.values())
+    assert all('| filter @logStream like "AllTraffic/"' in text for text in texts.values())
     hourly = json.dumps(dashboard_body(plan))
     assert f'"{each} * requests / each"' in hourly
     assert '"InvocationsPerInstance"' in hourly
-    assert all(one.startswith("SOURCE '/aws/sagemaker/Endpoints/") for one in found.values())
+    assert all(text.startswith("SOURCE '/aws/sagemaker/Endpoints/") for text in texts.values())
 
 
 def test_terraform_takes_a_key_by_its_arn_only() -> None:

@@ -181,27 +181,14 @@ def test_the_users_head_replaces_a_head_that_is_not_public(location: str) -> Non
 
 
 WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
-    ({"hidden_size": 2048}, "hidden-size-mismatch"),
-    ({"target_hidden_size": 512}, "hidden-size-mismatch"),
-    ({"vocab_size": 50000}, "vocabulary-mismatch"),
-    ({"draft_vocab_size": 64000}, "draft-vocabulary"),
-    ({"eagle_aux_hidden_state_layer_ids": [2, 8, 40]}, "aux-layers-outside"),
-    ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}}, "aux-layers-collide"),
+    (HEAD | {"hidden_size": 2048}, "hidden-size-mismatch"),
+    *((config, "head-not-a-drafter") for config in ({}, MODEL, {"architectures": "Eagle3"})),
 ]
-NO_HEADS = [{}, MODEL, {"architectures": "Eagle3"}, {"architectures": ["BertModel"]}]
 
 
-@pytest.mark.parametrize(
-    ("config", "errors"),
-    [
-        *((HEAD | change, [code]) for change, code in WRONG_HEADS),
-        *((config, ["head-not-a-drafter"]) for config in NO_HEADS),
-    ],
-)
-def test_a_head_that_does_not_fit_its_target_is_an_error(
-    config: dict[str, Any], errors: list[str]
-) -> None:
-    assert codes(plan(**own(config)), "error") == errors
+@pytest.mark.parametrize(("config", "code"), WRONG_HEADS)
+def test_a_head_that_does_not_fit_its_target_is_an_error(config: dict[str, Any], code: str) -> None:
+    assert codes(plan(**own(config)), "error") == [code]
 
 
 def test_the_drafter_option_selects_a_drafter() -> None:
@@ -210,11 +197,10 @@ def test_the_drafter_option_selects_a_drafter() -> None:
         assert decide_alike(plan("chat", drafter=drafter), named)
 
 
-@pytest.mark.parametrize("missing", ["0.27.0", "0.18.1", "0.99.0"])
-def test_a_version_without_an_image_ends_a_plan_with_the_finding_of_check(missing: str) -> None:
-    (finding,) = check(make_case(CATALOG, CHAT, P_EAGLE, vllm=missing), only={"runtime-unknown"})
+def test_a_version_without_an_image_ends_a_plan_with_the_finding_of_check() -> None:
+    (finding,) = check(make_case(CATALOG, CHAT, P_EAGLE, vllm="0.27.0"), only={"runtime-unknown"})
     with raises_code("runtime-unknown") as refused:
-        plan(vllm=missing)
+        plan(vllm="0.27.0")
     assert (refused.value.message, refused.value.fix) == (finding.message, finding.fix)
     assert refused.value.exit_code == 2
 
@@ -255,12 +241,12 @@ def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
 def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
     whats = [reason.what for reason in plan().reasons]
     assert len(whats) == len(set(whats))
-    given = plan(
+    chosen = plan(
         "chat+p-eagle", name="mine", region="us-east-1", instance_type="ml.g7e.2xlarge",
         instance_count=1, k=5, max_model_len=4096, concurrency=8, prompt_tokens=2048,
         output_tokens=256, vllm="0.28.0", image=OWN,
     )  # fmt: skip
-    assert [reason.what for reason in given.reasons] == [
+    assert [reason.what for reason in chosen.reasons] == [
         "tensor_parallel_size", "instance_without_speculation", "speculation", "ami",
         "--no-enable-prefix-caching", "PROCESS_AUTO_RECOVERY", "download_timeout_seconds",
         "startup_timeout_seconds",

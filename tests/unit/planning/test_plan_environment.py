@@ -109,13 +109,6 @@ def test_the_container_reads_the_arguments_of_the_plan(meant: dict[str, list[str
     assert as_container(to_environment(arguments)) == meant
 
 
-@pytest.mark.parametrize("value", NASTY)
-def test_special_characters_survive(value: str) -> None:
-    meant = {"--chat-template": [value], "--lora-modules": ["a", value]}
-    arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]
-    assert as_container(to_environment(arguments)) == meant
-
-
 def test_the_entrypoint_reads_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(data_folder("containers")))
     made = plan("chat", drafter="s3://bucket/head", model_source="s3://bucket/model")

@@ -60,15 +60,15 @@ def test_an_empty_value_leaves_a_variable_of_the_plan_out() -> None:
 
 def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
     def cache(**settings: str) -> int:
-        given = {name.replace("_", "-"): value for name, value in settings.items()}
-        return plan(instance_type="ml.g6e.xlarge", settings=given).fit.kv_cache_tokens
+        arguments = {name.replace("_", "-"): value for name, value in settings.items()}
+        return plan(instance_type="ml.g6e.xlarge", settings=arguments).fit.kv_cache_tokens
 
     assert cache(gpu_memory_utilization="0.5") < cache() < cache(gpu_memory_utilization="0.95")
     assert cache(kv_cache_dtype="fp8") > 1.9 * cache()
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"environment": {"HF_TOKEN": "abcdefgh"}},
         {"environment": {"AWS_SECRET_ACCESS_KEY": "abcdefgh"}},
@@ -77,9 +77,9 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
         {"settings": {"hf-token": "abcdefgh"}},
     ],
 )
-def test_a_secret_makes_no_plan_and_is_not_repeated(given: dict[str, Any]) -> None:
+def test_a_secret_makes_no_plan_and_is_not_repeated(options: dict[str, Any]) -> None:
     with pytest.raises(Refused) as refused:
-        plan(**given)
+        plan(**options)
     assert refused.value.code == "secret-in-environment"
     assert "abcdefgh" not in refused.value.message + refused.value.fix
     assert plan(environment={"TOKENIZERS_PARALLELISM": "false"}).findings == plan().findings
@@ -107,13 +107,13 @@ def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> Non
     large = {"weight_bytes": 200_000_000_000}
     target = catalog.targets["openai/gpt-oss-120b"].model_copy(update=large)
     larger = replace(catalog, targets={**catalog.targets, target.id: target})
-    found = {
+    findings = {
         f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
         if f.code == "timeout-at-maximum"
     }  # fmt: skip
     assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
-    assert "from the Hub at 50 MB/s" in found["startup_timeout_seconds"].message
-    assert "--model-source" in found["startup_timeout_seconds"].fix
+    assert "from the Hub at 50 MB/s" in findings["startup_timeout_seconds"].message
+    assert "--model-source" in findings["startup_timeout_seconds"].fix
 
 
 EVERYTHING = Options(
@@ -158,17 +158,17 @@ def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
     assert "HF_HOME" not in mounted.environment
     half = bundled("gpt-oss-20b", "ml.g7e.2xlarge", model_source="s3://bucket/a/target/")
     assert half.environment["HF_HOME"] == nvme, "the head comes from the hub"
-    own = bundled("gpt-oss-20b", "ml.g7e.2xlarge", environment={"HF_HOME": "/opt/hf"})
-    assert own.environment["HF_HOME"] == "/opt/hf"
-    assert because(own, "HF_HOME") is None
+    elsewhere = bundled("gpt-oss-20b", "ml.g7e.2xlarge", environment={"HF_HOME": "/opt/hf"})
+    assert elsewhere.environment["HF_HOME"] == "/opt/hf"
+    assert because(elsewhere, "HF_HOME") is None
     assert "HF_HOME" not in bundled("tiny", "ml.g6.xlarge").environment
 
 
 def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     catalog = load_catalog()
-    known = {ami.name for ami in catalog.runtimes.amis}
+    amis = {ami.name for ami in catalog.runtimes.amis}
     reports = catalog.runtimes.ami_reports
-    assert {report.ami for report in reports} - {None} <= known
+    assert {report.ami for report in reports} - {None} <= amis
     reported = {family for report in reports for family in report.families}
     assert reported.isdisjoint(catalog.runtimes.ami_families)
     families = {family_of(instance.type) for instance in catalog.instances.instances}
@@ -198,8 +198,10 @@ Corpus = tuple[Catalog, str, tuple[dict[str, Any], ...]]
 
 def _products(**values: tuple[Any, ...]) -> tuple[dict[str, Any], ...]:
     """All combinations; ``None`` leaves an option out."""
-    found = (dict(zip(values, some, strict=True)) for some in itertools.product(*values.values()))
-    return tuple({k: v for k, v in one.items() if v is not None} for one in found)
+    products = (
+        dict(zip(values, some, strict=True)) for some in itertools.product(*values.values())
+    )
+    return tuple({k: v for k, v in options.items() if v is not None} for options in products)
 
 
 CORPUS: dict[str, Corpus] = {
@@ -241,9 +243,9 @@ CORPUS: dict[str, Corpus] = {
 def proposed(fix: str) -> Iterator[dict[str, Any]]:
     """The options with values in a fix, one by one; and ``--no-speculation``."""
     for option, (pattern, of) in VALUES.items():
-        for found in re.finditer(rf"--{option}(?: to)? ({pattern})(?=[\s,;)]|$)", fix):
+        for match in re.finditer(rf"--{option}(?: to)? ({pattern})(?=[\s,;)]|$)", fix):
             yield {
-                option.replace("-", "_"): of(found[1].replace(",", "") if of is int else found[1])
+                option.replace("-", "_"): of(match[1].replace(",", "") if of is int else match[1])
             }
     if "--no-speculation" in fix:
         yield {"speculation": False}
@@ -256,7 +258,7 @@ def urgent(made: Plan) -> list[Finding]:
 @cache
 def _findings(name: str) -> tuple[tuple[Options, Finding], ...]:
     catalog, pair, corpus = CORPUS[name]
-    made = [(options := Options(pair=pair, **one), make_plan(options, catalog)) for one in corpus]
+    made = [(options := Options(pair=pair, **row), make_plan(options, catalog)) for row in corpus]
     return tuple((options, finding) for options, plan in made for finding in urgent(plan))
 
 
@@ -269,7 +271,7 @@ def test_each_printed_fix_removes_its_finding(name: str) -> None:
             if change == {"speculation": False}:
                 change |= {"k": None, "drafter": None, "pair": options.pair.partition("+")[0]}
             fixed = make_plan(options.model_copy(update=change), catalog)
-            remaining = [one.code for one in urgent(fixed)]
+            remaining = [other.code for other in urgent(fixed)]
             assert finding.code not in remaining, (options, finding, change)
             applied += 1
     assert applied >= 2

@@ -21,9 +21,9 @@ LONG = {"prompt_tokens": 100_000, "output_tokens": 1000, "max_model_len": 110_00
 LARGE = {"pair": "gpt-oss-120b", "instance_type": "ml.g7e.4xlarge", "concurrency": 8}
 
 
-def plan(**given: Any) -> Plan:
-    options = {"pair": "gpt-oss-20b", "instance_type": "ml.g6e.xlarge", "concurrency": 32}
-    return make_plan(Options(**{**options, **given}), CATALOG)
+def plan(**options: Any) -> Plan:
+    defaults = {"pair": "gpt-oss-20b", "instance_type": "ml.g6e.xlarge", "concurrency": 32}
+    return make_plan(Options(**{**defaults, **options}), CATALOG)
 
 
 def scaling_of(made: Plan) -> Scaling:
@@ -117,9 +117,9 @@ def test_no_instance_is_ended_for_as_long_as_a_start_takes() -> None:
 def test_the_prices_of_both_bounds() -> None:
     made = plan(min_instances=2, max_instances=5)
     assert made.price_per_hour_usd is not None
-    one = made.price_per_hour_usd / 2
+    of_one = made.price_per_hour_usd / 2
     prices = scaling_of(made).prices(made.price_per_hour_usd, 2)
-    assert list(prices or ()) == [pytest.approx(2 * one), pytest.approx(5 * one)]
+    assert list(prices or ()) == [pytest.approx(2 * of_one), pytest.approx(5 * of_one)]
     assert scaling_of(made).prices(None, 2) is None
 
 
@@ -147,7 +147,9 @@ def wake_up(made: Plan) -> int:
 
 
 def test_compiled_code_of_an_earlier_start_shortens_the_wake_up() -> None:
-    cold, warm = (plan(scale_to_zero=True, allow_unpinned_warm=one) for one in (False, True))
+    cold, warm = (
+        plan(scale_to_zero=True, allow_unpinned_warm=allowed) for allowed in (False, True)
+    )
     of_pair = [start for start in CATALOG.starts if start.target == "gpt-oss-20b"]
     for made, kind, how in ((cold, "cold", "cold"), (warm, "restored", "warm")):
         slowest = max(start.seconds for start in of_pair if start.kind == kind)

@@ -156,8 +156,8 @@ def test_plans(name: str) -> None:
 
 
 def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
-    own = {**CATALOG.origins, "acme/small": str(tmp_path / "acme" / "small.yaml")}
-    made = plan("small", catalog=replace(CATALOG, origins=own))
+    origins = {**CATALOG.origins, "acme/small": str(tmp_path / "acme" / "small.yaml")}
+    made = plan("small", catalog=replace(CATALOG, origins=origins))
     assert made.target.weights.location == str(tmp_path / "acme" / "small" / "target")
 
 

@@ -29,8 +29,8 @@ def policy_of(plan: Plan) -> dict[str, Any]:
     config = deployment_config(plan)
     assert config is not None
     (policy,) = (value for key, value in config.items() if key.endswith("Policy"))
-    found: dict[str, Any] = policy
-    return found
+    document: dict[str, Any] = policy
+    return document
 
 
 def codes(plan: Plan) -> set[str]:
@@ -101,19 +101,19 @@ def test_any_number_of_instances_has_a_step_that_sagemaker_accepts(
 ) -> None:
     plan = planned(rollout=kind, instance_count=4, rollout_step="2", max_instances=99)
     assert plan.rollout is not None
-    found = rollout_of(plan.rollout, count)
-    assert found.step is not None
-    assert most[0] <= found.step.percent(count) <= most[1]
+    rollout = rollout_of(plan.rollout, count)
+    assert rollout.step is not None
+    assert most[0] <= rollout.step.percent(count) <= most[1]
 
 
 def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> None:
     plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step="2")
     assert plan.rollout is not None
     for count in (2, 3, 8, 16, 41, 99):
-        found = rollout_of_copies(plan.rollout, count)
-        assert found is not None
-        assert found.step is not None
-        assert 5 <= found.step.percent(count) <= 50
+        rollout = rollout_of_copies(plan.rollout, count)
+        assert rollout is not None
+        assert rollout.step is not None
+        assert 5 <= rollout.step.percent(count) <= 50
     assert rollout_of_copies(plan.rollout, 1) is None
     assert deployment_config(plan, 1) is None
 
@@ -174,7 +174,7 @@ def test_the_filters_read_what_the_image_logs() -> None:
     options: dict[str, Any] = {"rollout": "all-at-once", "instance_count": 1}
     stock = metric_filters(planned(**options))
     ours = metric_filters(planned(**options, image=OWN_IMAGE))
-    assert [one["metricTransformations"][0]["metricValue"] for one in stock] == [
+    assert [metric["metricTransformations"][0]["metricValue"] for metric in stock] == [
         "$accepted",
         "$drafted",
     ]
@@ -235,7 +235,10 @@ def test_copies_are_replaced_in_batches(
     assert f"1 more instance meanwhile (${one_price:.2f} per hour)" in cost_text(plan.rollout)
     watched = [alarm["Dimensions"] for alarm in alarms(plan, "config") if "Dimensions" in alarm]
     assert len(watched) == 2
-    assert all(one == [{"Name": "InferenceComponentName", "Value": plan.name}] for one in watched)
+    assert all(
+        dimensions == [{"Name": "InferenceComponentName", "Value": plan.name}]
+        for dimensions in watched
+    )
     assert {metric["logGroupName"] for metric in metric_filters(plan)} == {
         f"/aws/sagemaker/InferenceComponents/{plan.name}"
     }
@@ -248,6 +251,6 @@ def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
     options: dict[str, Any],
 ) -> None:
     made = planned(**EIGHT | {"rollout": "rolling"} | options)
-    (found,) = [finding for finding in made.findings if finding.code == "rollout-step"]
-    assert found.level == "error"
-    assert "one more instance has room for" in found.message
+    (error,) = [finding for finding in made.findings if finding.code == "rollout-step"]
+    assert error.level == "error"
+    assert "one more instance has room for" in error.message

@@ -55,10 +55,10 @@ class Call:
     @property
     def tags(self) -> dict[str, str]:
         """The tags in the request."""
-        given = self.parameters.get("Tags") or self.parameters.get("tags") or []
-        if isinstance(given, dict):
-            return given
-        pairs = ({key.lower(): value for key, value in tag.items()} for tag in given)
+        tags = self.parameters.get("Tags") or self.parameters.get("tags") or []
+        if isinstance(tags, dict):
+            return tags
+        pairs = ({key.lower(): value for key, value in tag.items()} for tag in tags)
         return {pair["key"]: pair["value"] for pair in pairs}
 
 
@@ -71,8 +71,8 @@ def resource_forms(action: str) -> dict[str, str]:
     """The kinds of resources that the action is authorized on, with the form of their ARNs; empty
     for an action without, or one that the reference does not know yet."""
     prefix, _, name = action.partition(":")
-    known = iam_definition[prefix]["privileges"].get(name)
-    kinds = [kind for kind in (known["resource_types"] if known else {}) if kind]
+    privilege = iam_definition[prefix]["privileges"].get(name)
+    kinds = [kind for kind in (privilege["resource_types"] if privilege else {}) if kind]
     return {kind: iam_definition[prefix]["resources"][kind]["arn"] for kind in kinds}
 
 
@@ -81,8 +81,8 @@ def condition_keys(action: str) -> set[str]:
     prefix, _, name = action.partition(":")
     privilege = iam_definition[prefix]["privileges"][name]["resource_types"]
     resources = iam_definition[prefix]["resources"]
-    own = {key for kind in privilege.values() for key in kind["condition_keys"]}
-    return own | {key for kind in privilege if kind for key in resources[kind]["condition_keys"]}
+    keys = {key for kind in privilege.values() for key in kind["condition_keys"]}
+    return keys | {key for kind in privilege if kind for key in resources[kind]["condition_keys"]}
 
 
 def accesses(call: Call, tags: Mapping[str, Mapping[str, str]]) -> Iterator[Access]:
@@ -92,8 +92,8 @@ def accesses(call: Call, tags: Mapping[str, Mapping[str, str]]) -> Iterator[Acce
     scaling = {"application-autoscaling:service-namespace": namespace} if namespace else {}
     requested = {f"aws:RequestTag/{key}": value for key, value in call.tags.items()}
     for resource in resources:
-        own = {f"aws:ResourceTag/{key}": value for key, value in tags.get(resource, {}).items()}
-        yield Access(call.action, resource, own | requested | scaling)
+        custom = {f"aws:ResourceTag/{key}": value for key, value in tags.get(resource, {}).items()}
+        yield Access(call.action, resource, custom | requested | scaling)
         creates = call.operation.startswith(("create_", "put_metric_alarm"))
         if call.tags and call.service in _TAGGING and creates:
             action = {"sagemaker:TaggingAction": call.name} if call.service == "sagemaker" else {}
@@ -130,43 +130,43 @@ def _entailed(call: Call) -> Iterator[Access]:
 
 def _resources(call: Call) -> Iterator[str]:
     """The ARNs of what the call names; ``*`` for nothing."""
-    if given := call.parameters.get("ResourceArn") or call.parameters.get("resourceArn"):
-        yield str(given)
+    if arn := call.parameters.get("ResourceArn") or call.parameters.get("resourceArn"):
+        yield str(arn)
         return
     if call.service == "application-autoscaling" and resource_forms(call.action):
         place = f"{call.region}:{call.account}"
         yield f"arn:aws:application-autoscaling:{place}:scalable-target/1"
         return
-    found = False
+    is_named = False
     for form in resource_forms(call.action).values():
         for values in _values(call):
             if all(name in values for name in _VARIABLE.findall(form)):
                 yield string.Template(form).substitute(values)
-                found = True
-    if not found:
+                is_named = True
+    if not is_named:
         yield "*"
 
 
 def _values(call: Call) -> Iterator[dict[str, str]]:
     """The variables of ARNs, once for each object that the call names."""
-    given = call.parameters
-    one = {"Partition": "aws", "Account": call.account, "Region": call.region}
+    parameters = call.parameters
+    variables = {"Partition": "aws", "Account": call.account, "Region": call.region}
     for variable, names in _PARAMETERS.items():
-        value = next((given[name] for name in names if given.get(name)), None)
+        value = next((parameters[name] for name in names if parameters.get(name)), None)
         if value is not None:
             text = str(value[0] if isinstance(value, list) else value)
-            one[variable] = text.rpartition(":role/")[2]
+            variables[variable] = text.rpartition(":role/")[2]
     if call.service == "scheduler":
-        one |= {"GroupName": "default", "ScheduleName": given["Name"]}
+        variables |= {"GroupName": "default", "ScheduleName": parameters["Name"]}
     if call.service == "sns":
-        one["TopicName"] = given["TopicArn"].rpartition(":")[2]
+        variables["TopicName"] = parameters["TopicArn"].rpartition(":")[2]
     if call.service == "ecr":
-        one["Account"] = given.get("registryId", call.account)
-    if call.service == "codebuild" and "ProjectName" in one:
-        one["ProjectName"] = one["ProjectName"].partition(":")[0]
-    deleted = given.get("Delete", {}).get("Objects", [])
-    for key in [entry["Key"] for entry in deleted] or [given.get("Key")]:
-        yield one | ({"ObjectName": key} if key else {})
+        variables["Account"] = parameters.get("registryId", call.account)
+    if call.service == "codebuild" and "ProjectName" in variables:
+        variables["ProjectName"] = variables["ProjectName"].partition(":")[0]
+    deleted = parameters.get("Delete", {}).get("Objects", [])
+    for key in [entry["Key"] for entry in deleted] or [parameters.get("Key")]:
+        yield variables | ({"ObjectName": key} if key else {})
 
 
 _PARAMETERS = {

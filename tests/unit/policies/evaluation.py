@@ -58,8 +58,8 @@ def denied(policy: Sequence[Statement], accesses: Iterable[Access]) -> list[Acce
 def _applies(statement: Statement, access: Access) -> bool:
     assert statement["Effect"] == "Allow"
     return (
-        any(_names(one, access.action) for one in listed(statement["Action"]))
-        and any(_like(one, access.resource) for one in listed(statement.get("Resource", "*")))
+        any(_names(each, access.action) for each in listed(statement["Action"]))
+        and any(_like(each, access.resource) for each in listed(statement.get("Resource", "*")))
         and all(
             _OPERATORS[operator](access.context.get(key), listed(values))
             for operator, keys in statement.get("Condition", {}).items()

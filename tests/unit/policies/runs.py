@@ -76,42 +76,42 @@ class Recorder:
         yield
         self._command = before
 
-    def add(self, command: str, *found: Access) -> None:
-        self.runs.setdefault(command, []).extend(found)
+    def add(self, command: str, *needed: Access) -> None:
+        self.runs.setdefault(command, []).extend(needed)
 
     def _recording(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def recorded(aws: Aws, *given: Any, **parameters: Any) -> Any:
+        def recorded(aws: Aws, *arguments: Any, **parameters: Any) -> Any:
             if self._command:
-                self._record(aws, name, given, parameters)
+                self._record(aws, name, arguments, parameters)
             if name == "bearer_token":  # is made without a call; an account in memory has no keys
                 return "sagemaker-api-key-1"
-            return original(aws, *given, **parameters)
+            return original(aws, *arguments, **parameters)
 
         return recorded
 
-    def _record(self, aws: Aws, name: str, given: Any, parameters: dict[str, Any]) -> None:
+    def _record(self, aws: Aws, name: str, arguments: Any, parameters: dict[str, Any]) -> None:
         if name == "bearer_token":
             self.add(self._command, Access("sagemaker:CallWithBearerToken", "*"))
             return
         if name == "upload":
-            _, bucket, key, *_ = given
+            _, bucket, key, *_ = arguments
             for operation in ("create_multipart_upload", "abort_multipart_upload"):
                 self._keep(aws, "s3", operation, {"Bucket": bucket, "Key": key})
             return
-        self._keep(aws, given[0], given[1], parameters)
+        self._keep(aws, arguments[0], arguments[1], parameters)
 
     def _keep(self, aws: Aws, service: str, operation: str, parameters: dict[str, Any]) -> None:
-        account, known = MOTO_ACCOUNT, {}
+        account, tags = MOTO_ACCOUNT, {}
         if isinstance(aws, FakeAws):
-            account, known = ACCOUNT, aws.cloud.tags
+            account, tags = ACCOUNT, aws.cloud.tags
         call = Call(service, operation, parameters, account, aws.region)
-        found = list(accesses(call, {**self._tags, **known}))
+        needed = list(accesses(call, {**self._tags, **tags}))
         of_end = service == "scheduler" or _END_ROLE in str(parameters.get("RoleName"))
         ending = "drift of an end" if self._command == "drift" else "deploy with an end"
-        self.add(ending if of_end else self._command, *found)
+        self.add(ending if of_end else self._command, *needed)
         if operation.startswith("create_") and call.tags:
-            self._tags.setdefault(found[0].resource, {}).update(call.tags)
+            self._tags.setdefault(needed[0].resource, {}).update(call.tags)
 
 
 _COMPANY: dict[str, Any] = {

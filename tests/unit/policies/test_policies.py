@@ -59,12 +59,12 @@ def needed(runs: Runs, policy: str) -> list[Access]:
     commands = COMMANDS.get(policy, set(runs) - others) - set(WITH_SCALING)
     if policy == "read-policy":
         commands = READING
-    found = {access.text: access for command in sorted(commands) for access in runs[command]}
+    needs = {access.text: access for command in sorted(commands) for access in runs[command]}
     if policy in ("deploy-policy", "scaling-policy"):
         lacking = denied(allowed_in("deploy-policy"), both(runs))
-        mine = [one for one in both(runs) if (one in lacking) is (policy == "scaling-policy")]
-        found |= {access.text: access for access in mine}
-    return list(found.values())
+        mine = [item for item in both(runs) if (item in lacking) is (policy == "scaling-policy")]
+        needs |= {access.text: access for access in mine}
+    return list(needs.values())
 
 
 def both(runs: Runs) -> list[Access]:
@@ -74,7 +74,7 @@ def both(runs: Runs) -> list[Access]:
 
 def allowed_in(policy: str) -> list[dict[str, Any]]:
     """The statements of the policy, for the accounts of the tests."""
-    return [one for account in ACCOUNTS for one in statements(policy, account)]
+    return [statement for account in ACCOUNTS for statement in statements(policy, account)]
 
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
@@ -84,9 +84,9 @@ def test_a_policy_allows_what_its_commands_do(runs: Runs, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_a_policy_allows_nothing_else(policy: str) -> None:
-    found = statements(policy, ACCOUNTS[0])
+    granted = statements(policy, ACCOUNTS[0])
 
-    assert denied(found, FORBIDDEN[policy]) == FORBIDDEN[policy]
+    assert denied(granted, FORBIDDEN[policy]) == FORBIDDEN[policy]
 
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
@@ -97,11 +97,11 @@ def test_aws_knows_the_actions_with_these_resources_and_conditions(policy: str) 
         for action in listed(statement["Action"]):
             if action == "sagemaker:CallWithBearerToken":  # newer than the reference
                 continue
-            for key in (key for one in statement.get("Condition", {}).values() for key in one):
+            for key in (key for each in statement.get("Condition", {}).values() for key in each):
                 name = key.partition("/")[0]
                 assert {key, f"{name}/${{TagKey}}"} & condition_keys(action), f"{action} {key}"
             resources = listed(statement["Resource"])
-            assert "*" in resources or any(fits(one, action) for one in resources), action
+            assert "*" in resources or any(fits(each, action) for each in resources), action
         for resource in set(listed(statement["Resource"])) - {"*"}:
             assert any(fits(resource, action) for action in listed(statement["Action"])), resource
 
@@ -146,8 +146,10 @@ def test_what_each_command_needs_is_as_recorded(runs: Runs) -> None:
     """``tests/golden/accesses.json``: what a command may call changes only where it is seen."""
     name = re.compile(r"(?<=[a-z0-9]/).*")
     seen = {
-        command: sorted({f"{one.action} {name.sub('*', one.resource, count=1)}" for one in found})
-        for command, found in runs.items()
+        command: sorted(
+            {f"{access.action} {name.sub('*', access.resource, count=1)}" for access in required}
+        )
+        for command, required in runs.items()
     }
     assert_golden("accesses.json", f"{json.dumps(seen, indent=1, sort_keys=True)}\n".encode())
 
@@ -155,7 +157,7 @@ def test_what_each_command_needs_is_as_recorded(runs: Runs) -> None:
 def called(where: Callable[[str], bool]) -> set[str]:
     """The action of every call with literal names, in the selected files of the toolkit. A method
     ``call`` with one name is that of a bucket."""
-    found = set()
+    operations = set()
     for path in (ROOT / "toolkit" / "peagle").rglob("*.py"):
         nodes = ast.walk(ast.parse(path.read_text())) if where(path.name) else ()
         for node in nodes:
@@ -166,12 +168,12 @@ def called(where: Callable[[str], bool]) -> set[str]:
                 names.insert(0, "s3")
             if node.func.attr in ("call", "items") and len(names) == 2:
                 service, operation = map(str, names)
-                found.add(Call(service, operation, {}, "", "").action)
-    return found
+                operations.add(Call(service, operation, {}, "", "").action)
+    return operations
 
 
 def test_every_call_of_the_toolkit_is_in_a_run(runs: Runs) -> None:
-    found = called(lambda name: name != "refresh.py")
+    calls = called(lambda name: name != "refresh.py")
 
-    assert len(found) > 40
-    assert found - {access.action for accesses in runs.values() for access in accesses} == set()
+    assert len(calls) > 40
+    assert calls - {access.action for accesses in runs.values() for access in accesses} == set()

@@ -32,25 +32,25 @@ def manifests(format: str, plan: Plan, path: str = "inference.yaml") -> list[Any
     return list(yaml.safe_load_all(files[path]))
 
 
-def expanded(text: str, known: Mapping[str, str]) -> str:
+def expanded(text: str, variables: Mapping[str, str]) -> str:
     """A variable's value as Kubernetes reads it (k8s.io/kubernetes third_party/forked/golang/
     expansion): ``$(NAME)`` is a reference to a variable that is known, ``$$`` a dollar sign."""
 
-    def replaced(found: re.Match[str]) -> str:
-        name = found[1]
-        return "$" if name is None else known.get(name, found[0])
+    def replaced(match: re.Match[str]) -> str:
+        name = match[1]
+        return "$" if name is None else variables.get(name, match[0])
 
     return re.sub(r"\$\$|\$\(([^)]*)\)", replaced, text)
 
 
 def environment_of(container: Mapping[str, Any], key: str = "env") -> dict[str, str]:
     """What a container of a pod has in its environment."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for variable in container[key]:
         if "value" in variable:
             assert isinstance(variable["value"], str), variable
-            found[variable["name"]] = expanded(variable["value"], found)
-    return found
+            values[variable["name"]] = expanded(variable["value"], values)
+    return values
 
 
 @cache
@@ -58,7 +58,7 @@ def operator_models() -> Any:
     """The module of ``sagemaker-hyperpod`` with the operator's objects. The package itself needs
     the client of Kubernetes and much more; this module needs pydantic."""
     files = distribution("sagemaker-hyperpod").files or []
-    file = next(one for one in files if one.name == "hp_endpoint_config.py")
+    file = next(item for item in files if item.name == "hp_endpoint_config.py")
     spec = spec_from_file_location("hp_endpoint_config", str(file.locate()))
     assert spec is not None
     assert spec.loader is not None
@@ -98,9 +98,11 @@ eval "exec vllm serve /mnt/models \
 
 def preset(document: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """The script and the environment of the container ``main`` of an LLMInferenceService."""
-    main = next(one for one in document["spec"]["template"]["containers"] if one["name"] == "main")
+    main = next(
+        each for each in document["spec"]["template"]["containers"] if each["name"] == "main"
+    )
     env = [
-        {**one, "value": from_template(one["value"])} if "value" in one else one
-        for one in main["env"]
+        {**each, "value": from_template(each["value"])} if "value" in each else each
+        for each in main["env"]
     ]
     return PRESET.format(name=document["spec"]["model"]["name"]), environment_of({"env": env})

@@ -213,3 +213,10 @@ def test_a_damaged_verdict_has_one_clear_error(
     assert message in refused.value.message
     assert refused.value.message.startswith("verdict.json")
     assert "Value error" not in refused.value.message
+
+
+def test_no_file_allows_unpinned_warm_starts(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_bytes(plan_bytes(make_plan(Options(pair="tiny", allow_unpinned_warm=True), CATALOG)))
+    with raises_code(PlanFileError.code, PlanFileError):
+        read_plan(file)

@@ -38,7 +38,9 @@ def test_another_model_keeps_the_configuration_of_the_instances() -> None:
 
     assert names(plan)[0] != names(changed)[0]
     assert names(plan)[1] == names(changed)[1]
-    made = [type(one)(one.service, one.operation, filled(one.parameters)) for one in requests(plan)]
+    made = [
+        type(each)(each.service, each.operation, filled(each.parameters)) for each in requests(plan)
+    ]
     assert [*request_findings(made, plan.region)] == []
 
 

@@ -111,12 +111,12 @@ def test_terraform_reads_every_value_and_no_other(shape: str) -> None:
     written = json.loads(text("terraform", plan_of(shape), "values.json"))
     declared = re.findall(r'^variable "(\w+)"', text("terraform", plan_of(shape),
                           "endpoint/variables.tf"), re.MULTILINE)  # fmt: skip
-    given = re.findall(r"= local\.values\.(\w+)", text("terraform", plan_of(shape), "main.tf"))
-    assert set(given) == set(written)
-    assert set(declared) - set(given) == {
+    values = re.findall(r"= local\.values\.(\w+)", text("terraform", plan_of(shape), "main.tf"))
+    assert set(values) == set(written)
+    assert set(declared) - set(values) == {
         "execution_role_arn", "model_bucket", "ends_at", "log_kms_key_arn",
     }  # fmt: skip
-    assert set(given) - set(declared) == {"region"}
+    assert set(values) - set(declared) == {"region"}
 
 
 @pytest.mark.parametrize("shape", [shape for shape in BUILT if shape != "company"])
@@ -167,8 +167,8 @@ def test_every_folder_has_the_plan_that_drift_reads(format: str, tmp_path: Path)
 
 @pytest.mark.parametrize("format", format_names())
 def test_control_characters_reach_no_rendered_text(format: str) -> None:
-    own = {"NOTE": "a\x1b[31mred\x07\u009b\n```\n'\\\\"}
-    plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
+    environment = {"NOTE": "a\x1b[31mred\x07\u009b\n```\n'\\\\"}
+    plan = make_plan(Options(pair="tiny", environment=environment), CATALOG)
     for path, file in files(format, plan).items():
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", file.content.decode()), path
     words = re.findall(r"NOTE=(?:[^'\\]|\\.)*'", text(format, plan, "README.md"))
@@ -176,17 +176,17 @@ def test_control_characters_reach_no_rendered_text(format: str) -> None:
         shown = subprocess.run(
             ["bash", "-c", f"printf %s $'{word}"], capture_output=True, check=True
         )
-        assert shown.stdout.decode() == f"NOTE={own['NOTE']}"
+        assert shown.stdout.decode() == f"NOTE={environment['NOTE']}"
 
 
 @pytest.mark.parametrize("format", ["cdk", "cloudformation"])
 def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> None:
-    own = {"NOTE": "{{resolve:secretsmanager:theirs}}"}
-    plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
+    environment = {"NOTE": "{{resolve:secretsmanager:theirs}}"}
+    plan = make_plan(Options(pair="tiny", environment=environment), CATALOG)
     with raises_code("format-unsupported", Unsupported) as refused:
         render(format, plan, CATALOG)
     assert "{{resolve:" in refused.value.message
-    assert own["NOTE"] in text("terraform", plan, "values.json")
+    assert environment["NOTE"] in text("terraform", plan, "values.json")
 
 
 @pytest.mark.parametrize("format", format_names())
@@ -205,6 +205,3 @@ def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str
         commit.encode() in made[path].content
         for path in ([only] if only else made.keys() - {"README.md", PLAN})
     )
-
-
-"""The ``date`` of macOS, as far as the commands need it."""

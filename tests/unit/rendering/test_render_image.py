@@ -22,13 +22,11 @@ from peagle.render.image import (
     content_digest,
     context_files,
     dockerfile,
-    has_host,
     labels,
     parse_tag,
     pinned_base,
     read_image_address,
     split_image,
-    without_tag,
 )
 from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
@@ -141,20 +139,6 @@ def test_a_known_digest_pins_the_base() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "digest"),
-    [
-        ("debian", "debian", None),
-        ("a/b__c/d.e-f:V1", "a/b__c/d.e-f:V1", None),
-        ("localhost:5000/x", "localhost:5000/x", None),
-        (f"1.dkr.ecr.us-east-1.example.com/vllm:1@{DIGEST}",
-         "1.dkr.ecr.us-east-1.example.com/vllm:1", DIGEST),
-    ],
-)  # fmt: skip
-def test_the_name_and_the_digest_of_an_image(text: str, name: str, digest: str | None) -> None:
-    assert split_image(text) == (name, digest)
-
-
-@pytest.mark.parametrize(
     "text",
     ["", ":", "a:", ":a", "a b", "a\n", "A:1", "a//b", "/a", "a/", "-a", "a@b", "http://x/y",
      "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0", "x\nRUN rm -rf /", "a${B}"],
@@ -183,12 +167,6 @@ def test_a_tag_is_name_and_tag(text: str) -> None:
 def test_a_tag_that_docker_or_ecr_would_refuse_is_refused(text: str) -> None:
     with raises_code("invalid-image-name", UserError):
         parse_tag(text)
-
-
-def test_hosts_and_tags() -> None:
-    hosts = ("localhost/a", "a:5000/b", "team/b:1", "b:1")
-    assert [has_host(name) for name in hosts] == [True, True, False, False]
-    assert without_tag("a:5000/b:1") == without_tag("a:5000/b") == "a:5000/b"
 
 
 def test_the_address_is_the_line_of_the_file(tmp_path: Path) -> None:

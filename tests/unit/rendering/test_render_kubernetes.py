@@ -129,10 +129,10 @@ def test_the_operators_own_models_accept_it(shape: str) -> None:
 @given(st.dictionaries(st.sampled_from(["CHAT_TEMPLATE", "X", "SEED"]), NASTY, min_size=1))
 @settings(max_examples=examples(60))
 def test_the_container_gets_the_same_variables_as_on_an_endpoint(values: dict[str, str]) -> None:
-    given = {f"SM_VLLM_{name}": text for name, text in values.items()} | {"HOME": "/root"}
-    env = {"env": variables(plan_of("uploaded"), given)}
+    named = {f"SM_VLLM_{name}": text for name, text in values.items()} | {"HOME": "/root"}
+    env = {"env": variables(plan_of("uploaded"), named)}
     written = manifest_file("x", [env], ["a comment"])
-    assert environment_of(yaml.safe_load(written.content)) == given
+    assert environment_of(yaml.safe_load(written.content)) == named
 
 
 def test_scaling_follows_requests_at_a_time_per_pod() -> None:

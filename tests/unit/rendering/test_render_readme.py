@@ -48,10 +48,10 @@ def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:
 
 @pytest.mark.parametrize("format", format_names())
 def test_commands_that_name_the_pair_keep_the_users_catalogue(format: str) -> None:
-    own = replace(CATALOG, is_extended=True)
+    extended = replace(CATALOG, is_extended=True)
     (text,) = (
         file.content.decode()
-        for file in render(format, plan_of("from-hub"), own)
+        for file in render(format, plan_of("from-hub"), extended)
         if file.path == "README.md"
     )
     for command in re.findall(r"peagle [^`\n]*openai/gpt-oss-20b", text):

@@ -27,10 +27,10 @@ OTHER = "README.md"
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
     """A head of the user's own."""
-    own = tmp_path / "head"
-    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", own)
-    (own / OTHER).write_text("a")
-    return own
+    folder = tmp_path / "head"
+    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", folder)
+    (folder / OTHER).write_text("a")
+    return folder
 
 
 def plan_of_folder(head: Path) -> Plan:
@@ -68,9 +68,9 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
     shutil.copytree(head, elsewhere)
     other = plan_of_folder(elsewhere)
     assert other.mounts == plan.mounts
-    desired = [desired_state(one, ROLE, BUCKET) for one in (plan, other)]
+    desired = [desired_state(each_plan, ROLE, BUCKET) for each_plan in (plan, other)]
     assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
-    assert changes(*(one.revision.served for one in desired)) == ()
+    assert changes(*(each_plan.revision.served for each_plan in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
 
 

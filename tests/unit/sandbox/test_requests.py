@@ -90,8 +90,8 @@ def test_an_error_is_read_by_the_parser_of_its_protocol(protocol: Protocol, pars
         "headers": dict(response.headers),
         "body": response.get_data(),
     }
-    found = create_parser(parser).parse(received, None)["Error"]
-    assert (found["Code"], found["Message"]) == ("SomeCode", "a < b & ü")
+    error = create_parser(parser).parse(received, None)["Error"]
+    assert (error["Code"], error["Message"]) == ("SomeCode", "a < b & ü")
 
 
 KEY = AccessKey("PEAGLE0123456789ABCD", "a-secret")
@@ -304,8 +304,8 @@ def problems(instance_type: str, **more: Any) -> str:
 def test_types_of_a_clients_catalogue_and_keys_of_a_newer_client_are_accepted() -> None:
     assert "ProductionVariants[0].InstanceType" in problems(NEW_TYPE)
     assert problems(KNOWN_TYPE, InvitedTomorrow=True) == ""
-    (known,) = (item for item in load_catalog().instances.instances if item.type == KNOWN_TYPE)
-    new = known.model_copy(update={"type": NEW_TYPE, "quota_code": None})
+    (instance,) = (item for item in load_catalog().instances.instances if item.type == KNOWN_TYPE)
+    new = instance.model_copy(update={"type": NEW_TYPE, "quota_code": None})
     try:
         account.add_instances([new.model_dump(mode="json")])
         assert problems(NEW_TYPE) == ""

@@ -46,12 +46,12 @@ def serving(application: Application) -> Iterator[Server]:
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the server hands to the connection, call by call."""
-    found: list[bytes] = []
+    chunks: list[bytes] = []
 
     class Connection(socket.socket):
         def send(self, data: Any, flags: int = 0, /) -> int:
             count = super().send(data, flags)
-            found.append(bytes(data[:count]))
+            chunks.append(bytes(data[:count]))
             return count
 
     accept = Server.get_request
@@ -61,7 +61,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return Connection(fileno=accepted.detach()), address
 
     monkeypatch.setattr(Server, "get_request", get_request)
-    return found
+    return chunks
 
 
 def _of(parts: Iterable[bytes], *headers: tuple[str, str]) -> Application:

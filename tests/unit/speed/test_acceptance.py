@@ -56,11 +56,6 @@ def test_published_lengths(
     assert (acceptance.length, acceptance.basis) == expected
 
 
-def test_a_length_too_large_for_the_usual_decay_decays_more_slowly() -> None:
-    acceptance = acceptance_of(published(("code", 10, 6.66)), 18, decay=DECAY)
-    assert 6.66 < acceptance.length < 9
-
-
 def test_the_curve_meets_the_lengths_of_the_qwen_card() -> None:
     head = CATALOG.targets[CODER].drafters[0]
     for k, length in ((4, 4.30), (10, 6.66), (18, 7.51)):
@@ -163,14 +158,6 @@ def test_engines_share_conversations_so_that_each_lacks_the_turns_of_the_others(
 
 
 SHARED = replace(CHAT, shared_prompt_tokens=2048)
-
-
-def test_what_all_prompts_share_is_kept_once() -> None:
-    fit = fit_of(ALONE)
-    private, shared = (cached_requests(ALONE, fit, size) for size in (CHAT, SHARED))
-    assert private * 4352 == pytest.approx(2048 + shared * (4352 - 2048), rel=0.03)
-    off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
-    assert cached_requests(off, fit, SHARED) == cached_requests(off, fit, CHAT)
 
 
 def test_every_prompt_and_engine_hits_what_all_share() -> None:

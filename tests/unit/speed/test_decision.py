@@ -139,15 +139,6 @@ def test_no_unmeasured_k_is_recommended_for_all_loads() -> None:
     assert shown.regret_percent is None
 
 
-def test_a_faster_estimate_that_does_not_win_has_no_regret_of_zero() -> None:
-    decision = verdict(
-        {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 109, 109)}, [RIVAL]
-    )
-    assert decision.robust == K3
-    speeds = [speed for load in decision.loads if (speed := load.speed(RIVAL))]
-    assert [speed.regret_percent for speed in speeds] == [None] * 3
-
-
 def test_settings_that_never_matter_are_left_out() -> None:
     many = {Setting(drafter="p-eagle", k=k): (50.0 + k, 50, 50) for k in range(1, 11)}
     decision = verdict({NO_SPECULATION: (100, 100, 100), **many})

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import random
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from measurements.speed_fit import bounds_of, coefficients_of
 from peagle.catalog.schema import Seconds, SpeedRun
 from peagle.fit.estimate import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Workload
-from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, geometry_of, tile_size
 from tests.support import examples
 from tests.unit.speed.cases import (
     GEMMA,
@@ -169,51 +164,3 @@ def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
     assert 0 < low < (estimate.tokens_per_second or 0) < high
     assert (estimate.ttft_seconds or 0) > 0
     assert (estimate.tpot_seconds or 0) * length == pytest.approx(estimate.itl_seconds)
-
-
-@given(st.floats(1e-6, 1), st.floats(1e-6, 1), st.booleans(), st.booleans())
-def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
-    read: float, compute: float, grouped: bool, of_cache: bool
-) -> None:
-    kernel = Kernel(read, compute, grouped, converts=False, of_cache=of_cache)
-    sides = kernel.sides(MODEL.constants)
-    converting = kernel._replace(converts=True)
-    for variant, seconds in ((kernel, max(sides)), (converting, sum(sides))):
-        terms = Terms((variant,), step=0.0)
-        assert terms.seconds(MODEL.constants) == seconds
-        factors = coefficients_of(terms, bounds_of(terms, MODEL.constants))
-        linear = sum(factor * getattr(MODEL.constants, name) for name, factor in factors.items())
-        assert linear == pytest.approx(terms.seconds(MODEL.constants))
-
-
-@pytest.mark.parametrize(
-    ("rows", "size"), [(0.1, 16), (16, 16), (16.9, 16), (17, 32), (24, 32), (64, 64), (1000, 128)]
-)
-def test_mxfp4_tiles_are_the_next_power_of_two(rows: float, size: int) -> None:
-    assert tile_size(rows) == size
-
-
-@pytest.mark.parametrize("tokens", [1, 8, 64, 128, 192, 256, 768, 1024, 8192])
-def test_expected_tiles_are_those_of_random_choices(tokens: int) -> None:
-    """Against drawn choices of 4 of 32 experts, as GPT-OSS-20B has them."""
-    drawn = random.Random(tokens)
-    size, repetitions = tile_size(tokens / 8), 40 if tokens < 1000 else 8
-    tiles = touched = 0
-    for _ in range(repetitions):
-        rows = Counter(e for _ in range(tokens) for e in drawn.sample(range(32), 4))
-        tiles += sum(math.ceil(count / size) for count in rows.values())
-        touched += len(rows)
-    expected = further_tiles(tokens, 4 / 32, size)
-    assert (tiles - touched) / repetitions / 32 == pytest.approx(expected, abs=0.1, rel=0.05)
-
-
-def test_the_first_prompt_is_processed_alone() -> None:
-    gpu = MODEL.gpu("H200")
-    assert gpu
-    times = StepTimes(geometry_of(ALONE), gpu, MODEL)
-    size = Workload(2048, 256)
-    alone = times.prefill_step_seconds(2048, size)
-    assert times.prefill_seconds(1, size, 8192) == (alone, alone)
-    whole, mean = times.prefill_seconds(5, size, 8192)
-    assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, size))
-    assert mean == pytest.approx(alone + 0.8 * (whole - alone))

@@ -113,8 +113,10 @@ def all_registered(aws: Aws, **chosen: Sequence[str]) -> dict[str, Bounds]:
         parts, dimension = str(target["ResourceId"]).split("/"), target.get("ScalableDimension")
         copies = dimension == COPY_DIMENSION
         if (dimension == DIMENSION and len(parts) == 4) or (copies and len(parts) == 2):
-            found = Bounds(target["MinCapacity"], target["MaxCapacity"], scales_copies=copies)
-            bounds.setdefault(parts[1], found)
+            registration = Bounds(
+                target["MinCapacity"], target["MaxCapacity"], scales_copies=copies
+            )
+            bounds.setdefault(parts[1], registration)
     return bounds
 
 

@@ -206,7 +206,7 @@ class Quota:
 @dataclass(frozen=True)
 class QuotaNeed:
     """What a deployment needs: ``count`` instances in the end, and ``more`` than the running ones
-    in the meantime, beside those of the endpoint ``own``. ``may_roll``: its update may have another
+    in the meantime, beside those of ``endpoint``. ``may_roll``: its update may have another
     rollout."""
 
     instance_type: str
@@ -214,7 +214,7 @@ class QuotaNeed:
     more: int
     is_update: bool = False
     may_roll: bool = False
-    own: str | None = None
+    endpoint: str | None = None
 
 
 def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quota | None:
@@ -289,7 +289,7 @@ def quota_findings(
     unknown: tuple[Finding, ...] = ()
     if quota.value >= need.count:
         try:
-            in_use = instances_in_use(aws, need.instance_type, need.own)
+            in_use = instances_in_use(aws, need.instance_type, need.endpoint)
             why = f"there are more than {MAX_ENDPOINTS} endpoints"
         except PeagleError as failed:
             in_use, why = None, failed.message

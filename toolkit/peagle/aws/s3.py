@@ -166,8 +166,13 @@ def _is_uploaded(
         head = aws.call("s3", "head_object", Bucket=bucket, Key=key)
     except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
-    if kms_key and not head.get("ServerSideEncryption", "").startswith("aws:kms"):
-        return False
+    if kms_key:
+        # S3 does not say which alias a key has.
+        is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
+        if not head.get("ServerSideEncryption", "").startswith("aws:kms"):
+            return False
+        if not is_key and "alias/" not in kms_key:
+            return False
     same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
     return bool(same_bytes and head["ContentLength"] == file.size)
 

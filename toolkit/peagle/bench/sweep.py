@@ -327,8 +327,8 @@ def sweep_on_this_machine(
     with suppress(UnknownDevice):
         if options.gpus:
             names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
-            known = (instance.gpu for instance in catalog.instances.instances)
-            gpu, count = catalog_name(names[0], known), len(names)
+            gpu_names = (instance.gpu for instance in catalog.instances.instances)
+            gpu, count = catalog_name(names[0], gpu_names), len(names)
     server = BenchedServer(
         name=largest.name,
         where="local",

@@ -235,7 +235,9 @@ def parse_document(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
-        raise BadFile(file, f"is not YAML: {what}", line=mark.line + 1 if mark else None) from error
+        fix = "indent with spaces, not tabs" if "\t" in text else ""
+        line = mark.line + 1 if mark else None
+        raise BadFile(file, f"is not YAML: {what}", fix, line) from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise BadFile(file, f"is not YAML: {error}") from error
 

@@ -304,6 +304,9 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
             message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
             message += "no weights" if drafter.weights else "weights"
             yield (*here, "weights"), message, "set either `weights` or `public: false`"
+        if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
+            message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
+            yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
         if drafter.fallback is not None:
             yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
         if (longer := drafter.long_context) is not None:

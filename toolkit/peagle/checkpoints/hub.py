@@ -159,9 +159,14 @@ def _is_true(variable: str) -> bool:
 def _find_token() -> tuple[str | None, str]:
     """The user's token and its origin, as messages name it. Raises CheckpointError for one that no
     header can have."""
-    where, token = "HF_TOKEN", os.environ.get("HF_TOKEN", "").strip()
+    if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        return None, ""
+    names = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+    where = next((name for name in names if os.environ.get(name, "").strip()), "")
+    token = os.environ.get(where, "").strip()
     if not token:
-        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
         file = Path(os.path.expandvars(os.environ.get("HF_TOKEN_PATH") or f"{home}/token"))
         where = str(file)
         with suppress(OSError, RuntimeError, ValueError):  # also: no such home, not UTF-8

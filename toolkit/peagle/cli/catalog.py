@@ -255,10 +255,12 @@ def refresh(
     first = cache(lambda: session.aws(regions[0]))  # the account is looked up once, when needed
     refreshed = refresh_tables(before, parts, regions, lambda region: first().in_region(region))
     failures = list(refreshed.failed.values())
+    # One reason for all parts, such as missing credentials, is the error that follows.
+    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
     changes = tuple(table_changes(before, refreshed.tables))
     if not as_json:
-        print_findings(refreshed.findings, err=True)
+        print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
     fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))

@@ -30,6 +30,7 @@ from peagle.cli.options import (
     add_options,
     command_catalog,
     complete_pair,
+    complete_region,
     deploy_options,
     duration,
     refuse_errors,
@@ -631,6 +632,7 @@ def _report(
     "regions",
     multiple=True,
     help="Only this region; may be repeated.  [default: all regions of SageMaker]",
+    shell_complete=complete_region,
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
 @yes_option

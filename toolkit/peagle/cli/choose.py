@@ -22,6 +22,7 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     command_catalog,
+    complete_gpu,
     complete_pair,
     option,
     output_option,
@@ -263,7 +264,7 @@ Examples:
 """,
 )
 @click.argument("pair", shell_complete=complete_pair)
-@option("--gpu", "GPU such as H200.")
+@option("--gpu", "GPU such as H200.", shell_complete=complete_gpu)
 @field_options("instance_type", "vllm", "region")
 @option(_TP, "GPUs per model.  [default: as planned, or the fewest with --gpu]", COUNT)
 @field_options("workload")

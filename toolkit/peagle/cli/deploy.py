@@ -15,7 +15,7 @@ from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.options import (
     add_options,
-    complete_instance_type,
+    complete_instance_types,
     deploy_options,
     duration,
     raise_first_error,
@@ -96,7 +96,7 @@ _DEPLOY_OPTIONS = (
     click.Option(["--fallback-instance-types", "fallback_types"], metavar="TYPE,...",
                  help="Instance types to try, in this order, when AWS has no free instance.  "
                  "[default: the next of the plan's ranking, after asking]",
-                 shell_complete=complete_instance_type),
+                 shell_complete=complete_instance_types),
     click.Option(["--retry-for"], metavar="DURATION", callback=duration,
                  help="Keep trying for this time when AWS has no free instance, such as 2h."),
 )  # fmt: skip

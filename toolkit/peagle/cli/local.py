@@ -211,7 +211,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     stopped = []
     for engine in names:
         with StatusLine() as status:
-            if not (now or as_json):
+            if not (now or as_json) and engine in local_engine_names():
                 status.show(f"waiting for running requests of {engine} (--now skips this)")
             if stop_local(engine, now):
                 stopped.append(engine)

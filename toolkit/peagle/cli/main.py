@@ -51,7 +51,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "render": ("render", "Write a plan as CloudFormation, Terraform, ..."),
         "ci": ("render", "Write pipelines for the endpoints of peagle.yaml."),
         "drift": ("watch", "Compare a plan with the account, field by field."),
-        "image": ("image", "Build, show and push container images."),
+        "image": ("image", "Build and push container images."),
         "weights": ("weights", "Copy weights to S3; list and remove them."),
         "warm": ("weights", "Store compiled artifacts for faster starts."),
     },

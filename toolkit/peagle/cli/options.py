@@ -100,7 +100,6 @@ POSITIVE = Decimal(min=0, min_open=True)
 """A price in USD, a speed in output tokens per second, or requests at a time."""
 
 FILE = click.Path(dir_okay=False, path_type=Path)
-INPUT = click.Path(exists=True, path_type=Path)
 OUTPUT = click.Path(path_type=Path)
 
 
@@ -218,6 +217,17 @@ complete_pair = _completing(_pairs)
 complete_instance_type = _completing(
     lambda catalog, _: (i.type for i in catalog.instances.instances)
 )
+complete_gpu = _completing(lambda catalog, _: (i.gpu for i in catalog.instances.instances))
+complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
+complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
+
+
+def complete_instance_types(
+    ctx: click.Context, parameter: click.Parameter, typed: str
+) -> list[str]:
+    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
+    before, comma, last = typed.rpartition(",")
+    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

@@ -30,6 +30,8 @@ from peagle.cli.options import (
     command_catalog,
     complete_instance_type,
     complete_pair,
+    complete_region,
+    complete_version,
     duration,
     option,
     set_command_catalog,
@@ -110,6 +112,11 @@ _KINDS: dict[Kind, tuple[Any, str | None]] = {
 }
 """Kind of value -> its type of click, and its metavar."""
 
+_COMPLETIONS = {
+    "instance_type": complete_instance_type,
+    "vllm": complete_version,
+    "region": complete_region,
+}
 _CALLBACKS: dict[Kind, Callable[..., Any]] = {
     "duration": duration,
     "hours": duration,
@@ -145,7 +152,7 @@ def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
-        shell_complete=complete_instance_type if field == "instance_type" else None,
+        shell_complete=_COMPLETIONS.get(field),
     )
     if isinstance(made, PlanOption):
         made.group = flag.group

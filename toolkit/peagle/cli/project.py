@@ -197,6 +197,7 @@ def project_options(
         metavar="NAME",
         help="Environment in the project file, such as staging. The argument is then the name "
         "of an endpoint there, if it has several.",
+        shell_complete=_complete_environment,
     )
     environment.keys, environment.instead, environment.implicit = keys, instead, implicit
     file = click.Option(
@@ -350,3 +351,12 @@ def _endpoint_of_plan(
         if plan and choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name
     return None
+
+
+def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """The environments of the project file; none if it cannot be read."""
+    try:
+        names = environments_of(load_project(ctx, ctx.params.get("project_file")))
+    except PeagleError:
+        return []
+    return [name for name in names if name.startswith(typed)]

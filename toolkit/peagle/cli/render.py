@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle.cli.context import PeagleCommand, root_group
-from peagle.cli.options import OUTPUT, command_catalog, option, output_option, refuse_errors
+from peagle.cli.options import command_catalog, option, output_option, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
@@ -34,6 +34,7 @@ from peagle.render.files import write_folder
 from peagle.store import write_output
 
 _FORMATS = format_names()
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 _FILES = "\n".join(f"{name}: {', '.join(format_files(name))}" for name in _FORMATS)
 
@@ -54,12 +55,13 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 )
 @click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
-@option("-o --output", "Folder for the files; created if needed.", OUTPUT, "DIR", required=True)
+@option("-o --output", "Folder for the files; created if needed.", _FOLDER, "DIR", required=True)
 @option("--force", "Replace files in a folder that is not empty.", bool)
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    refuse_errors(list(dict.fromkeys(findings_of_format(plan, format))))
+    findings = dict.fromkeys(findings_of_format(plan, format))
+    refuse_errors([finding for finding in findings if finding.level != "note"])
     files = render_plan(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
@@ -86,7 +88,7 @@ Examples:
 @option(
     "--folder",
     "The repository.  [default: this folder]",
-    click.Path(file_okay=False, path_type=Path),
+    _FOLDER,
     "DIR",
     default=Path(),
     show_default=False,

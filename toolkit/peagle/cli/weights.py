@@ -196,7 +196,9 @@ def sync_command(
         print_facts(_sync_facts(plan, price, session.sandbox), label=9)
         refuse_errors((*chosen.findings, *plan.findings))
         if not even_if_used:
-            replaced = {found.where for found in plan.findings if found.code in REPLACING_CODES}
+            replaced = {
+                finding.where for finding in plan.findings if finding.code in REPLACING_CODES
+            }
             refuse_weights_in_use(
                 replaced,
                 aws.scope,

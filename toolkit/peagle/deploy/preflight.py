@@ -97,6 +97,9 @@ CreateModel in SageMaker's documentation."""
 _AWS_OWN_KEY = "alias/aws/sns"
 """A key of AWS, whose policy does not let CloudWatch encrypt with it."""
 
+_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
+"""The settings of a deployment that a company prescribes."""
+
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
 
 Action = Literal["nothing", "scale", "prove", "create", "update"]
@@ -354,6 +357,12 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
+    lost = [c for c in changes if c.path in _PRESCRIBED and c.before and not c.after]
+    if is_update and lost:
+        message = "the update leaves out what the deployment has: "
+        message += "; ".join(change.text for change in lost)
+        fix = f"set {' and '.join(change.path for change in lost)} to keep them"
+        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
@@ -453,12 +462,12 @@ def _quota(
     if more:
         need = prices.QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
-        need = prices.QuotaNeed(plan.instance_type, count, count, own=plan.name)
+        need = prices.QuotaNeed(plan.instance_type, count, count, endpoint=plan.name)
     findings = tuple(prices.quota_findings(aws, need, instances))
     if plan.scaling is None or errors(findings):
         return findings
     most = plan.scaling.max_instances
-    need = prices.QuotaNeed(plan.instance_type, most, most, own=plan.name)
+    need = prices.QuotaNeed(plan.instance_type, most, most, endpoint=plan.name)
     text = f"scaling to {most} instances will fail"
     at_most = (
         finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})

@@ -46,8 +46,8 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
     recorded. Raises AccessDenied."""
     return tuple(
-        Resource(type=kind, name=found, made=True, revision="")
-        for kind, found in _leftovers(aws, name)
+        Resource(type=kind, name=leftover, made=True, revision="")
+        for kind, leftover in _leftovers(aws, name)
     )
 
 

@@ -46,6 +46,7 @@ from peagle.deploy.state import (
 from peagle.errors import (
     CloudError,
     Fix,
+    NotFound,
     OptionMissing,
     OptionsConflict,
     Refused,
@@ -249,9 +250,10 @@ def plan_scale(
     require_no_comparison(record)
     look = Fix("look at it", ("peagle", "status", record.name))
     live = sagemaker.describe(aws, record.name)
-    if live is None or live.status not in ("InService", "Updating"):  # as while it scales
-        state = live.status if live else "gone"
-        message = f"{record.name} is {state}: only an endpoint in service can be scaled"
+    if live is None:
+        raise NotFound(f"{record.name} has no endpoint", look, "no-such-endpoint")
+    if live.status not in ("InService", "Updating"):  # as while it scales
+        message = f"{record.name} is {live.status}: only an endpoint in service can be scaled"
         raise Refused(message, look, "endpoint-not-in-service")
     before = autoscaling.registered(aws, record.name)
     if request.to is not None and before is not None and not request.off:

@@ -392,8 +392,8 @@ def usage_of_endpoint(
     totals: dict[str, Any] = {}
     for number in ("requests_per_minute", "running", "waiting", "tokens_per_second"):
         values = [getattr(variant, number) for variant in variants]
-        known = [value for value in values if value is not None]
-        totals[number] = sum(known) if known else None
+        measured = [value for value in values if value is not None]
+        totals[number] = sum(measured) if measured else None
     return replace(
         whole,
         **totals,

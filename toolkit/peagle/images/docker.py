@@ -92,10 +92,10 @@ class Docker:
 
     def check(self) -> None:
         """Raise DockerMissing unless an engine answers."""
-        self.run("version", "--format", "{{.Server.Version}}", doing="querying its version")
+        self.run("version", "--format", "{{.Server.Version}}", doing="docker version")
 
     def run(self, *arguments: str, doing: str) -> str:
-        """The output of ``docker ARGUMENTS``. ``doing`` (in -ing form) begins an error's message.
+        """The output of ``docker ARGUMENTS``. ``doing`` begins an error's message.
         Raises DockerMissing, NotFound, UserError, CloudError or EngineError."""
         try:
             done = subprocess.run(
@@ -131,11 +131,11 @@ class Docker:
         self,
         *arguments: str,
         doing: str,
-        given: Iterable[bytes] = (),
+        stdin: Iterable[bytes] = (),
         each_line: Progress = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on. Raises
-        as ``run`` does, and errors of ``given``; an interrupt ends the command."""
+        """Run ``docker ARGUMENTS`` with ``stdin`` as its input; pass each line of output on. Raises
+        as ``run`` does, and errors of ``stdin``; an interrupt ends the command."""
         last: list[str] = []
         program = subprocess.Popen(
             self.argv(*arguments),
@@ -146,7 +146,7 @@ class Docker:
         )
         # The program closes its output or is terminated, so its input ends before the pool does.
         with program, ThreadPoolExecutor(1, thread_name_prefix="docker input") as pool:
-            feeding = pool.submit(_feed, program, given)
+            feeding = pool.submit(_feed, program, stdin)
             try:
                 for raw in program.stdout or ():
                     line = raw.decode("utf-8", errors="replace").rstrip()
@@ -222,7 +222,7 @@ class DockerInfo:
 def docker_info(docker: Docker) -> DockerInfo:
     """What the Docker engine supports. Raises DockerMissing when no engine answers."""
     docker.check()
-    printed = docker.run("info", "--format", "{{json .}}", doing="querying its features")
+    printed = docker.run("info", "--format", "{{json .}}", doing="docker info")
     with parsing_output("docker info"):
         info = json_reader.read(printed, "the output")
         plugins = {

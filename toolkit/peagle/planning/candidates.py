@@ -132,8 +132,8 @@ class Candidate:
         if asked.slo is not None:
             times = self.performance
             ratios.append(asked.slo.excess(times.ttft_seconds, times.itl_seconds))
-        known = [ratio for ratio in ratios if ratio is not None]
-        return max(known) if len(known) == len(ratios) else None
+        known_ratios = [ratio for ratio in ratios if ratio is not None]
+        return max(known_ratios) if len(known_ratios) == len(ratios) else None
 
     @cached_property
     def meets(self) -> bool:
@@ -155,8 +155,8 @@ class Candidate:
         each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
 
-    def alternative(self) -> Alternative:
-        """As a plan keeps it."""
+    def to_alternative(self) -> Alternative:
+        """The candidate as a plan records it."""
         speed, acceptance = self.performance, self.performance.acceptance
         ttft, itl = speed.ttft_seconds, speed.itl_seconds
         return Alternative(
@@ -249,11 +249,11 @@ def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[C
 def cheapest_of(candidates: Iterable[Candidate]) -> Candidate | None:
     """The lowest price per hour of those that hold the load, and that meet what is required, if
     any does."""
-    priced = [other for other in candidates if other.usd_per_hour is not None and other.holds_load]
-    priced = [other for other in priced if other.meets] or priced
-    return min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
+    priced = [c for c in candidates if c.usd_per_hour is not None and c.holds_load]
+    priced = [candidate for candidate in priced if candidate.meets] or priced
+    return min(priced, key=lambda candidate: candidate.usd_per_hour or 0.0, default=None)
 
 
-def measured_first(candidates: list[Candidate]) -> list[Candidate]:
+def prefer_measured(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
-    return [engine for engine in candidates if engine.performance.basis == "measured"] or candidates
+    return [c for c in candidates if c.performance.basis == "measured"] or candidates

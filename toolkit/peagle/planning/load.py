@@ -144,8 +144,8 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
     if (prompt or output) and workload.tokens > max_model_len:
         needed = (prompt or USUAL_WORKLOAD.prompt_tokens) + (output or USUAL_WORKLOAD.output_tokens)
         message = f"requests of {needed:,} tokens exceed the context of {max_model_len:,} tokens"
-        given = {"--prompt-tokens": prompt, "--output-tokens": output}
-        fix = Fix(f"lower {' or '.join(flag for flag, tokens in given.items() if tokens)}")
+        sizes = {"--prompt-tokens": prompt, "--output-tokens": output}
+        fix = Fix(f"lower {' or '.join(flag for flag, tokens in sizes.items() if tokens)}")
         if needed <= target.architecture.max_positions:
             option = ("--max-model-len", f"{needed}")
             fix = Fix(f"use --max-model-len {needed}, or {fix.sentence}", options=option)

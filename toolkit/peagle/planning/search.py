@@ -15,7 +15,7 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import Candidate, best_of, cheapest_of, measured_first, rank
+from peagle.planning.candidates import Candidate, best_of, cheapest_of, prefer_measured, rank
 from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
@@ -191,7 +191,7 @@ class Search:
             k = usual_k(self.options, drafter)
             return self._sharing(self.load, instance, engine, drafter, count, k)
         return min(
-            measured_first(comparable), key=lambda c: (not c.meets, -(c.tokens_per_second or 0))
+            prefer_measured(comparable), key=lambda c: (not c.meets, -(c.tokens_per_second or 0))
         )
 
     def _sharing(
@@ -280,7 +280,7 @@ class Search:
         key = *kind, instance.gpu_count, _name(drafter)
         if key not in self._candidates:
             engines = self._engines_on(instance, drafter)
-            self._candidates[key] = measured_first(
+            self._candidates[key] = prefer_measured(
                 [self._counted(instance, engine, drafter) for engine in engines if engine.fit.fits]
             )
         candidates = self._candidates[key]

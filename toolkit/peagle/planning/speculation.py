@@ -42,21 +42,21 @@ NOT_READ = "head-not-read"
 
 @dataclass(frozen=True)
 class SelectedPair:
-    """The target and its drafter. ``own`` is the location of the user's own head.
+    """The target and its drafter. ``own_head`` is the location of the user's own head.
 
     ``is_default``: this is the target's default pair, so the endpoint's name has no drafter.
     """
 
     target: Target
     drafter: Drafter | None
-    own: str | None = None
+    own_head: str | None = None
     is_default: bool = True
 
     @property
     def name(self) -> str:
         """The pair in full: ``target+drafter``, or the target alone."""
-        if self.own is not None:
-            return f"{self.target.id}+{self.own}"
+        if self.own_head is not None:
+            return f"{self.target.id}+{self.own_head}"
         return pair_name(self.target, self.drafter)
 
 
@@ -256,15 +256,15 @@ def choose_k(
     drafter, k = pair.drafter, candidate.k
     if drafter is None:
         return Decision(0)
-    known = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
-    by_k = {k: speed for (name, k), speed in known.items() if name == drafter.name}
+    rated = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
+    by_k = {k: speed for (name, k), speed in rated.items() if name == drafter.name}
     if any(speed.basis == "measured" for speed in by_k.values()):
         by_k = {k: speed for k, speed in by_k.items() if speed.basis == "measured"}
     rates = {k: speed.tokens_per_second or 0.0 for k, speed in by_k.items()}
     best = min(rates, key=lambda k: (-rates[k], k), default=0)
     load, findings = format_concurrency(round(requests, 1)), list[Finding]()
     if best and is_drafter_named(options):
-        without = known.get((None, 0))
+        without = rated.get((None, 0))
         alone = (without.tokens_per_second or 0.0) if without else 0.0
         origin = f"{by_k[best].basis}, {by_k[best].source}"
         if alone > rates[best]:
@@ -288,7 +288,7 @@ def choose_k(
         which = "the fastest" if rates[k] >= rates[best] else "the smallest that is as fast"
         because = f"{which} ({by_k[k].basis}): {rates[k]:,.0f} tokens/s with {load}"
         because += "".join(f", {rates[n]:,.0f} with K={n}" for n in shown)
-    elif pair.own is not None:
+    elif pair.own_head is not None:
         because = f"recommended for {drafter.source}"
         if drafter.licence is None:  # only a copy of the catalogue's head has one
             because = f"the model card of your head is unknown; {because}"

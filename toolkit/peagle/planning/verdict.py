@@ -271,8 +271,8 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     for name, size in sizes.items():
         verdict, at = decide_workload(question, name, size), []
         for entry in verdict.loads:  # with its number of GPUs, where that is another one
-            own = by_load.get((size, entry.concurrency), gpus)
-            changed = {"tensor_parallel_size": own if own != gpus else None}
+            gpus_at_load = by_load.get((size, entry.concurrency), gpus)
+            changed = {"tensor_parallel_size": gpus_at_load if gpus_at_load != gpus else None}
             at.append(entry.model_copy(update=changed))
         decided.append(verdict.model_copy(update={"loads": tuple(at)}))
     changes = [*_changes(compared, question, decided)]
@@ -410,7 +410,7 @@ def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
     paying, losing = list[tuple[int, SettingSpeed]](), list[tuple[int, SettingSpeed]]()
     for load in size.loads:
         best = load.speed(load.best)
-        known = [
+        comparable = [
             (load.concurrency, speed)
             for speed in load.speeds
             if speed.tokens_per_second is not None
@@ -418,8 +418,8 @@ def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
         ]
         if best is not None and best.setting.k:
             paying.append((load.concurrency, best))
-        elif best is not None and known:
-            losing.append(min(known, key=share))
+        elif best is not None and comparable:
+            losing.append(min(comparable, key=share))
     tight = max(paying, key=share, default=None)
     near = min(losing, key=share, default=None)
     origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}

@@ -151,7 +151,7 @@ def place_weights(
         )
     head: Weights | None = None
     if drafter is not None and drafter.weights is not None:
-        at = (drafter.weights, origin) if pair.own is None else (pair.own, None)
+        at = (drafter.weights, origin) if pair.own_head is None else (pair.own_head, None)
         head = _weights_at(at[0], drafter.revision, at[1])
     folders = {"target": target, "drafter": head}
     for folder, weights in folders.items():
@@ -263,7 +263,7 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
     return Weights(kind="hub", location=location, revision=revision, engine_path=location)
 
 
-def stream(
+def streamer_variables(
     sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""

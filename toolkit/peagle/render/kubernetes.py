@@ -99,8 +99,8 @@ def object_name(text: str, prefix: str = "") -> str:
 
 def variables(plan: Plan, environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """The variables of a container, with the token of the Hub where it downloads from there."""
-    given = [{"name": name, "value": literal(text)} for name, text in environment.items()]
-    return [*given, *hub_token(plan)]
+    entries = [{"name": name, "value": literal(text)} for name, text in environment.items()]
+    return [*entries, *hub_token(plan)]
 
 
 def hub_token(plan: Plan) -> list[dict[str, Any]]:

@@ -33,7 +33,10 @@ _COMPUTED = ("requests", "digest")
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
-    document = {**plan.model_dump(mode="json"), "requests": [asdict(one) for one in requests(plan)]}
+    document = {
+        **plan.model_dump(mode="json"),
+        "requests": [asdict(request) for request in requests(plan)],
+    }
     for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", NO_COMPANY)):
         if getattr(plan, key) == default:
             del document[key]
@@ -87,7 +90,16 @@ def plan_from(document: Any, file: str) -> Plan:
     if document["digest"] != digest(document) or document["requests"] != made:
         message = f"{file} was edited, or another version of the toolkit made it"
         raise PlanFileError(message, again, code="plan-edited")
+    refuse_unpinned_warm(plan, file)
     return plan
+
+
+def refuse_unpinned_warm(plan: Plan, file: str) -> None:
+    """Raise PlanFileError where a file would let anyone who may write next to the weights run code,
+    for as long as the file is used."""
+    if plan.pins.any_warm:
+        message = f"{file} cannot allow unpinned warm starts, as no file may"
+        raise PlanFileError(message, "plan again, and pass --allow-unpinned-warm to peagle deploy")
 
 
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:

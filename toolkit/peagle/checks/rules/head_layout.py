@@ -242,8 +242,8 @@ def _refused_as(code: str, guards: str, fix: str) -> Check:
     def check(case: Case, head: Head) -> Findings:
         problem = first_problem(case, head)
         if problem is not None and problem.code == code:
-            given = [item for item in problem.values.items() if item[1] is not None]
-            values = [f"{name} {value}" for name, value in given]
+            present = [item for item in problem.values.items() if item[1] is not None]
+            values = [f"{name} {value}" for name, value in present]
             what = guards[0].lower() + guards[1:].rstrip(".").replace("`", "")
             message = f"{what}: {', '.join(values)}" if values else what
             yield error("drafter", message, _right_pair(case) if fix == _KIND else fix)
@@ -416,12 +416,12 @@ def tensors_unknown(case: Case, head: Head) -> Findings:
     if shapes is None:
         return
     layers = range(head.config.layers or 0)
-    known = {f"layers.{layer}.hidden_norm.weight" for layer in layers} | set(shapes)
-    known |= {f"layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in layers}
+    loaded = {f"layers.{layer}.hidden_norm.weight" for layer in layers} | set(shapes)
+    loaded |= {f"layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in layers}
     others = [
         name
         for name in head.tensors
-        if plain_name(name) not in known
+        if plain_name(name) not in loaded
         and not has_own_rule(name)
         and (layer_of(name) or 0) < len(layers)
         and not is_merged(name)

@@ -8,7 +8,7 @@ from peagle import findings
 from peagle.case import Case, family_of, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
-from peagle.checkpoints.heads import attention_of
+from peagle.checkpoints.heads import Head, attention_of
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import Fix
@@ -124,6 +124,14 @@ def speculators_format(case: Case) -> Findings:
         return
     if head.config.speculators == "peagle" if head else drafter.format == "speculators":
         yield from speculators_format.by_version(case, "vllm", drafter.title)
+
+
+@rule("peagle-qwen3-head", about="version", vllm_notices="at start")
+def peagle_qwen3_head(case: Case, head: Head) -> Findings:
+    """A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class."""
+    kind = (head.config.speculators, head.config.model_type)
+    if kind == ("peagle", "qwen3") and not any(speculators_format.check(case)):
+        yield from peagle_qwen3_head.by_version(case, "vllm", head.location)
 
 
 @rule("eagle3-target-support", about="version", vllm_notices="at start")

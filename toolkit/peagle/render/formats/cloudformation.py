@@ -368,11 +368,11 @@ def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
     for resource, ends_at, suffix in schedules:
         copies = bool(suffix)
         planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
-        own = schedule(plan.region, plan.name, "", copies)["Name"]
+        planned_name = schedule(plan.region, plan.name, "", copies)["Name"]
         uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
         other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
         properties = planned | {
-            "Name": {"Fn::If": ["NameIsPlanned", own, other]},
+            "Name": {"Fn::If": ["NameIsPlanned", planned_name, other]},
             "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
             "Target": {
                 **planned["Target"],

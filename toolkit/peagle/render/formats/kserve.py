@@ -99,7 +99,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 def unsupported(plan: Plan) -> str:
     """What only an endpoint, or the container's own entrypoint, does."""
     names, no_entrypoint = served_names(plan), "it starts vLLM without the entrypoint"
-    own = next((name for name in OWN_VARIABLES if name in plan.overrides.environment), "")
+    own_variable = next((name for name in OWN_VARIABLES if name in plan.overrides.environment), "")
     is_plain = len(names) == 1 and re.fullmatch(r"[\w./:@+-]+", names[0], re.ASCII)
     below_root = plan.target.weights.kind != "image" and any(
         ML_ROOT in text for text in engine_variables(plan).values()
@@ -112,7 +112,7 @@ def unsupported(plan: Plan) -> str:
         f"{no_entrypoint} that compares the SHA-256s which --online pins": (
             plan.pins.weights is not None or plan.pins.warm or plan.pins.any_warm
         ),
-        f"{no_entrypoint} that reads --env {own}": own,
+        f"{no_entrypoint} that reads --env {own_variable}": own_variable,
         "it takes one plain name of the model (served-model-name)": not is_plain,
         f"a setting names a folder below {ML_ROOT}, which its pods do not have": below_root,
     }
