@@ -109,17 +109,6 @@ def test_an_invalid_value_is_reported(
     assert text in reported[path]
 
 
-def test_the_limits_are_exact() -> None:
-    full = {f"K{n:02}": "v" * 1021 for n in range(32)}
-    assert sum(len(k) + len(v) for k, v in full.items()) == 32 * 1024
-    model = put(GOOD["create_model"], ENV, full)
-    assert validate("sagemaker", "create_model", model, REGION) == ()
-
-    over = put(model, f"{ENV}.K00", "v" * 1022)
-
-    assert [p.path for p in validate("sagemaker", "create_model", over, REGION)] == [ENV]
-
-
 def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 

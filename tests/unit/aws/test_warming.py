@@ -16,7 +16,7 @@ from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.network import refusing
+from tests.unit.aws.network import interrupting, refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
 
@@ -135,14 +135,7 @@ def replace_artifact(stocked: World) -> None:
 @pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
 def test_an_interrupted_replacement_leaves_no_old_manifest(stocked: World, upload: int) -> None:
     replace_artifact(stocked)
-    uploads = []
-
-    def end(operation: str) -> None:
-        uploads.extend([operation] if operation == "upload_file" else [])
-        if len(uploads) == upload:
-            raise KeyboardInterrupt
-
-    stocked.cloud.after = end
+    stocked.cloud.after = interrupting("upload_file", upload)
     with pytest.raises(KeyboardInterrupt):
         collected(stocked)
     there = stocked.cloud.buckets["models"]

@@ -54,7 +54,7 @@ class World:
 
     def context(self, record: Deployment | None = None) -> DeploymentContext:
         """What a command works with, by default on what the account has now."""
-        return DeploymentContext(self.aws, record or self.known(), self.shown.append, self.clock)
+        return DeploymentContext(self.aws, record or self.current(), self.shown.append, self.clock)
 
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, self.catalog.instances, **choices)
@@ -88,7 +88,7 @@ class World:
         """Continue as another machine does, without the record."""
         records.remove_record(self.saved())
 
-    def known(self) -> Deployment:
+    def current(self) -> Deployment:
         record = current_deployment(self.aws, NAME, self.record())
         assert record is not None
         return record
