@@ -15,7 +15,7 @@ from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, cheapest_of, rank
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest, rank
 from peagle.planning.load import Load
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, decide
@@ -138,7 +138,7 @@ def _why_speculation(selection: Selection, compared: SpeedsByK) -> str:
         because = f"the speed with {name} is unknown here"
         cheapest = candidate
         if asked.instance_type is None:
-            cheapest = cheapest_of(selection.alone) or candidate
+            cheapest = find_cheapest(selection.alone) or candidate
         if not is_cheaper(cheapest, unknown):
             return f"{because}, that without is known; --drafter {name} plans it"
         ours, theirs = (at_cost(each) or " at no known price" for each in (cheapest, unknown))

@@ -29,7 +29,7 @@ from peagle.catalog.tables import Instance
 from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
-from peagle.sandbox.launch import is_local_image, model_data, objects_of
+from peagle.sandbox.launch import find_objects, is_local_image, model_data
 from peagle.sandbox.state import catalog
 
 PRICES, QUOTAS = "AmazonSageMaker", "sagemaker"
@@ -235,7 +235,7 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
         if is_missing_image(image):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
-            if not any(objects_of(data, region)):
+            if not any(find_objects(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
     if vpc := parameters.get("VpcConfig"):
         # Importing it takes a second, and most models are in no VPC.
