@@ -449,16 +449,21 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        code = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
-        yield error(code, where, message, combine_fixes([*fixes, _as_reached(only)]))
+        fix = combine_fixes([*fixes, _as_reached(only)])
+        if where == "slo":
+            yield error(_SLO_MISSED, where, message, fix)
+        else:
+            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
-    fixes.append(Fix("run a benchmark before you rely on it"))
-    code = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
-    yield warning(code, where, message, combine_fixes(fixes))
+    fix = combine_fixes([*fixes, Fix("run a benchmark before you rely on it")])
+    if where == "slo":
+        yield warning(_SLO_UNVERIFIED, where, message, fix)
+    else:
+        yield warning(_SPEED_UNVERIFIED, where, message, fix)
 
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:

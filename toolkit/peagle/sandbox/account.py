@@ -209,7 +209,7 @@ def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
     return f'"{by}"' in policy and "sts:AssumeRole" in policy
 
 
-def is_missing_image(image: str, region: str) -> bool:
+def is_missing_image(image: str) -> bool:
     """Whether ``image`` is of the account's own registry and not there. Images of other accounts,
     such as AWS's own, always exist. With containers as engines, an image on this machine does
     too."""
@@ -232,7 +232,7 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
     primary = parameters.get("PrimaryContainer")
     for container in [primary] if primary else parameters.get("Containers") or ():
         image = container.get("Image") or ""
-        if is_missing_image(image, region):
+        if is_missing_image(image):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
             if not any(objects_of(data, region)):
@@ -274,7 +274,7 @@ class EcrOperations(ECRResponse):
         for image_id in image_ids:
             tag, digest = image_id.get("imageTag"), image_id.get("imageDigest")
             name = (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
-            if is_missing_image(registry + name, self.region):
+            if is_missing_image(registry + name):
                 return super().batch_get_image()
         if account == ACCOUNT and repository in self.ecr_backend.repositories:
             stored = self.ecr_backend.batch_get_image(repository, account, image_ids)
