@@ -2,7 +2,6 @@
 
 deployments/<scope>/<region>/<name>.json   deployment records; scope is an account id or ``sandbox``
 images/<scope>/<region>.json               resources of image builds, to remove them later
-images/<name>.cdx.json                     packages of an image built here
 sandbox/                                   state and logs of the AWS sandbox
 online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``

@@ -112,9 +112,9 @@ def test_an_invalid_value_is_reported(
 def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 
-    checked = world.preflight(plan)
+    preflight = world.preflight(plan)
 
-    (finding,) = [f for f in checked.findings if f.code == "request-invalid"]
+    (finding,) = [f for f in preflight.findings if f.code == "request-invalid"]
     assert finding.level == "error"
     assert finding.where == "CreateModel PrimaryContainer.Environment.SM_VLLM_MODEL"
     assert not any(call.startswith("create_") for call in world.cloud.calls)

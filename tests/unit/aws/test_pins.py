@@ -83,10 +83,10 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
     synced.deploy(in_s3())
     added = put_archive(synced, "a" * 32, b"compiled")
 
-    checked = synced.preflight(in_s3())
+    preflight = synced.preflight(in_s3())
 
-    assert checked.change == "update"
-    assert [(change.path, change.after) for change in checked.changes] == [
+    assert preflight.change == "update"
+    assert [(change.path, change.after) for change in preflight.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 
@@ -156,9 +156,9 @@ def test_a_manifest_that_changes_under_a_deployment_is_an_error(
     if machine == "another":
         synced.forget()
 
-    checked = synced.preflight(in_s3())
+    preflight = synced.preflight(in_s3())
 
-    assert ("error", "weights-changed") in codes(checked.findings)
+    assert ("error", "weights-changed") in codes(preflight.findings)
 
 
 def deployed_twice(world: World) -> None:

@@ -69,8 +69,8 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
         alarms=("errors",),
     )
     plan = another(scaled()).model_copy(update={"rollout": canary, "instance_count": 4})
-    checked = world.preflight(plan)
-    assert checked.rollout.extra_instances == running
+    preflight = world.preflight(plan)
+    assert preflight.rollout.extra_instances == running
     world.deploy(plan)
     (update,) = world.cloud.updates
     policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
@@ -105,8 +105,8 @@ def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) ->
 def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
     ready(world).deploy(scaled())
     world.forget()
-    checked = world.preflight(a_plan())
-    assert checked.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
+    preflight = world.preflight(a_plan())
+    assert preflight.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
     world.deploy(a_plan())
     assert world.cloud.scaled == set()
 

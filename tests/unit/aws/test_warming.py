@@ -55,8 +55,10 @@ def stocked(world: World) -> World:
 def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
-    checked = world.preflight(plan)
-    return warming.collect_on_aws(world.aws, checked, place, world.shown.append, clock=world.clock)
+    preflight = world.preflight(plan)
+    return warming.collect_on_aws(
+        world.aws, preflight, place, world.shown.append, clock=world.clock
+    )
 
 
 def warm_keys(world: World) -> list[str]:
@@ -65,13 +67,13 @@ def warm_keys(world: World) -> list[str]:
 
 def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
-    changed_plan = warming.collecting_plan(plan)
-    assert changed_plan.name == "peagle-pair-warm"
-    assert changed_plan.instance_count == 1
-    assert changed_plan.price_per_hour_usd == 2.0
-    assert changed_plan.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
+    collecting = warming.collecting_plan(plan)
+    assert collecting.name == "peagle-pair-warm"
+    assert collecting.instance_count == 1
+    assert collecting.price_per_hour_usd == 2.0
+    assert collecting.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
     changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
-    assert changed_plan.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
+    assert collecting.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
