@@ -30,7 +30,7 @@ from peagle.engine.process import (
     start_engine,
     stop_engine,
 )
-from peagle.engine.runner import for_cpu
+from peagle.engine.runner import adapt_to_cpu
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
 from peagle.protocol import parse_piece, request_body
@@ -87,7 +87,7 @@ def running(
     plan: Plan, packages: Path, stored: dict[str, str], folder: Path, **more: str
 ) -> Iterator[EngineProcess]:
     """The CPU engine with the environment of the plan, the streamer and the S3 of the sandbox."""
-    environment, _ = for_cpu(plan.environment, this_machine())
+    environment, _ = adapt_to_cpu(plan.environment, this_machine())
     environment |= {
         **stored,
         "PYTHONPATH": str(packages),

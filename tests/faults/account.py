@@ -38,17 +38,17 @@ class Inventory:
     def resources(self) -> Resources:
         """Type and name of everything; objects by their folder."""
         sagemaker, s3 = self.account.sagemaker, self.account.s3
-        resources_now = {("Endpoint", endpoint["EndpointName"]) for endpoint in self.endpoints()}
-        for endpoint in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
-            resources_now.add(("EndpointConfig", endpoint["EndpointConfigName"]))
-        for endpoint in sagemaker.list_models()["Models"]:
-            resources_now.add(("Model", endpoint["ModelName"]))
+        names = {("Endpoint", endpoint["EndpointName"]) for endpoint in self.endpoints()}
+        for config in sagemaker.list_endpoint_configs()["EndpointConfigs"]:
+            names.add(("EndpointConfig", config["EndpointConfigName"]))
+        for model in sagemaker.list_models()["Models"]:
+            names.add(("Model", model["ModelName"]))
         for bucket in s3.list_buckets()["Buckets"]:
-            resources_now.add(("S3Bucket", bucket["Name"]))
-            for endpoint in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ()):
-                folder = endpoint["Key"].rpartition("/")[0]
-                resources_now.add(("S3Objects", f"s3://{bucket['Name']}/{folder}/"))
-        return frozenset(resources_now)
+            names.add(("S3Bucket", bucket["Name"]))
+            for entry in s3.list_objects_v2(Bucket=bucket["Name"]).get("Contents", ()):
+                folder = entry["Key"].rpartition("/")[0]
+                names.add(("S3Objects", f"s3://{bucket['Name']}/{folder}/"))
+        return frozenset(names)
 
     def endpoints(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = self.account.sagemaker.list_endpoints()["Endpoints"]

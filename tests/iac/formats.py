@@ -114,11 +114,11 @@ def from_cloudformation(plan: Plan) -> Described:
 
 def from_stack(resources: dict[str, Any]) -> Described:
     """From the resources of a stack."""
-    resources_by_type = {each["Type"]: each["Properties"] for each in resources.values()}
-    model, config, endpoint = (resources_by_type[f"AWS::SageMaker::{kind}"] for kind in _KINDS)
+    by_type = {each["Type"]: each["Properties"] for each in resources.values()}
+    model, config, endpoint = (by_type[f"AWS::SageMaker::{kind}"] for kind in _KINDS)
     scaling: dict[str, Any] = {}
     for kind in ("ScalableTarget", "ScalingPolicy"):
-        scaling |= resources_by_type.get(f"AWS::ApplicationAutoScaling::{kind}", {})
+        scaling |= by_type.get(f"AWS::ApplicationAutoScaling::{kind}", {})
     if scaling:
         scaling.pop("ScalingTargetId")
         scaling["ResourceId"] = f"endpoint/{endpoint['EndpointName']}/variant/{VARIANT}"

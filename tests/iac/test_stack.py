@@ -53,14 +53,14 @@ def test_a_stack_without_parameters_is_observed_as_the_plan_says(shape: str) -> 
         for each in (alarms(plan, CONFIG), of_type(stack, "CloudWatch::Alarm"))
     )
     assert made == planned  # but for what the owner of a stack can do
-    counted = {alarm["FilterName"] for alarm in of_type(stack, "Logs::MetricFilter")}
-    assert counted == {alarm["filterName"] for alarm in metric_filters(plan)}
-    shown = [alarm["DashboardBody"] for alarm in of_type(stack, "CloudWatch::Dashboard")]
+    counted = {item["FilterName"] for item in of_type(stack, "Logs::MetricFilter")}
+    assert counted == {metric_filter["filterName"] for metric_filter in metric_filters(plan)}
+    shown = [dashboard["DashboardBody"] for dashboard in of_type(stack, "CloudWatch::Dashboard")]
     observe = plan.observe
     assert shown == ([dashboard_text(plan)] if observe and observe.dashboard else [])
-    kept = [alarm["RetentionInDays"] for alarm in of_type(stack, "Logs::LogGroup")]
+    kept = [group["RetentionInDays"] for group in of_type(stack, "Logs::LogGroup")]
     assert kept == ([observe.log_retention_days] if observe and observe.log_retention_days else [])
-    assert not any("KmsKeyId" in alarm for alarm in of_type(stack, "Logs::LogGroup"))
+    assert not any("KmsKeyId" in group for group in of_type(stack, "Logs::LogGroup"))
 
 
 def test_another_name_is_that_of_everything() -> None:
@@ -107,7 +107,7 @@ def test_a_stack_has_what_its_plan_has_within_the_bounds_of_the_account() -> Non
     assert all(alarm["AlarmActions"] == alarm["OKActions"] == [topic] for alarm in made)
     (endpoint,) = of_type(stack, "SageMaker::Endpoint")
     undoing = endpoint["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]
-    assert {alarm["AlarmName"]["Ref"] for alarm in undoing} <= {
+    assert {name["AlarmName"]["Ref"] for name in undoing} <= {
         alarm for alarm in stack if "Alarm" in alarm
     }
 

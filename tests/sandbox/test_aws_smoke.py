@@ -37,9 +37,9 @@ def address(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Account:
 def _inventory(account: Account) -> list[str]:
     return [
         *(endpoint["EndpointName"] for endpoint in account.sagemaker.list_endpoints()["Endpoints"]),
-        *(endpoint["ModelName"] for endpoint in account.sagemaker.list_models()["Models"]),
-        *(endpoint["Name"] for endpoint in account.s3.list_buckets()["Buckets"]),
-        *(endpoint["logGroupName"] for endpoint in account.logs.describe_log_groups()["logGroups"]),
+        *(model["ModelName"] for model in account.sagemaker.list_models()["Models"]),
+        *(bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]),
+        *(group["logGroupName"] for group in account.logs.describe_log_groups()["logGroups"]),
     ]
 
 

@@ -50,14 +50,14 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
     place: Environment, peagle: Peagle, docker: FakeDocker
 ) -> None:
     content = "0123456789abcdef"
-    content_name, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
+    by_content, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
     docker.answers("version", out="20.10")
-    for name in (content_name, named):
+    for name in (by_content, named):
         docker.has_image(name, {**LABELS, "peagle.content": content})
     place["PATH"] = os.environ["PATH"]
-    push = ("image", "push", content_name, "--sandbox", "--json")
+    push = ("image", "push", by_content, "--sandbox", "--json")
     assert peagle(*push, env=place).returncode == 3, "it is not there yet"
-    digest = _put(place, peagle, content_name.partition(":")[2])
+    digest = _put(place, peagle, by_content.partition(":")[2])
     _put(place, peagle, "mine")
     done = peagle(*push, env=place)
     assert done.returncode == 0, done.stderr

@@ -107,16 +107,6 @@ def test_an_error_of_the_engine_is_a_model_error(
     assert raised.value.response["OriginalMessage"] == '{"error": "too long"}'
 
 
-def test_an_unknown_endpoint_is_a_validation_error(account: Account) -> None:
-    with pytest.raises(ClientError) as raised:
-        account.invoke("unknown", {})
-    assert error_of(raised) == (
-        400,
-        "ValidationError",
-        "Endpoint unknown of account 123456789012 not found.",
-    )
-
-
 def test_a_body_over_the_limit_is_refused(account: Account, name: str) -> None:
     largest = json.dumps({"filling": ""})
     fits = largest.replace('""', f'"{"x" * (6 * 1024 * 1024 - len(largest))}"')

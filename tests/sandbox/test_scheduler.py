@@ -83,12 +83,12 @@ def test_a_stack_ends_by_itself(machine: Machine, tmp_path: Path) -> None:
     name, account = "by-stack", machine.account
     upload_weights(account, name)
     folder = machine.render("cloudformation", name, tmp_path / "stack", "--ttl", "8h")
-    stacks, execution = account.client("cloudformation"), {"ExecutionRoleArn": ROLE}
-    execution |= {"ModelBucket": BUCKET, "EndsAt": ENDS}
+    stacks = account.client("cloudformation")
+    values = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET, "EndsAt": ENDS}
     stacks.create_stack(
         StackName=name,
         TemplateBody=(folder / "template.yaml").read_text(),
-        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in execution.items()],
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in values.items()],
         Capabilities=["CAPABILITY_IAM"],
     )
     wait = {"Delay": 1}

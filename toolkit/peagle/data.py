@@ -12,7 +12,6 @@ _PACKAGE = Path(__file__).resolve().parent
 CATALOG_PREFIX = "catalog:"
 """Prefix of the location of weights that ship with the catalogue."""
 
-
 BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
 """Environment variable: a folder to use as the bundled catalogue. Tests set it, so that they see
 the same catalogue, independent of `peagle catalog refresh`."""

@@ -2,7 +2,6 @@
 
 deployments/<scope>/<region>/<name>.json   deployment records; scope is an account id or ``sandbox``
 images/<scope>/<region>.json               resources of image builds, to remove them later
-images/<name>.cdx.json                     packages of an image built here
 sandbox/                                   state and logs of the AWS sandbox
 online/<owner>/<region>.json               prices from AWS, read once a day
 local/<name>/                              state and log of ``peagle local up``
@@ -36,7 +35,6 @@ Shape = TypeVar("Shape")
 
 SANDBOX = "sandbox"
 """Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
-
 
 HOME_VARIABLE = "PEAGLE_HOME"
 
@@ -80,13 +78,13 @@ def locked(path: Path, wait: bool = True) -> Iterator[int]:
     from filelock import lock_descriptor  # 0.1 s to import; most commands take no lock
 
     private_folder(path.parent)
-    with open(path, "a", opener=_private) as stream:
+    with open(path, "a", opener=_open_private) as stream:
         if not lock_descriptor(stream.fileno(), blocking=wait):
             raise BlockingIOError(f"{path} is locked by another process")
         yield stream.fileno()
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
@@ -107,7 +105,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_file(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` atomically. The folder must exist. A new file below ``home()``
     is private."""
-    opener = _private if path.is_relative_to(home()) else None
+    opener = _open_private if path.is_relative_to(home()) else None
     with replacing(path) as temporary, open(temporary, "wb", opener=opener) as stream:
         stream.write(content)
 

@@ -177,9 +177,9 @@ def sanitize(text: object, longest: int | None = None) -> str:
     return "".join(c for c in str(text) if c.isprintable())[:longest]
 
 
-def shortened(text: str, longest: int, ending: str = "...") -> str:
-    """``text``, or as much of it as fits into ``longest`` characters with the ``ending``."""
-    return text if len(text) <= longest else f"{text[: longest - len(ending)]}{ending}"
+def shortened(text: str, longest: int) -> str:
+    """``text``, or as much of it as fits into ``longest`` characters with an ellipsis."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def json_digest(document: Any) -> str:

@@ -230,7 +230,7 @@ def _add_finding(codes: dict[str, Code], call: ast.Call, scope: Scope, path: Pat
         for name in _codes(code, scope):
             for shown in texts(level, scope):
                 _put(codes, name, shown.sentence, values, scope, path)
-            codes[name].document = codes[name].document or _document(code, scope)
+            codes[name].document = codes[name].document or _document(name, scope)
 
 
 _LEVEL_OF = {
@@ -288,19 +288,15 @@ def _codes(node: ast.expr | None, scope: Scope) -> list[str]:
     return [text for text in sentences if text.replace("-", "").isalnum()]
 
 
-def _document(node: ast.expr | None, scope: Scope) -> str:
-    """The docstring of a constant that is a code."""
-    if not isinstance(node, ast.Name):
-        return ""
+def _document(code: str, scope: Scope) -> str:
+    """The docstring of the constant of the module that is the code."""
     for statement, below in pairwise(_syntax_of(scope.module).body):
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if (
-            isinstance(statement, ast.Assign)
-            and ast.unparse(statement.targets[0]) == node.id
-            and is_text
-        ):
-            text = str(ast.literal_eval(below.value))  # type: ignore[attr-defined]
-            return "" if text.startswith("The code of") else text
+        match statement, below:
+            case (
+                ast.Assign(value=ast.Constant(value=value)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if value == code:
+                return "" if text.startswith("The code of") else text
     return ""
 
 
@@ -348,4 +344,4 @@ def _add_error(
         if code_argument is None:
             kinds[code] = kind
         _put(entries, code, str(kind.exit_code), _values(call, 0), scope, path)
-        entries[code].document = entries[code].document or _document(code_argument, scope)
+        entries[code].document = entries[code].document or _document(code, scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,22 +18,46 @@ def service_error(code: str, message: str, operation: str = "Op", **more: Any) -
     return ClientError({"Error": {"Code": code, "Message": message}, **more}, operation)
 
 
-def refusing(
-    operation: str, code: str, message: str = "refused", **more: Any
+def acting(
+    operation: str, act: Callable[[], object], nth: int = 1, times: float = 1
 ) -> Callable[[str], None]:
-    """For the cloud's ``before``: AWS answers this operation, named as in boto3, with an error."""
+    """For the cloud's ``before`` or ``after``: what happens at the ``nth`` call of the operation,
+    named as in boto3, and at the ``times - 1`` after it."""
+    calls = 0
 
     def hook(called: str) -> None:
-        if called == operation:
-            name = "".join(part.capitalize() for part in called.split("_"))
-            raise service_error(code, message, name, **more)
+        nonlocal calls
+        calls += called == operation
+        if called == operation and nth <= calls < nth + times:
+            act()
 
     return hook
 
 
-def denied(*operations: str) -> Callable[[str], None]:
-    """For the cloud's ``before``: AWS denies these operations."""
-    hooks = [refusing(operation, "AccessDenied", "not authorized") for operation in operations]
+def interrupting(operation: str, nth: int = 1) -> Callable[[str], None]:
+    """Ctrl-C at the ``nth`` call."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return acting(operation, interrupt, nth)
+
+
+def refusing(
+    operation: str, code: str, message: str = "refused", times: float = math.inf
+) -> Callable[[str], None]:
+    """AWS answers this operation with an error."""
+
+    def refuse() -> None:
+        name = "".join(part.capitalize() for part in operation.split("_"))
+        raise service_error(code, message, name)
+
+    return acting(operation, refuse, times=times)
+
+
+def denied(*operations: str, code: str = "AccessDenied") -> Callable[[str], None]:
+    """AWS denies these operations."""
+    hooks = [refusing(operation, code, "not authorized") for operation in operations]
 
     def hook(called: str) -> None:
         for each in hooks:

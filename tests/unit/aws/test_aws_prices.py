@@ -20,7 +20,7 @@ from peagle.aws.prices import (
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price
 from peagle.store import home
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.world import World
 
 SNAPSHOT = date(2026, 7, 1)
@@ -126,10 +126,7 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
 def test_a_denied_call_gives_the_snapshot_and_a_warning(
     world: World, code: str, expected: str
 ) -> None:
-    def refuse(operation: str) -> None:
-        raise service_error(code, "no", "GetProducts")
-
-    world.cloud.before = refuse
+    world.cloud.before = denied("get_products", code=code)
 
     fresh = fresh_prices(world.aws, TABLE)
     (finding,) = fresh.findings

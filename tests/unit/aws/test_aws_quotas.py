@@ -17,7 +17,7 @@ from peagle.aws.prices import (
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.findings import Finding
 from peagle.store import SANDBOX
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
 
@@ -35,14 +35,6 @@ TABLE = InstanceTable(
                  gpu_architecture="sm_86", vcpus=4, memory_gib=16, quota_code=CODE),
     ),
 )  # fmt: skip
-
-
-def deny(world: World, *operations: str, code: str = "AccessDeniedException") -> None:
-    def refuse(operation: str) -> None:
-        if operation in operations:
-            raise service_error(code, f"you may not {operation}", operation)
-
-    world.cloud.before = refuse
 
 
 def only(findings: tuple[Finding, ...]) -> Finding:
@@ -100,7 +92,7 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     ],
 )
 def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
-    deny(world, "get_service_quota", "list_service_quotas", code=code)
+    world.cloud.before = denied("get_service_quota", "list_service_quotas", code=code)
 
     finding = only(quota_findings(world.aws, ONE, TABLE))
 
@@ -110,7 +102,7 @@ def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: s
 
 
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
-    deny(world, "list_endpoints")
+    world.cloud.before = denied("list_endpoints")
 
     finding = only(quota_findings(world.aws, ONE, TABLE))
 

@@ -25,7 +25,7 @@ from peagle.catalog.tables import InstanceTable, Runtime, RuntimeTable
 from peagle.catalog.writing import Tables
 from peagle.errors import UserError
 from tests.support import raises_code
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.world import World
 
 CATALOG = load_catalog()
@@ -196,19 +196,11 @@ def test_prices_of_the_requested_regions(world: World) -> None:
     assert change.confirmed
 
 
-def refuse(world: World, *operations: str) -> None:
-    def deny(operation: str) -> None:
-        if operation in operations:
-            raise service_error("AccessDeniedException", "no", operation)
-
-    world.cloud.before = deny
-
-
 def test_a_denied_part_stays_unchanged_and_the_others_continue(
     world: World, sdk: Callable[..., None]
 ) -> None:
     sdk(**{"0_31_0": entry("0.31.0")})
-    refuse(world, "get_products")
+    world.cloud.before = denied("get_products")
 
     refreshed = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
 
@@ -217,16 +209,3 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
     assert "access denied: pricing:" in left["prices"]
     assert refreshed.tables.runtimes.runtimes[-1].vllm == "0.31.0"
     assert refreshed.tables.instances == CATALOG.instances
-
-
-def test_one_reason_gives_one_finding() -> None:
-    def no_credentials(region: str) -> Aws:
-        raise UserError("no AWS credentials", "get them")
-
-    refreshed = refresh_tables(TABLES, ["digests", "prices"], ["us-east-1"], no_credentials)
-
-    (changes,) = refreshed.findings
-    assert changes.where == "digests, prices"
-    assert changes.message == "not refreshed: no AWS credentials"
-    assert {type(error) for error in refreshed.failed.values()} == {UserError}
-    assert refreshed.tables == TABLES

@@ -11,7 +11,6 @@ import pytest
 
 from peagle.aws import client
 from peagle.aws.client import Aws, Keys, connect
-from peagle.aws.sagemaker import describe
 from peagle.errors import CloudError, UserError
 from tests.support import raises_code
 
@@ -45,15 +44,6 @@ def test_an_unknown_region_is_a_user_error(region: str) -> None:
 def test_an_unknown_profile_is_a_user_error() -> None:
     with raises_code("unknown-profile", UserError):
         connect("us-east-1", profile="work")
-
-
-def test_an_unreachable_endpoint_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.aws.client._TIMEOUTS", (1, 10, 60))
-
-    with raises_code("unreachable", CloudError) as unreachable:
-        describe(connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS), "x")
-
-    assert "sandbox env" in unreachable.value.fix
 
 
 def test_explicit_keys_exclude_the_machines_configuration(

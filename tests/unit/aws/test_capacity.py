@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from peagle.aws.errors import InsufficientCapacity, lacks_capacity
@@ -13,7 +11,7 @@ from peagle.deploy.preflight import Preflight
 from peagle.errors import NotProved, Refused
 from peagle.planning.plan import Plan
 from tests.support import raises_code
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -26,18 +24,6 @@ NO_QUOTA = (
     "current utilization of 1 Instances and a request delta of 1 Instances."
 )
 CONFIG_UNSEEN = 'Could not find endpoint configuration "arn:aws:sagemaker:us-east-1:1:x".'
-
-
-def at(operation: str, error: Callable[[], Exception], times: int = 1) -> Callable[[str], None]:
-    """A hook that refuses the first ``times`` calls of the operation."""
-    left = [times]
-
-    def refuse(called: str) -> None:
-        if called == operation and left[0]:
-            left[0] -= 1
-            raise error()
-
-    return refuse
 
 
 @pytest.mark.parametrize(
@@ -75,8 +61,7 @@ def test_a_request_that_is_refused_for_capacity(
 ) -> None:
     if operation == "update_endpoint":
         world.deploy(a_plan())
-    named = "".join(word.title() for word in operation.split("_"))
-    world.cloud.before = at(operation, lambda: service_error(code, message, named), times=9)
+    world.cloud.before = refusing(operation, code, message)
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(another(a_plan()))
     assert failed.value.fix
@@ -87,8 +72,7 @@ def test_a_request_that_is_refused_for_capacity(
 def test_a_request_waits_until_its_configuration_is_visible(world: World, operation: str) -> None:
     if operation == "update_endpoint":
         world.deploy(a_plan())
-    unseen = lambda: service_error("ValidationException", CONFIG_UNSEEN, "CreateEndpoint")  # noqa: E731
-    world.cloud.before = at(operation, unseen, times=3)
+    world.cloud.before = refusing(operation, "ValidationException", CONFIG_UNSEEN, times=3)
     began, before = world.cloud.now, world.cloud.calls.count(operation)
     world.deploy(another(a_plan()))
     assert world.cloud.calls.count(operation) == before + 4

@@ -111,28 +111,28 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket=BUCKET)
 
-        def found() -> list[dict[str, Any]]:
+        def kept() -> list[dict[str, Any]]:
             rules: list[dict[str, Any]]
             rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
             return rules
 
         change(OWN)
-        assert found() == [OWN]
+        assert kept() == [OWN]
         change(None)
         with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
-            found()
+            kept()
         theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
         client.put_bucket_lifecycle_configuration(
             Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}
         )
         change(OWN)
         change({**OWN, "Expiration": {"Days": 90}})
-        assert [(rule["ID"], rule["Expiration"]["Days"]) for rule in found()] == [
+        assert [(rule["ID"], rule["Expiration"]["Days"]) for rule in kept()] == [
             ("theirs", 7),
             (OWN["ID"], 90),
         ]
         change(None)
-        assert found() == [theirs]
+        assert kept() == [theirs]
 
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])

@@ -17,6 +17,7 @@ from peagle.deploy.status import deployment_status, usd_per_hour_now
 from peagle.planning.plan import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine
+from tests.unit.aws.network import interrupting
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_diff import observed
 from tests.unit.aws.test_discover import prices
@@ -37,20 +38,6 @@ def compared(world: World) -> RunningComparison:
 def variants(world: World) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = world.cloud.configs[world.serves()]["ProductionVariants"]
     return listed
-
-
-def interrupt(world: World, before: str, number: int = 1) -> Callable[[], None]:
-    """End the command before the call of that operation; returns what undoes this."""
-    calls = 0
-
-    def end(operation: str) -> None:
-        nonlocal calls
-        calls += operation == before
-        if operation == before and calls == number:
-            raise KeyboardInterrupt
-
-    world.cloud.before = end
-    return lambda: setattr(world.cloud, "before", lambda operation: None)
 
 
 def test_status_and_cost_know_both_variants(world: World, compared: RunningComparison) -> None:
@@ -126,10 +113,9 @@ def test_an_interrupted_compare_continues(
     world: World, operation: str, number: int, elsewhere: bool
 ) -> None:
     world.deploy(a_plan())
-    undo = interrupt(world, operation, number)
+    world.cloud.before = interrupting(operation, number)
     with pytest.raises(KeyboardInterrupt):
         world.compare(another(a_plan()))
-    undo()
     if elsewhere:
         world.forget()
     record = world.compare(another(a_plan()))
@@ -144,11 +130,10 @@ def test_an_interrupted_compare_continues(
 def test_an_interrupted_end_continues(
     world: World, compared: RunningComparison, end: str, operation: str
 ) -> None:
-    undo = interrupt(world, operation)
+    world.cloud.before = interrupting(operation)
     try:
         getattr(world, end)()
     except KeyboardInterrupt:
-        undo()
         getattr(world, end)()
     assert world.saved().comparison is None
     assert len(variants(world)) == 1
@@ -159,10 +144,9 @@ def test_an_interrupted_end_continues(
 def test_an_unfinished_promotion_is_finished_first(
     world: World, compared: RunningComparison
 ) -> None:
-    undo = interrupt(world, "update_endpoint")
+    world.cloud.before = interrupting("update_endpoint")
     with pytest.raises(KeyboardInterrupt):
         world.promote()
-    undo()
     with raises_code("comparison-runs") as refused:
         world.deploy(a_plan())
     assert refused.value.command == ("peagle", "promote", NAME)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from peagle.aws.sagemaker import update
 from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
 from tests.unit.aws.cloud import FakeEndpoint
-from tests.unit.aws.network import denied
+from tests.unit.aws.network import acting, denied
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -75,19 +74,6 @@ BUSY = ("Updating", None)
 READY = ("InService", None)
 
 
-def _at(operation: str, act: Callable[[], object], nth: int = 1) -> Callable[[str], None]:
-    """A hook that acts once, at the ``nth`` call of that operation."""
-    calls = 0
-
-    def hook(called: str) -> None:
-        nonlocal calls
-        calls += called == operation
-        if called == operation and calls == nth:
-            act()
-
-    return hook
-
-
 def _endpoint(world: World) -> FakeEndpoint:
     return world.cloud.endpoints[NAME]
 
@@ -98,7 +84,7 @@ def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, n
 
     def delete_later(operation: str) -> None:
         if operation == "create_endpoint":
-            world.cloud.before = _at("describe_endpoint", world.cloud.endpoints.clear, nth)
+            world.cloud.before = acting("describe_endpoint", world.cloud.endpoints.clear, nth)
 
     world.cloud.after = delete_later
     with raises_code("endpoint-disappeared", CloudError):
@@ -109,7 +95,7 @@ def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, n
 
 def test_deploy_waits_for_another_clients_update_before_its_own(world: World) -> None:
     world.deploy(a_plan())
-    world.cloud.before = _at(
+    world.cloud.before = acting(
         "create_model", lambda: setattr(_endpoint(world), "script", [BUSY, BUSY, READY])
     )
     record = world.deploy(another(a_plan()))
@@ -121,7 +107,7 @@ def test_deploy_waits_for_another_clients_update_before_its_own(world: World) ->
 
 def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> None:
     world.deploy(a_plan())
-    world.cloud.after = _at(
+    world.cloud.after = acting(
         "delete_endpoint",
         lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
     )

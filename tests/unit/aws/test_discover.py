@@ -23,6 +23,7 @@ from peagle.errors import UserError
 from peagle.planning.plan import Observe
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
+from tests.unit.aws.network import interrupting
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_updates import rolled_out
@@ -70,14 +71,9 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
 
 
 def test_a_model_without_an_endpoint_is_found(world: World) -> None:
-    def end(operation: str) -> None:
-        if operation == "create_endpoint_config":
-            raise KeyboardInterrupt
-
-    world.cloud.before = end
+    world.cloud.before = interrupting("create_endpoint_config")
     with pytest.raises(KeyboardInterrupt):
         world.deploy(a_plan())
-    world.cloud.before = lambda operation: None
     record = elsewhere(world)
     assert [r.type for r in record.resources] == ["Model"]
     assert record.current.served.image == a_plan().runtime.image

@@ -21,7 +21,8 @@ from peagle.render import render
 from peagle.render.resources import limit_name
 from peagle.speed.models import Slo
 from tests.support import raises_code
-from tests.unit.aws.cloud import Cloud, service_error
+from tests.unit.aws.cloud import Cloud
+from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_scaling import SCALING, TARGET
 from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, rolled_out
@@ -206,12 +207,7 @@ def test_a_plan_that_was_not_deployed_yet_is_drift(deployed: World) -> None:
 def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: World) -> None:
     cloud = deployed.cloud
     cloud.made_alarms.clear()
-
-    def refuse(operation: str) -> None:
-        if operation == "get_dashboard":
-            raise service_error("AccessDenied", "no", "GetDashboard")
-
-    cloud.before = refuse
+    cloud.before = denied("get_dashboard")
     drift = drift_of(deployed)
     assert list(drift.unknown) == ["dashboard"]
     assert isinstance(drift.unknown["dashboard"], AccessDenied)

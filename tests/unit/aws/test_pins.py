@@ -15,7 +15,7 @@ from peagle.planning.plan import Pins
 from peagle.planning.weights import choose_pins, with_pins
 from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import denied
 from tests.unit.aws.test_warming import DRAFTER, TARGET, in_s3
 from tests.unit.aws.world import World
 
@@ -83,10 +83,10 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
     synced.deploy(in_s3())
     added = put_archive(synced, "a" * 32, b"compiled")
 
-    checked = synced.preflight(in_s3())
+    preflight = synced.preflight(in_s3())
 
-    assert checked.change == "update"
-    assert [(change.path, change.after) for change in checked.changes] == [
+    assert preflight.change == "update"
+    assert [(change.path, change.after) for change in preflight.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 
@@ -156,9 +156,9 @@ def test_a_manifest_that_changes_under_a_deployment_is_an_error(
     if machine == "another":
         synced.forget()
 
-    checked = synced.preflight(in_s3())
+    preflight = synced.preflight(in_s3())
 
-    assert ("error", "weights-changed") in codes(checked.findings)
+    assert ("error", "weights-changed") in codes(preflight.findings)
 
 
 def deployed_twice(world: World) -> None:
@@ -198,12 +198,7 @@ def test_a_rollback_to_changed_weights_is_refused_before_anything_changes(
 def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     synced.deploy(in_s3())
-
-    def refuse(operation: str) -> None:
-        if operation in ("get_object", "list_objects_v2"):
-            raise service_error("AccessDenied", "Access Denied", operation)
-
-    synced.cloud.before = refuse
+    synced.cloud.before = denied("get_object", "list_objects_v2")
 
     assert synced.preflight(in_s3()).change == "nothing"
 

@@ -14,7 +14,7 @@ from peagle.errors import CloudError, NotProved
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.network import refusing
+from tests.unit.aws.network import interrupting, refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -154,15 +154,9 @@ def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     with pytest.raises(NotProved):
         world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}), keep_unproved=True)
     world.cloud.engine.acceptance = 3.0
-
-    def kill(operation: str) -> None:
-        if operation == "invoke_endpoint":
-            raise KeyboardInterrupt
-
-    world.cloud.before = kill
+    world.cloud.before = interrupting("invoke_endpoint")
     with pytest.raises(KeyboardInterrupt):
         world.rollback()
-    world.cloud.before = lambda operation: None
     world.rollback()
     assert world.serves() == updated[1]
     assert world.state() == "InService"

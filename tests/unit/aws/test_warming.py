@@ -16,7 +16,7 @@ from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
 from tests.packed import KEY
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.network import refusing
+from tests.unit.aws.network import interrupting, refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
 
@@ -55,8 +55,10 @@ def stocked(world: World) -> World:
 def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
-    checked = world.preflight(plan)
-    return warming.collect_on_aws(world.aws, checked, place, world.shown.append, clock=world.clock)
+    preflight = world.preflight(plan)
+    return warming.collect_on_aws(
+        world.aws, preflight, place, world.shown.append, clock=world.clock
+    )
 
 
 def warm_keys(world: World) -> list[str]:
@@ -65,13 +67,13 @@ def warm_keys(world: World) -> list[str]:
 
 def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
-    changed_plan = warming.collecting_plan(plan)
-    assert changed_plan.name == "peagle-pair-warm"
-    assert changed_plan.instance_count == 1
-    assert changed_plan.price_per_hour_usd == 2.0
-    assert changed_plan.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
+    collecting = warming.collecting_plan(plan)
+    assert collecting.name == "peagle-pair-warm"
+    assert collecting.instance_count == 1
+    assert collecting.price_per_hour_usd == 2.0
+    assert collecting.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
     changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
-    assert changed_plan.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
+    assert collecting.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
@@ -135,14 +137,7 @@ def replace_artifact(stocked: World) -> None:
 @pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
 def test_an_interrupted_replacement_leaves_no_old_manifest(stocked: World, upload: int) -> None:
     replace_artifact(stocked)
-    uploads = []
-
-    def end(operation: str) -> None:
-        uploads.extend([operation] if operation == "upload_file" else [])
-        if len(uploads) == upload:
-            raise KeyboardInterrupt
-
-    stocked.cloud.after = end
+    stocked.cloud.after = interrupting("upload_file", upload)
     with pytest.raises(KeyboardInterrupt):
         collected(stocked)
     there = stocked.cloud.buckets["models"]

@@ -17,7 +17,7 @@ from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
-from peagle.deploy.status import state_of
+from peagle.deploy.status import decide_state
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
@@ -54,7 +54,7 @@ class World:
 
     def context(self, record: Deployment | None = None) -> DeploymentContext:
         """What a command works with, by default on what the account has now."""
-        return DeploymentContext(self.aws, record or self.known(), self.shown.append, self.clock)
+        return DeploymentContext(self.aws, record or self.current(), self.shown.append, self.clock)
 
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, self.catalog.instances, **choices)
@@ -88,7 +88,7 @@ class World:
         """Continue as another machine does, without the record."""
         records.remove_record(self.saved())
 
-    def known(self) -> Deployment:
+    def current(self) -> Deployment:
         record = current_deployment(self.aws, NAME, self.record())
         assert record is not None
         return record
@@ -108,7 +108,7 @@ class World:
 
     def state(self) -> str:
         """What ``peagle status`` shows as the endpoint's state."""
-        return state_of(self.saved(), describe(self.aws, NAME))
+        return decide_state(self.saved(), describe(self.aws, NAME))
 
     def destroy(self) -> None:
         record = self.record()

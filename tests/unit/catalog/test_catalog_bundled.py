@@ -13,9 +13,10 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.evidence import load_evidence
+from peagle.catalog.find import default_support
 from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, kv_bytes
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import Instance, support_of
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.findings import errors
@@ -47,17 +48,6 @@ def test_the_bundled_catalogue_has_no_problems() -> None:
         files, problems = check_catalog()
     assert problems == []
     assert len(files) >= len(TARGETS) + 2
-
-
-def test_it_has_the_required_targets() -> None:
-    assert {target.short_name: target.id for target in TARGETS} == {
-        "tiny": "peagle/tiny",
-        "gpt-oss-20b": "openai/gpt-oss-20b",
-        "gpt-oss-120b": "openai/gpt-oss-120b",
-        "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-        "gemma-4-31b": "google/gemma-4-31B-it",
-        "qwen3-8b": "Qwen/Qwen3-8B",
-    }
 
 
 @pytest.mark.parametrize(
@@ -149,3 +139,32 @@ def test_every_bundled_target_can_be_served_alone(target: str) -> None:
     made = make_plan(Options(pair=target, speculation=False), CATALOG)
     assert errors(made.findings) == []
     assert made.drafter is None
+
+
+# What vLLM does with a method of speculation, by version.
+@pytest.mark.parametrize(
+    ("method", "parallel", "vllm", "runner", "adaptive"),
+    [
+        ("eagle3", True, "0.28.0", "V1", False),
+        ("eagle3", True, "0.33.0", "V1", False),
+        ("eagle3", False, "0.28.0", "by-target", False),
+        ("dflash", False, "0.28.0", "by-target", False),
+        ("dflash", False, "0.29.0", "V2", False),
+        ("eagle3", False, "0.30.0", "V2", True),
+        ("mtp", False, "0.30.0", "V2", True),
+        ("dflash", False, "0.30.0", "V2", True),
+        ("dspark", False, "0.28.0", "V2", True),
+    ],
+)
+def test_runner_and_adaptivity_are_data(
+    method: str, parallel: bool, vllm: str, runner: str, adaptive: bool
+) -> None:
+    support = support_of(CATALOG.runtimes, method, parallel, vllm)
+    assert support is not None
+    assert (support.model_runner, support.adaptive) == (runner, adaptive)
+
+
+def test_what_is_not_known_of_a_method_is_unknown() -> None:
+    assert support_of(CATALOG.runtimes, "ngram", False, "0.28.0") is None
+    assert support_of(CATALOG.runtimes, "eagle3", False, "0.20.0") is None
+    assert default_support(CATALOG, None) is None

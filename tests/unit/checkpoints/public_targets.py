@@ -31,6 +31,11 @@ def nested(class_name: str, model_type: str, text: Config) -> Config:
 
 
 BLOCK_FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+QWEN3_235B_FP8 = config(
+    "Qwen3MoeForCausalLM", "qwen3_moe", "4096 12288 94 64 4 151936 262144", head_dim=128,
+    moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
+    quantization_config=BLOCK_FP8,
+)  # fmt: skip
 _MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 _GDN = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,

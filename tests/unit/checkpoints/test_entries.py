@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.checkpoints import Checkpoint, FolderSource, Tensor, read_checkpoint
 from peagle.checkpoints.entries import (
     count_parameters,
-    drafter_from_checkpoint,
     identity_of,
-    is_from_checkpoint,
     target_from_checkpoint,
 )
 from tests.unit.checks.damage import tiny
@@ -41,24 +38,6 @@ def test_a_model_is_named_after_its_location(
     location: str, target_id: str, revision: str | None
 ) -> None:
     assert identity_of(location) == (target_id, revision)
-
-
-def test_the_tiny_target_is_like_its_catalogue_entry() -> None:
-    entry = load_catalog().targets["peagle/tiny"]
-    read = read_checkpoint(FolderSource(tiny("target")))
-    made = target_from_checkpoint(read)
-    assert made.architecture == entry.architecture
-    assert (made.parameters, made.dtype) == (entry.parameters, entry.dtype)
-    assert (made.licence, made.default_drafter, made.drafters) == ("", None, ())
-    assert made.proof.chat
-    assert is_from_checkpoint(made)
-    assert not is_from_checkpoint(entry)
-
-
-def test_the_tiny_head_is_read_as_p_eagle() -> None:
-    made = drafter_from_checkpoint(read_checkpoint(FolderSource(tiny("p-eagle"))))
-    assert (made.method, made.parallel_drafting, made.format) == ("eagle3", True, "vllm")
-    assert (made.licence, made.k_trained, made.acceptance_floor) == (None, None, None)
 
 
 @pytest.mark.parametrize(

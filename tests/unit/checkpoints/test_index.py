@@ -197,15 +197,15 @@ INT4, HALVED = (
     for order in ({}, {"actorder": "group"})
 )
 AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
-QWEN_235B, QWEN_30B = moe(4096, 1536, 94, 64), moe(2048, 768, 48, 32)
+QWEN_30B = moe(2048, 768, 48, 32)
 
 
 @pytest.mark.parametrize(
     ("config", "sizes", "with_whole_experts"),
     [
-        (QWEN_235B, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (QWEN_235B | FP8, [1, 2, 4], [1, 2, 4, 8]),
-        (QWEN_235B | COMPRESSED, [1, 2, 4], [1, 2, 4, 8]),
+        (public.QWEN3_235B_FP8, [1, 2, 4], [1, 2, 4, 8]),
+        (public.QWEN3_235B_FP8 | COMPRESSED, [1, 2, 4], [1, 2, 4, 8]),
+        (QWEN_30B, [1, 2, 4, 8], [1, 2, 4, 8]),
         (QWEN_30B | FP8, [1, 2], [1, 2, 4, 8]),
         (QWEN_30B | INT4, [1, 2], [1, 2, 4, 8]),
         (QWEN_30B | HALVED, [1, 2, 4, 8], [1, 2, 4, 8]),

@@ -52,18 +52,8 @@ def _public_target(config: dict[str, Any], **more: Any) -> Case:
 
 def block_fp8(size: int, instance: str, **settings: str) -> Case:
     """Qwen3-235B-A22B in FP8 with blocks of 128, whose experts are 1,536 wide."""
-    qwen = public.config(
-        "Qwen3MoeForCausalLM",
-        "qwen3_moe",
-        "4096 12288 94 64 4 151936 262144",
-        head_dim=128,
-        moe_intermediate_size=1536,
-        num_experts=128,
-        num_experts_per_tok=8,
-        quantization_config=public.BLOCK_FP8,
-    )
     return _public_target(
-        qwen,
+        public.QWEN3_235B_FP8,
         tensor_parallel_size=size,
         instance_type=instance,
         ami=NEW_AMI,

@@ -80,7 +80,7 @@ AUX = "eagle_aux_hidden_state_layer_ids"
 INNER = "transformer_layer_config"
 
 
-def found(case: Case, code: str) -> Finding:
+def finding_of(case: Case, code: str) -> Finding:
     return next(finding for finding in check(case) if finding.code == code)
 
 
@@ -139,7 +139,7 @@ def test_windows_of_a_real_head(
 def test_one_group_lets_a_mixed_head_start(tmp_path: Path) -> None:
     damage = layer_types(FULL, *[SLIDING] * 3, window=4096)
     setting = {"disable-hybrid-kv-cache-manager": True}
-    mixed = found(tiny_case(tmp_path / "mixed", damage), "kv-group-rule")
+    mixed = finding_of(tiny_case(tmp_path / "mixed", damage), "kv-group-rule")
     assert mixed.options == ("--set", "disable-hybrid-kv-cache-manager=true")
     assert codes(tiny_case(tmp_path / "one", damage, settings=setting)) == set()
 
@@ -147,4 +147,4 @@ def test_one_group_lets_a_mixed_head_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", [151645, 151643])
 def test_a_mask_token_of_the_targets_own_is_a_warning(token: int, tmp_path: Path) -> None:
     case = geometry_case(tmp_path, "qwen3-coder-30b", changes={"ptd_token_id": token})
-    assert found(case, "mask-token-used").level == "warning"
+    assert finding_of(case, "mask-token-used").level == "warning"

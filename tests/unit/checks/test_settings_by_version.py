@@ -15,10 +15,10 @@ from peagle.vllm.environment import settings_in
 from peagle.vllm.facts import facts_of
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
 
-Found = tuple[str, str]
+CodeAndLevel = tuple[str, str]
 
 
-def found(case: Case) -> dict[Found, str]:
+def fixes(case: Case) -> dict[CodeAndLevel, str]:
     """Code and level of the findings, with the fix, without what only another version gets."""
     return {(f.code, f.level): str(f.fix) for f in check(case)}
 
@@ -61,10 +61,10 @@ def found(case: Case) -> dict[Found, str]:
     ],
 )  # fmt: skip
 def test_what_a_version_does_not_know_is_named(
-    vllm: str, more: dict[str, Any], expected: Found | None, fix: str
+    vllm: str, more: dict[str, Any], expected: CodeAndLevel | None, fix: str
 ) -> None:
-    without = found(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)).keys()
-    findings = found(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE, **more))
+    without = fixes(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)).keys()
+    findings = fixes(catalog_case("tiny", vllm=vllm, image=OWN_IMAGE, **more))
     new = {key: text for key, text in findings.items() if key not in without}
     assert list(new) == ([expected] if expected else [])
     assert all(fix in text for text in new.values())
@@ -76,7 +76,7 @@ def test_a_method_that_vllm_removed_is_an_error(vllm: str, gone: bool, method: s
     case = catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)
     assert case.drafter is not None
     removed = case.drafter.model_copy(update={"method": method})
-    codes = {code for code, _ in found(replace(case, drafter=removed))}
+    codes = {code for code, _ in fixes(replace(case, drafter=removed))}
     assert ("speculative-setting" in codes) is gone
 
 
@@ -85,7 +85,7 @@ def test_the_image_of_aws_that_a_plan_names_has_no_chat_template_of_the_user() -
     aws = f"{account}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-py312"
     for image, refused in ((aws, True), (None, True), (OWN_IMAGE, False)):
         case = catalog_case("gpt-oss-20b", settings={"chat-template": "/x.jinja"}, image=image)
-        assert ("chat-template-missing" in {code for code, _ in found(case)}) is refused
+        assert ("chat-template-missing" in {code for code, _ in fixes(case)}) is refused
 
 
 @pytest.mark.parametrize("name", ["TENSOR_PARALLEL_SIZE", "tensor_parallel_size"])

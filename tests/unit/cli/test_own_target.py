@@ -160,11 +160,6 @@ def test_a_folder_that_cannot_be_planned_is_one_clear_error(
 
 
 # Every command reads public targets by their config.json alone, as a user brings them.
-QWEN_235B = public.config(
-    "Qwen3MoeForCausalLM", "qwen3_moe", "4096 12288 94 64 4 151936 262144", head_dim=128,
-    moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
-    quantization_config=public.BLOCK_FP8,
-)  # fmt: skip
 AWQ = public.config(
     "Qwen3ForCausalLM", "qwen3", "5120 25600 64 64 8 151936 131072", head_dim=128,
     quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128},
@@ -208,7 +203,9 @@ def test_a_size_that_cuts_a_block_is_no_candidate(
     tmp_path: Path, options: tuple[str, ...], size: int, copies: int | None
 ) -> None:
     where = ("--max-model-len", "128k", "--concurrency", "64", "--instance-type", "ml.p5.48xlarge")
-    done = in_process("plan", written(tmp_path / "q", QWEN_235B), *where, *options, "--json")
+    done = in_process(
+        "plan", written(tmp_path / "q", public.QWEN3_235B_FP8), *where, *options, "--json"
+    )
     plan = done.document
     assert plan["fit"]["tensor_parallel_size"] == size
     assert plan.get("copies", {}).get("per_instance") == copies
@@ -217,7 +214,7 @@ def test_a_size_that_cuts_a_block_is_no_candidate(
 
 
 def test_the_size_of_the_user_is_refused_with_the_reason(tmp_path: Path) -> None:
-    place = written(tmp_path / "q", QWEN_235B)
+    place = written(tmp_path / "q", public.QWEN3_235B_FP8)
     on = ("--instance-type", "ml.p5.48xlarge", "--tp", "8", "--json")
     refused = in_process("fit", "--target", place, *on)
     assert refused.code == 2

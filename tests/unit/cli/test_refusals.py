@@ -120,3 +120,22 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
 )
 def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:
     assert hint in in_process(*shlex.split(line)).error
+
+
+@pytest.mark.thorough
+def test_a_verdict_is_neither_a_plan_nor_a_result() -> None:
+    assert in_process("verdict", "tiny", "--gpu", "L4", "-o", "v.json").code == 0
+    assert in_process("plan", "tiny", "--out", "plan.json").code == 0
+    assert "--verdict v.json" in in_process("plan", "v.json").err
+    for file in ("v.json", "plan.json"):
+        assert f"{file} holds no result" in in_process("bench", "report", file).err
+
+
+@pytest.mark.parametrize(
+    "words", [("fit", "--instance-type", "ml.g6.xlarge"), ("check",), ("catalog", "show")]
+)
+def test_a_command_without_plan_files_names_the_one_that_shows_them(words: tuple[str, ...]) -> None:
+    assert in_process("plan", "tiny", "-o", "plan.json").code == 0
+    done = in_process(*words, "plan.json", "--json")
+    assert (done.code, done.refusal["code"]) == (2, "not-a-pair")
+    assert "kv cache" in in_process(*done.refusal["command"][1:]).out.lower()

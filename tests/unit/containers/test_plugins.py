@@ -46,7 +46,7 @@ install_quick_start()
 from vllm.model_executor.models import registry
 from vllm.v1.engine import utils
 
-def core(queue, listener, connected, own):
+def core(queue, listener, connected, inner):
     def is_open(descriptor):
         try:
             return bool(os.fstat(descriptor))
@@ -54,23 +54,23 @@ def core(queue, listener, connected, own):
             return False
     queue.put({
         "imported": "only_here" in sys.modules,
-        "open": [is_open(one) for one in (listener, connected, own)],
+        "open": [is_open(each) for each in (listener, connected, inner)],
     })
 
 sys.modules["only_here"] = sys
 listener = socket.create_server(("127.0.0.1", 0))
 connected = socket.create_connection(listener.getsockname())
-own, _other = socket.socketpair()
+inner, _other = socket.socketpair()
 context = utils.get_mp_context()
 queue = context.Queue()
 process = context.Process(
-    target=core, args=(queue, *(one.fileno() for one in (listener, connected, own)))
+    target=core, args=(queue, *(each.fileno() for each in (listener, connected, inner)))
 )
 process.start()
-found = queue.get()
+answer = queue.get()
 process.join()
 listener.getsockname()
-print(json.dumps({**found, "looked": registry._run_in_subprocess(lambda: "here")}))
+print(json.dumps({**answer, "looked": registry._run_in_subprocess(lambda: "here")}))
 """
 """What a core that begins as vLLM begins it has of this process."""
 

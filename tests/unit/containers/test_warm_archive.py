@@ -132,11 +132,11 @@ def test_concurrent_restores_into_one_cache_are_safe(
     done: list[bool] = []
     barrier = threading.Barrier(8)
 
-    def one() -> None:
+    def restore_once() -> None:
         barrier.wait()
         done.append(restore(intact, artifacts, cache))
 
-    threads = [threading.Thread(target=one) for _ in range(8)]
+    threads = [threading.Thread(target=restore_once) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

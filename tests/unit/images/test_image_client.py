@@ -58,12 +58,12 @@ def test_without_docker_the_error_names_the_process_engine(
 
 
 def test_an_error_of_the_input_takes_precedence_over_dockers(docker: FakeDocker) -> None:
-    def given() -> Iterator[bytes]:
+    def context() -> Iterator[bytes]:
         yield b"half"
         raise UserError("model.safetensors changed while being read", code="source-changed")
 
     with raises_code("source-changed", UserError):
-        Docker().stream("build", "-", doing="building", stdin=given())
+        Docker().stream("build", "-", doing="building", stdin=context())
 
 
 def test_a_command_that_ends_early_reports_its_own_error(

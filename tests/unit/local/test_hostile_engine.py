@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ import pytest
 
 from peagle.engine import local
 from peagle.engine import state as records
-from peagle.engine.process import EngineProcess, free_port
+from peagle.engine.process import EngineProcess, free_port, start_time
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError
+from peagle.errors import EngineError, UserError
 from peagle.protocol import LARGEST_EVENT, request_body
 from tests.support import raises_code
 from tests.unit.answers import INVALID
@@ -114,6 +115,16 @@ def test_a_rejected_request_names_the_log_of_the_engine_on_that_port(own_home: P
             assert refused.value.command == ("peagle", "local", "logs", "new")
     with raises_code("no-answer", EngineError):
         local.counters(free_port())
+
+
+def test_only_engines_that_run_are_offered_as_local(own_home: Path) -> None:
+    here = EngineProcess(os.getpid(), start_time(os.getpid()) or 0, 1, "log")
+    gone = EngineProcess(2**22 + 1, 1, 1, "log")
+    for name, process in (("a", here), ("b", here), ("dead", gone)):
+        records.write(LocalEngine(name, "x+y", "x", "0.28.0", {}, (), process, 1.0, ready=True))
+    with raises_code("several-engines", UserError) as raised:
+        records.ready_engine("local")
+    assert raised.value.message.endswith("running: a, b")
 
 
 def test_an_error_within_a_stream_comes_after_what_was_streamed() -> None:

@@ -20,10 +20,10 @@ from peagle.engine.process import EngineProcess, stop_engine
 from peagle.engine.runner import (
     Container,
     LocalOptions,
+    adapt_to_cpu,
     cannot_run,
     compose_file,
     find_image,
-    for_cpu,
     run_arguments,
     start_container,
 )
@@ -241,7 +241,7 @@ SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
     ],
 )
 def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
-    changed, notes = for_cpu({**TINY, name: "value"}, MACHINE)
+    changed, notes = adapt_to_cpu({**TINY, name: "value"}, MACHINE)
     assert name not in changed
     assert sum(note.startswith(f"{name}=value is dropped: ") for note in notes) == 1
 
@@ -255,7 +255,7 @@ def test_gpu_settings_of_the_speculation_are_dropped() -> None:
         "synthetic_acceptance_rates": [0.7, 0.5],
         "draft_tensor_parallel_size": 2,
     }
-    changed, notes = for_cpu({SPECULATION: json.dumps(config)}, MACHINE)
+    changed, notes = adapt_to_cpu({SPECULATION: json.dumps(config)}, MACHINE)
     assert json.loads(changed[SPECULATION]) == {
         "method": "eagle3",
         "model": "/opt/ml/ä",
@@ -267,7 +267,7 @@ def test_gpu_settings_of_the_speculation_are_dropped() -> None:
 
 def test_the_users_own_settings_stay() -> None:
     own = {"VLLM_CPU_KVCACHE_SPACE": "12", "OMP_NUM_THREADS": "2", "SM_VLLM_ENFORCE_EAGER": "false"}
-    changed, _ = for_cpu(own, MACHINE)
+    changed, _ = adapt_to_cpu(own, MACHINE)
     assert own.items() <= changed.items()
 
 
@@ -296,8 +296,8 @@ def test_the_reason_why_a_plan_cannot_run_is_reported(
 
 
 def test_a_cpu_compiles_only_on_request_and_notes_it() -> None:
-    eager, _ = for_cpu(TINY, MACHINE)
-    compiled, notes = for_cpu(TINY, MACHINE, compiled=True)
+    eager, _ = adapt_to_cpu(TINY, MACHINE)
+    compiled, notes = adapt_to_cpu(TINY, MACHINE, compiled=True)
     assert eager["SM_VLLM_ENFORCE_EAGER"] == "true"
     assert "SM_VLLM_ENFORCE_EAGER" not in compiled
     assert any(note.startswith("the model is compiled") for note in notes)

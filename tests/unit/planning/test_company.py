@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from peagle.cli.main import cli
 from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.formats import render
 from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan, recreate_fix
 from peagle.render.requests import plan_arguments, requests
-from tests.support import raises_code
+from tests.support import in_process, raises_code
 from tests.unit.planning.small_catalog import because
 from tests.unit.rendering.plans import CATALOG, plan_of
 
@@ -27,7 +25,7 @@ def plan(pair: str = "tiny", **options: Any) -> Plan:
     return make_plan(Options(pair=pair, **options), CATALOG)
 
 
-def found(made: Plan) -> dict[str, str]:
+def levels(made: Plan) -> dict[str, str]:
     return {finding.code: finding.level for finding in made.findings}
 
 
@@ -54,11 +52,11 @@ def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: st
 
 @pytest.mark.thorough
 def test_an_isolated_container_downloads_nothing() -> None:
-    assert found(plan("qwen3-8b", network_isolation=True))["isolated-container"] == "error"
+    assert levels(plan("qwen3-8b", network_isolation=True))["isolated-container"] == "error"
     streamed = plan("qwen3-8b", network_isolation=True, weights_by="stream", **S3)
-    assert found(streamed)["isolated-container"] == "error"
+    assert levels(streamed)["isolated-container"] == "error"
     mounted = plan("qwen3-8b", network_isolation=True, **S3)
-    assert "isolated-container" not in found(mounted)
+    assert "isolated-container" not in levels(mounted)
     assert mounted.environment["HF_HUB_OFFLINE"] == "1"
     assert because(mounted, "HF_HUB_OFFLINE") is not None
 
@@ -67,8 +65,8 @@ def test_an_isolated_container_downloads_nothing() -> None:
 def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> None:
     made = plan("gpt-oss-20b", network_isolation=True, **S3)
     assert made.environment["TIKTOKEN_ENCODINGS_BASE"] == made.target.weights.engine_path
-    assert "vocabulary-download" not in found(made)
-    assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
+    assert "vocabulary-download" not in levels(made)
+    assert levels(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
 
 
 @pytest.mark.parametrize(
@@ -103,29 +101,28 @@ def test_the_command_that_creates_a_plan_again_names_the_keys_of_the_file() -> N
     assert "name_prefix" in fix.sentence
 
 
-def run(*words: str, **variables: str) -> Any:
-    return CliRunner().invoke(cli, ["plan", *words, "--json"], env=variables)
-
-
 @pytest.mark.thorough
-def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> None:
-    variables = {
+def test_variables_set_what_options_do_not_and_no_plan_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
         "PEAGLE_TAGS": "team=ml,cost center=a b",
         "PEAGLE_SUBNETS": "subnet-0a1b2c3d",
         "PEAGLE_SECURITY_GROUPS": "sg-0a1b2c3d",
         "PEAGLE_NAME_PREFIX": "acme-",
         "PEAGLE_KMS_KEY": "alias/models",
         "PEAGLE_PERMISSIONS_BOUNDARY": "arn:aws:iam::123456789012:policy/boundary",
-    }
-    made = json.loads(run("tiny", **variables).stdout)
+    }.items():
+        monkeypatch.setenv(name, value)
+    made = in_process("plan", "tiny", "--json").document
     assert made["company"]["tags"] == {"team": "ml", "cost center": "a b"}
     assert made["company"]["subnets"] == ["subnet-0a1b2c3d"]
     assert made["name"] == "acme-tiny"
-    other = json.loads(run("tiny", "--tag", "team=web", **variables).stdout)
+    other = in_process("plan", "tiny", "--tag", "team=web", "--json").document
     assert other["company"]["tags"] == {"team": "web"}
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(plan()))
-    assert "company" not in json.loads(run(str(file), **variables).stdout)
+    assert "company" not in in_process("plan", str(file), "--json").document
 
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])
@@ -142,23 +139,11 @@ def test_the_role_of_an_end_has_the_boundary_and_the_tags(format: str) -> None:
 HOUR = 3600
 
 
-def planned(**options: Any) -> Plan:
-    return make_plan(Options(pair="tiny", **options), CATALOG)
-
-
 @pytest.mark.thorough
 def test_a_budget_needs_a_price() -> None:
-    without = replace(
-        CATALOG,
-        instances=CATALOG.instances.model_copy(
-            update={
-                "instances": tuple(
-                    instance.model_copy(update={"prices": ()})
-                    for instance in CATALOG.instances.instances
-                )
-            }
-        ),
-    )
+    table = CATALOG.instances
+    unpriced = tuple(each.model_copy(update={"prices": ()}) for each in table.instances)
+    without = replace(CATALOG, instances=table.model_copy(update={"instances": unpriced}))
     findings = make_plan(Options(pair="tiny", budget=200.0), without).findings
     (finding,) = [f for f in findings if f.code == "budget-without-price"]
     assert finding.level == "error"
@@ -166,9 +151,8 @@ def test_a_budget_needs_a_price() -> None:
 
 
 def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
-    codes = [finding.code for finding in planned(ttl=120).findings]
-    assert "limit-before-start" in codes
-    assert "limit-before-start" not in [finding.code for finding in planned(ttl=8 * HOUR).findings]
+    assert "limit-before-start" in levels(plan(ttl=120))
+    assert "limit-before-start" not in levels(plan(ttl=8 * HOUR))
 
 
 @pytest.mark.parametrize(
@@ -181,6 +165,5 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
     ],
 )
 def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[str]) -> None:
-    plan = planned(**options)
-    others = plan_arguments(planned())
-    assert [word for word in plan_arguments(plan) if word not in others] == words
+    others = plan_arguments(plan())
+    assert [word for word in plan_arguments(plan(**options)) if word not in others] == words

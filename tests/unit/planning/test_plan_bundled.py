@@ -1,4 +1,4 @@
-"""Plans of the frozen catalogue: the same bytes every time, and no side effects."""
+"""Plans of the frozen catalogue: the same bytes every time, no side effects, the cheapest batch."""
 
 from __future__ import annotations
 
@@ -94,3 +94,33 @@ def test_planning_uses_neither_network_nor_disk() -> None:
         [sys.executable, "-c", script], capture_output=True, check=True, text=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# A batch is planned by its total cost, start included; of equal costs, the soonest end is chosen.
+@pytest.mark.parametrize("pair", ["gpt-oss-20b", "qwen3-coder-30b"])
+@pytest.mark.parametrize(
+    ("requests", "hours"), [(100, 8), (10_000, 8), (50_000, 8), (10_000, 1), (1_000_000, 8)]
+)
+def test_nothing_that_is_shown_is_cheaper_in_time(pair: str, requests: int, hours: int) -> None:
+    plan = make_plan(Options(pair=pair, requests=requests, within=hours * 3600), CATALOG)
+    assert plan.batch is not None
+    assert plan.batch.usd is not None
+    assert plan.batch.seconds is not None
+    assert plan.batch.seconds <= hours * 3600
+    assert plan.concurrency <= requests
+    rows = [*plan.alternatives, *filter(None, [plan.without_speculation])]
+    cheaper = [
+        row.batch
+        for row in rows
+        if row.batch and row.batch.usd and row.verified and row.batch.usd * 1.03 < plan.batch.usd
+    ]
+    assert cheaper == []
+
+
+def test_the_start_of_a_batch_is_that_of_scaling() -> None:
+    options = Options(pair="gpt-oss-20b", requests=1000, concurrency=8)
+    plan = make_plan(options, CATALOG)
+    scaled = make_plan(options.model_copy(update={"scale_to_zero": True}), CATALOG)
+    minutes = next(r.value for r in scaled.reasons if r.what == "start_time")
+    assert plan.batch is not None
+    assert minutes == f"about {plan.batch.start_seconds // 60} min"

@@ -26,7 +26,7 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 
 
-def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
+def local(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
     """The options for a head at /data/head with its config, and tensors of these names."""
     named = {name: Tensor("BF16", (1,), 2) for name in tensors}
     read = Checkpoint("/data/head", config, named or None)
@@ -149,20 +149,20 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "of another target": ("chat", {"drafter": "acme/secret-eagle3"}, {
         "errors": ["head-not-for-target"], "message head-not-for-target": "acme/secret",
         "fix head-not-for-target": "use the target secret, or a drafter of chat: p-eagle, eagle3"}),
-    "read as P-EAGLE": ("chat", own(HEAD), {
+    "read as P-EAGLE": ("chat", local(HEAD), {
         PARALLEL: True, "errors": [], "lacks": {"head-not-read"}, "because k": NO_CARD + OF_CARD}),
-    "read as EAGLE-3": ("chat", own(EAGLE), {
+    "read as EAGLE-3": ("chat", local(EAGLE), {
         PARALLEL: False, "k": 3, "says k": "EAGLE-3 head for Chat (its card)"}),
-    "with a short context": ("chat", own(HEAD | {"max_position_embeddings": 2048}), {
+    "with a short context": ("chat", local(HEAD | {"max_position_embeddings": 2048}), {
         "has": {"context-above-drafter"}}),
-    "a copy of the catalogue's": ("chat", own(HEAD, pair="acme/chat+acme/chat-p-eagle"), {
+    "a copy of the catalogue's": ("chat", local(HEAD, pair="acme/chat+acme/chat-p-eagle"), {
         "drafter.licence": "apache-2.0", "because k": OF_CARD}),
-    "a copy of another": ("chat", own(HEAD, pair="acme/other+acme/chat-p-eagle"), {
+    "a copy of another": ("chat", local(HEAD, pair="acme/other+acme/chat-p-eagle"), {
         "says k": NO_CARD}),
-    "without its mask": ("chat", own(HEAD, "fc.weight"), {"has": {"head-without-mask"}}),
-    "with its mask": ("chat", own(HEAD, "fc.weight", "model.mask_hidden"), {
+    "without its mask": ("chat", local(HEAD, "fc.weight"), {"has": {"head-without-mask"}}),
+    "with its mask": ("chat", local(HEAD, "fc.weight", "model.mask_hidden"), {
         "lacks": {"head-without-mask"}}),
-    "EAGLE-3 needs no mask": ("chat", own(EAGLE, "fc.weight"), {"lacks": {"head-without-mask"}}),
+    "EAGLE-3 needs no mask": ("chat", local(EAGLE, "fc.weight"), {"lacks": {"head-without-mask"}}),
 }  # fmt: skip
 
 
@@ -188,7 +188,7 @@ WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("config", "code"), WRONG_HEADS)
 def test_a_head_that_does_not_fit_its_target_is_an_error(config: dict[str, Any], code: str) -> None:
-    assert codes(plan(**own(config)), "error") == [code]
+    assert codes(plan(**local(config)), "error") == [code]
 
 
 def test_the_drafter_option_selects_a_drafter() -> None:

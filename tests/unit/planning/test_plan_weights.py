@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
+from peagle.aws.client import Aws
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Streamer
+from peagle.checkpoints import FolderSource, read_checkpoint
+from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
+from peagle.weights.own_target import plan_pair
 from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import CATALOG, because, plan
@@ -235,3 +239,21 @@ def test_streaming_overrides_the_catalogues_load_format() -> None:
     for by, expected in formats.items():
         made = plan(catalog=catalog, weights_by=by, **PAIR)
         assert made.environment["SM_VLLM_LOAD_FORMAT"] == expected
+
+
+OWN_HEAD = "s3://bucket/heads/mine/"
+
+
+@pytest.mark.parametrize("copied", ["", "peagle/tiny+p-eagle"])
+def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
+    copied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = read_checkpoint(FolderSource(data_folder("model_catalog") / "peagle/tiny/p-eagle"))
+    read = {"drafter": OWN_HEAD, "drafter_checkpoint": head}
+    monkeypatch.setattr("peagle.weights.own_target.own_head", lambda location, aws_of: read)
+    monkeypatch.setattr("peagle.weights.bucket.copied_pair", lambda aws, location: copied)
+    made = plan_pair("tiny", {"drafter": OWN_HEAD}, load_catalog(), lambda: cast(Aws, None))
+    assert made.target.id == "peagle/tiny"
+    assert made.drafter is not None
+    assert made.drafter.weights is not None
+    assert made.drafter.weights.location == OWN_HEAD

@@ -27,9 +27,10 @@ def files(plan: Plan) -> dict[str, RenderedFile]:
 
 
 def service(plan: Plan) -> dict[str, Any]:
-    (service_definition,) = yaml.safe_load(files(plan)["compose.yaml"].content)["services"].values()
-    described: dict[str, Any] = service_definition
-    return described
+    described: dict[str, dict[str, Any]]
+    described = yaml.safe_load(files(plan)["compose.yaml"].content)["services"]
+    (definition,) = described.values()
+    return definition
 
 
 _VARIABLE = re.compile(
@@ -120,7 +121,7 @@ def assert_literal(value: str) -> None:
         definition["image"], definition["build"]["context"], definition["environment"]["A"],
         definition["labels"]["l"], definition["volumes"][1]["source"],
     ]  # fmt: skip
-    assert [interpolated(text_read, variables) for text_read in read] == [value] * 5
+    assert [interpolated(item, variables) for item in read] == [value] * 5
 
 
 def test_texts_that_go_reads_as_numbers_are_quoted() -> None:

@@ -150,11 +150,6 @@ def test_an_invalid_image_name_is_refused(text: str) -> None:
         dockerfile(plan_of("uploaded"), Recipe("gpu", text, None))
 
 
-@pytest.mark.parametrize("text", ["peagle-tiny:1", "team/my.repo:V1_x", "a1:" + "x" * 128])
-def test_a_tag_is_name_and_tag(text: str) -> None:
-    assert ":".join(parse_tag(text)) == text
-
-
 @pytest.mark.parametrize(
     "text",
     [

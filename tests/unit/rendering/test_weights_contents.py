@@ -68,9 +68,9 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
     shutil.copytree(head, elsewhere)
     other = plan_of_folder(elsewhere)
     assert other.mounts == plan.mounts
-    desired = [desired_state(each_plan, ROLE, BUCKET) for each_plan in (plan, other)]
+    desired = [desired_state(each, ROLE, BUCKET) for each in (plan, other)]
     assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
-    assert changes(*(each_plan.revision.served for each_plan in desired)) == ()
+    assert changes(*(state.revision.served for state in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
 
 

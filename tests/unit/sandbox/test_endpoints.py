@@ -10,13 +10,9 @@ import pytest
 
 from peagle.sandbox import endpoints
 from peagle.sandbox.endpoints import (
-    NotFoundError,
-    RefusedForNowError,
     SandboxComponent,
-    SandboxEndpoint,
 )
 from peagle.sandbox.engines import Fleet
-from peagle.sandbox.sagemaker import SageMakerBackend
 
 PARAMETERS: dict[str, Any] = {
     "InferenceComponentName": "tiny",
@@ -99,23 +95,3 @@ def test_requests_are_shared_by_the_weights_from_their_change_on() -> None:
     half = dict.fromkeys(SHARES, 1.0)
     assert chosen(half, 20) == {"AllTraffic": 10, "Candidate": 10}
     assert chosen(half | {"Candidate": 0.0}, 3) == {"AllTraffic": 3}
-
-
-class Busy(SandboxEndpoint):
-    def __init__(self, status: str, components: dict[str, Any]) -> None:
-        self.arn, self.status, self.components = "arn", status, components
-
-
-def test_what_cannot_be_deleted_is_refused_with_awss_code() -> None:
-    backend = SageMakerBackend("us-east-1", "123456789012")
-    for delete in (
-        backend.delete_model, backend.delete_endpoint_config, backend.begin_deleting,
-        backend.begin_deleting_component,
-    ):  # fmt: skip
-        with pytest.raises(NotFoundError, match="Could not find") as refused:
-            delete("gone")
-        assert refused.value.code == "ValidationException"
-    for endpoint in (Busy("Updating", {}), Busy("InService", {"tiny": object()})):
-        backend.endpoints["tiny"] = endpoint
-        with pytest.raises(RefusedForNowError):
-            backend.begin_deleting("tiny")

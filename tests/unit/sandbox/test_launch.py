@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 from peagle.catalog import load_catalog
 from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
-from peagle.engine.runner import for_cpu
+from peagle.engine.runner import adapt_to_cpu
 from peagle.images.docker import Image
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
@@ -122,7 +122,7 @@ def test_arguments_for_a_gpu_are_named_with_their_values() -> None:
         "SM_VLLM_TENSOR_PARALLEL_SIZE": "4",
         "SM_VLLM_MAX_MODEL_LEN": "512",
     }
-    run, _ = for_cpu(planned, Machine(16 * 2**30, 4, "Linux", "x86_64"))
+    run, _ = adapt_to_cpu(planned, Machine(16 * 2**30, 4, "Linux", "x86_64"))
     assert not_applied(planned, run) == (
         "--enable-expert-parallel",
         "--gpu-memory-utilization 42",

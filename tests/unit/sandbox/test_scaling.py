@@ -81,10 +81,3 @@ def test_time_passes_faster() -> None:
     for speed in (0, 0.5, 1001, float("nan")):
         with pytest.raises(ValueError, match="1 to 1000"):
             set_speed(speed)
-
-
-def test_a_request_without_a_copy_wakes_one_at_once() -> None:
-    scene = Scene(bounds=(0, 4))
-    assert scene.pass_seconds(1000, load=0) == 0
-    scene.is_woken = True
-    assert scene.pass_seconds(1, load=0) == 1

@@ -1,4 +1,4 @@
-"""The execution role: found, and checked with what SageMaker needs from IAM, S3 and ECR."""
+"""Finds the execution role, and checks it and the image before anything is created."""
 
 from __future__ import annotations
 
@@ -143,22 +143,22 @@ def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
 
 def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
     """Whether the image's tag or digest exists in ECR, in this account or in AWS's own."""
-    named = parse_ecr_image(image)
-    if named is None:
+    ecr_image = parse_ecr_image(image)
+    if ecr_image is None:
         return
     try:
-        digest = find_image(aws, named)
+        digest = find_image(aws, ecr_image)
     except CloudError as failed:
         yield warning(
             "image-unknown", "image",
             f"not known whether the image {image} exists: {failed.message}",
-            Fix("allow ecr:BatchGetImage to these credentials, or check it", _listing(named)),
+            Fix("allow ecr:BatchGetImage to these credentials, or check it", _listing(ecr_image)),
         )  # fmt: skip
         return
     if digest is None:
         yield error(
-            "image-missing", "image", f"ECR in {named.region} has no image {image}",
-            Fix("push it, or choose another --image; this lists the tags", _listing(named)),
+            "image-missing", "image", f"ECR in {ecr_image.region} has no image {image}",
+            Fix("push it, or choose another --image; this lists the tags", _listing(ecr_image)),
         )  # fmt: skip
 
 

@@ -399,7 +399,7 @@ def bench(
     """Measure the loads one after another. An error or an interrupt after the first row ends it and
     keeps the rows, with ``incomplete``; before, it is raised."""
     result = new_result(target.facts, sender, command, target.usd_per_hour, target.price_source)
-    measure = measure_of(target, sender)
+    measure = make_measure(target, sender)
     rows: list[BenchRow] = []
     ended = ""
     for load in loads:
@@ -439,7 +439,7 @@ def new_result(
     )
 
 
-def measure_of(target: BenchTarget, sender: Aiperf) -> Measure:
+def make_measure(target: BenchTarget, sender: Aiperf) -> Measure:
     """The function that measures loads of ``target``, which is probed once. Raises what ``probe``
     raises."""
     probed = probe(target.server)

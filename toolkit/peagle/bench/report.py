@@ -1,5 +1,5 @@
-"""What the rows of a result say: the fastest settings, where speculation pays, limits, gates; and
-the report as one HTML file that loads nothing: a summary, plots, all numbers."""
+"""What follows from the rows of a result: the fastest settings, crossovers and gates; and the
+report as one HTML file that loads nothing: a summary, plots, all numbers."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Winner:
 
 def settings(rows: Iterable[BenchRow]) -> list[BenchSetting]:
     """The settings of the rows: without speculation first, then by drafter and K."""
-    every = dict.fromkeys(row.setting for row in rows)
-    return sorted(every, key=lambda setting: (setting.drafter or "", setting.k, setting.text))
+    distinct = dict.fromkeys(row.setting for row in rows)
+    return sorted(distinct, key=lambda setting: (setting.drafter or "", setting.k, setting.text))
 
 
 def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
@@ -81,8 +81,8 @@ def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
 def crossovers(
     rows: Iterable[BenchRow], usd_per_hour: float | None = None
 ) -> tuple[VerdictCrossover, ...]:
-    """Where speculation stops or starts to pay for one workload, as a verdict on these rows as
-    evidence says: of their fastest repetitions."""
+    """Where speculation stops or starts to pay for one workload, by the fastest repetition of each
+    row: a verdict with these rows as evidence has the same crossovers."""
     loads: dict[int, dict[Setting, Performance]] = {}
     complete = [row for row in rows if row.is_complete and row.setting.is_known]
     for row in sorted(complete, key=lambda row: row.fastest.value):
@@ -94,11 +94,11 @@ def crossovers(
     return speculation_crossovers(loads, usd_per_hour)
 
 
-def summary_of(
+def summarize_workload(
     rows: Sequence[BenchRow], usd_per_hour: float | None = None, slo: Slo | None = None
 ) -> str:
-    """The fastest settings of one workload at which loads, with their gain, each crossover of a
-    verdict on the rows as evidence, and which setting meets the objective at the highest speed."""
+    """One workload in sentences: the fastest settings by load with their gain, the crossovers, and
+    the fastest setting that meets the objective."""
     best = winners(rows)
     parts = []
     for setting, group in groupby(best, key=lambda winner: winner.best.setting):
@@ -106,7 +106,8 @@ def summary_of(
         gains = [winner.gain for winner in members if winner.gain is not None and setting.k]
         low, high = (f"{limit(gains):.2f}" if gains else "" for limit in (min, max))
         notes = [f"{low if low == high else f'{low} to {high}'} times the speed"] if gains else []
-        notes += [] if any(winner.clear for winner in members) else ["intervals overlap"]
+        if not any(winner.clear for winner in members):
+            notes.append("intervals overlap")
         first, last = members[0].load, members[-1].load
         loads = f"{first:,} to {last:,}" if first != last else f"{last:,}"
         text = f"{setting.text} at {loads} request{'s' if last > 1 else ''}"
@@ -134,7 +135,7 @@ def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
     workloads = result.by_workload()
     lines = []
     for workload, rows in workloads.items():
-        text = summary_of(rows, result.usd_per_hour, slo)
+        text = summarize_workload(rows, result.usd_per_hour, slo)
         lines.append(f"{workload.name}: {text}" if len(workloads) > 1 else text)
     return lines
 
@@ -213,15 +214,15 @@ def report(result: BenchResult, slo: Slo | None = None) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": number, "usd": usd}
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    every = settings(result.rows)
+    all_settings = settings(result.rows)
     workloads = []
     for workload, rows in result.by_workload().items():
         measured = [row for row in rows if row.tokens_per_second.value > 0]
         workloads.append(
             {
                 "workload": workload,
-                "summary": f"{workload.name}: {summary_of(rows, result.usd_per_hour, slo)}",
-                "plot": _plot(measured, every, slo) if measured else "",
+                "summary": f"{workload.name}: {summarize_workload(rows, result.usd_per_hour, slo)}",
+                "plot": _plot(measured, all_settings, slo) if measured else "",
                 "winners": winners(rows),
             }
         )
@@ -231,7 +232,7 @@ def report(result: BenchResult, slo: Slo | None = None) -> str:
     return environment.from_string(template).render(
         result=result,
         workloads=workloads,
-        accepted=[accepted[setting] for setting in every if setting in accepted],
+        accepted=[accepted[setting] for setting in all_settings if setting in accepted],
         position_headings=[f"position {at + 1}" for at in range(max(map(len, rates), default=0))],
         times=_TIMES,
         statistics=_STATISTICS,
@@ -244,7 +245,7 @@ def report(result: BenchResult, slo: Slo | None = None) -> str:
     )
 
 
-def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo | None) -> str:
+def _plot(rows: Sequence[BenchRow], all_settings: Sequence[BenchSetting], slo: Slo | None) -> str:
     """All plots of one workload as an SVG element; a setting looks the same in all of a report."""
     from matplotlib.figure import Figure
 
@@ -253,11 +254,11 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo | No
 
     figure = Figure(figsize=(12, 12), layout="constrained")
     speed, gain, cost, *panels = figure.subplots(3, 2).flat
-    draw(speed, rows, every, "Output tokens per second", "tokens/s",
+    draw(speed, rows, all_settings, "Output tokens per second", "tokens/s",
          lambda row: row.tokens_per_second)  # fmt: skip
     speed.set_yscale("log")
-    draw_gain(gain, rows, every, "Speed against no speculation")
-    draw(cost, rows, every, "Cost of a million output tokens", "USD",
+    draw_gain(gain, rows, all_settings, "Speed against no speculation")
+    draw(cost, rows, all_settings, "Cost of a million output tokens", "USD",
          lambda row: exactly(row.usd_per_million_tokens))  # fmt: skip
     limits = (slo.ttft, slo.itl, None) if slo else (None, None, None)
     for panel, (name, attribute), limit in zip(panels, _TIMES.items(), limits, strict=True):
@@ -266,7 +267,7 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo | No
             times = getattr(row, attribute)
             return exactly(1000 * times.mean if times else None)
 
-        draw(panel, rows, every, f"{name}, mean", "ms", mean)
+        draw(panel, rows, all_settings, f"{name}, mean", "ms", mean)
         if limit is not None:
             panel.axhline(1000 * limit, color="#57606a", linestyle="--", label="objective")
     for panel in figure.axes:
@@ -277,14 +278,14 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo | No
 def draw(
     axes: Axes,
     rows: Sequence[BenchRow],
-    every: Sequence[BenchSetting],
+    all_settings: Sequence[BenchSetting],
     title: str,
     unit: str,
     value: Callable[[BenchRow], Interval | None],
 ) -> None:
-    """One line per setting with its intervals, by the number of concurrent requests; ``every``
-    setting of the report chooses the line's style."""
-    for place, setting in enumerate(every):
+    """One line per setting with its intervals, by the number of concurrent requests. The place of a
+    setting in ``all_settings`` of the report chooses the line's style."""
+    for place, setting in enumerate(all_settings):
         ours = sorted(
             (row for row in rows if row.setting == setting), key=lambda row: row.load.concurrency
         )
@@ -314,7 +315,7 @@ def draw(
 
 
 def draw_gain(
-    axes: Axes, rows: Sequence[BenchRow], every: Sequence[BenchSetting], title: str
+    axes: Axes, rows: Sequence[BenchRow], all_settings: Sequence[BenchSetting], title: str
 ) -> None:
     """The speed of each setting as a multiple of that without speculation at the same load."""
     alone = {row.load.concurrency: row.tokens_per_second.value for row in rows if not row.setting.k}
@@ -325,7 +326,7 @@ def draw_gain(
             return None
         return Interval(speed.value / base, speed.low / base, speed.high / base)
 
-    draw(axes, rows, every, title, "times no speculation", gain)
+    draw(axes, rows, all_settings, title, "times no speculation", gain)
     if axes.lines:
         axes.axhline(1.0, color="#57606a", linewidth=1)
 

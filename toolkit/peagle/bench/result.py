@@ -143,15 +143,15 @@ def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
     ``None`` where the second ones sum to 0. The groups must be independent. The variance is that of
     the linearized ratio (Cochran, Sampling Techniques, 6.4)."""
     used = [(part, weight) for part, weight in parts if weight > 0]
-    whole = sum(weight for _, weight in used)
-    if whole <= 0:
+    total_weight = sum(weight for _, weight in used)
+    if total_weight <= 0:
         return None
-    ratio = sum(part for part, _ in parts) / whole
+    ratio = sum(part for part, _ in parts) / total_weight
     count = len(used)
     if count < 2:
         return Interval(ratio, ratio, ratio)
     squares = sum((part - ratio * weight) ** 2 for part, weight in used)
-    half = t_quantile(count - 1) * sqrt(squares * count / (count - 1)) / whole
+    half = t_quantile(count - 1) * sqrt(squares * count / (count - 1)) / total_weight
     return Interval(ratio, ratio - half, ratio + half)
 
 

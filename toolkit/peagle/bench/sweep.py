@@ -19,7 +19,7 @@ from peagle.aws.client import Aws
 from peagle.bench import load as sending
 from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
-from peagle.bench.load import Measure, measure_of, new_result, with_saturation
+from peagle.bench.load import Measure, make_measure, new_result, with_saturation
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import target_of_endpoint, target_of_engine
@@ -139,7 +139,9 @@ class Sweep:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
         rows = tuple(rows)
         missing = self.missing(rows)
-        left = _seconds_of((load for loads in missing.values() for load in loads), _measured(rows))
+        left = _estimate_seconds(
+            (load for loads in missing.values() for load in loads), _measured(rows)
+        )
         return len(missing) * start_seconds, left
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
@@ -172,7 +174,9 @@ class Sweep:
             share = ended / total if total else 0.0
             seconds = None
             if measured:
-                seconds = _seconds_of(left, measured) - share * _seconds_of([load], measured)
+                seconds = _estimate_seconds(left, measured) - share * _estimate_seconds(
+                    [load], measured
+                )
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
             text = f"row {min(done + 1, self.total)} of {self.total}: {setting.text}, {load.text}"
@@ -181,7 +185,7 @@ class Sweep:
             observe(SweepProgress(done, self.total, text))
 
         for setting, loads in list(waiting.items()):
-            row_seconds = _seconds_of(loads[:1], measured)
+            row_seconds = _estimate_seconds(loads[:1], measured)
             budget.require(start_seconds, row_seconds, f"{setting.text} with {loads[0].text}")
             show(setting, loads[0])
             with ExitStack() as engine:
@@ -193,7 +197,7 @@ class Sweep:
                     budget.spent += budget.cost(start_seconds, 0.0)
                 while loads:
                     load, what = loads[0], f"{setting.text} with {loads[0].text}"
-                    budget.require(0.0, _seconds_of([load], measured), what)
+                    budget.require(0.0, _estimate_seconds([load], measured), what)
                     show(setting, load)
                     begun = clock()
                     try:
@@ -231,7 +235,9 @@ def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
     }
 
 
-def _seconds_of(loads: Iterable[BenchLoad], measured: Mapping[str, tuple[float, float]]) -> float:
+def _estimate_seconds(
+    loads: Iterable[BenchLoad], measured: Mapping[str, tuple[float, float]]
+) -> float:
     """Seconds of rows with these loads: as long as a measured one, else in proportion to its slow
     answers."""
     slow = sum(slow for _, slow in measured.values())
@@ -358,7 +364,7 @@ def sweep_on_this_machine(
                 target = replace(target_of_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
                     lossless.ask(setting, target)
-                yield measure_of(target, sender)
+                yield make_measure(target, sender)
             except EngineError:
                 end_engine(engine)
                 raise
@@ -478,7 +484,7 @@ class EndpointSweep:
         self._deploy(self._plan_of(setting))
         record = find_record(self.record.name, self.aws.scope, self.aws.region)
         target = target_of_endpoint(self.aws, record.name, record, self._catalog)
-        yield measure_of(replace(target, setting=setting), self._sender)
+        yield make_measure(replace(target, setting=setting), self._sender)
 
     def _restore(self, budget: Budget) -> None:
         """Update the endpoint to the plan that it had before. Raises what ``deploy`` raises."""

@@ -63,7 +63,7 @@ def prove_url(
             for address, base_url in _addresses(url).items():
                 server = server_of_url(base_url, model, key)
                 if model:
-                    served_models(server)  # whether it answers
+                    served_models(server)  # raises EngineError unless it answers
                 engines[address] = server
         except EngineError as error:
             problem = error
@@ -149,7 +149,8 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
         )
 
     calls = [partial(count, address, server) for address, server in engines.items()]
-    counts = run_parallel(calls, until + 900.0)  # of a round
+    # A round that begins just before ``until`` may take another 15 minutes.
+    counts = run_parallel(calls, until + 900.0)
     counted = dict(zip(engines if several else [None], counts, strict=True))
     return proof.evaluate(counted, request.floor, request.min_drafts, len(engines))
 

@@ -129,7 +129,7 @@ def compare_variants(
     """The comparison of two variants, without their numbers yet, by what they did. ``period`` is
     the length of a minute in seconds."""
     total = sum(minute["requests"] for _, minutes in variants for minute in minutes.values())
-    before, after = (_measured(*each, total, until - since, period) for each in variants)
+    before, after = (_with_measurements(*each, total, until - since, period) for each in variants)
     changes = {
         number: change
         for number in _COMPARED
@@ -157,7 +157,7 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
 
 
-def _measured(
+def _with_measurements(
     variant: VariantResult, minutes: Minutes, total: float, seconds: float, period: float
 ) -> VariantResult:
     whole = sum(minutes.values(), Minute())
@@ -242,7 +242,7 @@ def comparison_report(
     since = begun if last_seconds is None else max(begun, now - last_seconds)
     start, end = math.ceil(since / period) * period, math.floor(now / period) * period
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
-    minutes, percentiles, notes = _counted(aws, name, served, (start, end), period)
+    minutes, percentiles, notes = _read_minutes(aws, name, served, (start, end), period)
     # CloudWatch is minutes behind the log: the last period with requests there is the end.
     requests = [
         at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
@@ -272,7 +272,7 @@ def comparison_report(
     return compare_variants(name, variants, start, until, period, notes)
 
 
-def _counted(
+def _read_minutes(
     aws: Aws, name: str, served: Mapping[str, Served], span: tuple[float, float], period: int
 ) -> tuple[dict[str, dict[float, Minute]], dict[str, dict[str, float | None]], list[str]]:
     """What each variant did, the percentiles of its time to the first token, and what may not be
@@ -289,7 +289,7 @@ def _counted(
     try:
         if end > start:
             kinds = {number: kind[:2] for number, kind in _METRICS.items()}
-            numbers = _series(aws, name, served, kinds, span, period)
+            numbers = _read_series(aws, name, served, kinds, span, period)
             for (variant, number), values in numbers.items():
                 for at, value in values.items():
                     if at >= start:
@@ -297,7 +297,7 @@ def _counted(
             # Of one long period, at most a day; where it divides the time, of its parts.
             long = min(86_400, math.ceil((end - start) / 60) * 60)
             stats = {stat.lower(): (_FIRST, stat) for stat in ("p50", "p90", "SampleCount")}
-            whole = _series(aws, name, served, stats, span, long)
+            whole = _read_series(aws, name, served, stats, span, long)
             for variant, stat in ((v, stat) for v in served for stat in ("p50", "p90")):
                 counts = whole[variant, "samplecount"]
                 percentiles[variant][f"ttft_{stat}_seconds"] = weighted_mean(
@@ -327,7 +327,7 @@ def _counted(
     return minutes, percentiles, notes
 
 
-def _series(
+def _read_series(
     aws: Aws,
     name: str,
     variants: Iterable[str],

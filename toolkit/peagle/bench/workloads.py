@@ -32,8 +32,8 @@ _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
 
 class Prompt(BaseModel):
-    """One line of the file, whose number is ``line``. Exactly one of ``prompt`` and ``messages`` is
-    given. ``max_tokens`` limits the answer. The engine checks the rest of the messages."""
+    """One line of the file, whose number is ``line``. It has exactly one of ``prompt`` and
+    ``messages``. ``max_tokens`` limits the answer. The engine checks the rest of the messages."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -192,6 +192,6 @@ def request_bodies(
 
 
 def random_prompt(words: int, draw: random.Random) -> str:
-    """A prompt of so many words, which begins with a number of its own."""
+    """A prompt of so many words; it begins with a random number, so no prefix cache has it."""
     number = str(draw.randrange(10**6))
     return " ".join((number, *draw.choices(_WORDS, k=max(words - 1, 0))))

@@ -113,16 +113,16 @@ def target_named(catalog: Catalog, name: str) -> str | None:
 
     Raises UserError if several targets have that name or those weights.
     """
-    wanted = name.lower()
+    lowered = name.lower()
     ids = {target_id: target_id for target_id in catalog.targets}
     for texts in (ids, _texts(catalog, "short_name")):
         for target_id, text in texts.items():
-            if text.lower() == wanted:
+            if text.lower() == lowered:
                 return target_id
     texts = _texts(catalog, "weights")
-    if "/" not in wanted:
+    if "/" not in lowered:
         texts = {target_id: target_id.partition("/")[2] for target_id in ids}
-    target_ids = [target_id for target_id, text in texts.items() if text.lower() == wanted]
+    target_ids = [target_id for target_id, text in texts.items() if text.lower() == lowered]
     if len(target_ids) > 1:
         message = f"{name!r} is the name of several targets"
         raise UserError(message, f"write one of {', '.join(target_ids)}", code="several-targets")

@@ -291,6 +291,13 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
     if one_each and shape.feed_forward_layers is None and layers != shape.layers:
         message = f"the groups have {layers} layers in total, the model has {shape.layers}"
         yield ("architecture", "attention"), message, "correct the number of layers"
+    for number, group in enumerate(shape.attention):
+        if (group.kind == "sliding") != (group.window is not None):
+            where = ("architecture", "attention", number)
+            yield where, f"kind {group.kind} with window {group.window}", "only sliding has one"
+    if (shape.experts is None) != (shape.experts_per_token is None):
+        message = "experts and experts_per_token must both be set"
+        yield ("architecture",), message, "set both or neither"
     yield from _weights(("weights",), target.weights, path)
     names = [drafter.name for drafter in target.drafters]
     if target.default_drafter is not None:
@@ -304,6 +311,10 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
             message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
             message += "no weights" if drafter.weights else "weights"
             yield (*here, "weights"), message, "set either `weights` or `public: false`"
+        if drafter.parallel_drafting and drafter.method != "eagle3":
+            message = f"the method {drafter.method} does not support it"
+            fix = "remove the key: only P-EAGLE has it, with method eagle3"
+            yield (*here, "parallel_drafting"), message, fix
         if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
             message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
             yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"

@@ -376,9 +376,11 @@ def _layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
     """The kind of each of ``layers`` layers, and what of them is not known in vLLM's accounting, if
     anything. ``text`` comes from ``_with_defaults``."""
     foreign = [key for key in _FOREIGN if text.get(key)]
-    named = _named(text, layers)
-    kinds = _by_pattern(text, layers) if named is None else [_kind_of(name) for name in named]
-    foreign += sorted({name for name in named or () if _kind_of(name) == "unknown"})
+    named = _read_layer_names(text, layers)
+    kinds = (
+        _kinds_by_pattern(text, layers) if named is None else [_read_kind(name) for name in named]
+    )
+    foreign += sorted({name for name in named or () if _read_kind(name) == "unknown"})
     if "recurrent" in kinds and not any(text.get(key) for key in _STATES):
         kinds = ["unknown" if kind == "recurrent" else kind for kind in kinds]
         foreign.append("recurrent layers without their sizes")
@@ -386,14 +388,14 @@ def _layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
     return ["full" if k == "unknown" else k for k in kinds], ", ".join(foreign)
 
 
-def _kind_of(name: str) -> Kind:
+def _read_kind(name: str) -> Kind:
     """The kind of a layer by its entry in a list; sparse attention keeps every token."""
     if "sliding" in name:
         return "sliding"
     return _KINDS.get(name, "full" if "sparse" in name else "unknown")
 
 
-def _named(text: Config, layers: int) -> list[str] | None:
+def _read_layer_names(text: Config, layers: int) -> list[str] | None:
     """The names of a list with one entry per layer; ``None`` without such a list."""
     for key in ("layer_types", "layers_block_type"):
         if isinstance(text.get(key), list) and len(text[key]) >= layers:
@@ -404,7 +406,7 @@ def _named(text: Config, layers: int) -> list[str] | None:
     return None
 
 
-def _by_pattern(text: Config, layers: int) -> list[Kind]:
+def _kinds_by_pattern(text: Config, layers: int) -> list[Kind]:
     places = range(layers)
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and len(pattern) >= layers:
@@ -422,10 +424,10 @@ def _by_pattern(text: Config, layers: int) -> list[Kind]:
     if type(period) is int and period > 0:
         offset = text.get("attn_layer_offset", 0)
         return ["full" if place % period == offset else "recurrent" for place in places]
-    return _windows(text, layers)
+    return _kinds_by_window(text, layers)
 
 
-def _windows(text: Config, layers: int) -> list[Kind]:
+def _kinds_by_window(text: Config, layers: int) -> list[Kind]:
     """Full and sliding layers, where no list names them."""
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
         return ["full"] * layers
@@ -579,18 +581,18 @@ def quantized_weights(settings: Config) -> QuantizedWeights | None:
     if method == "compressed-tensors":
         return _compressed_weights(settings, attention)
     if method in ("fp8", "fbgemm_fp8"):
-        return _of_block(block, attention)
+        return _block_weights(block, attention)
     if method == "bitsandbytes":
         four = settings.get("load_in_4bit") or settings.get("_load_in_4bit")
         return QuantizedWeights(element_bytes=0.5 + 4 / 64 if four else 1.0)
     bits = settings.get("bits", settings.get("w_bit"))
     if type(bits) is int and bits in (2, 3, 4, 8) and method != "mxfp4":
         group = settings.get("group_size", settings.get("q_group_size"))
-        return _grouped(bits, group, attention)
+        return _group_weights(bits, group, attention)
     return None
 
 
-def _of_block(block: object, attention: bool) -> QuantizedWeights | None:
+def _block_weights(block: object, attention: bool) -> QuantizedWeights | None:
     """Bytes of 8 bits with a float32 scale for each block of outputs and inputs."""
     if not isinstance(block, list) or len(block) != 2:
         return None
@@ -603,7 +605,7 @@ def _of_block(block: object, attention: bool) -> QuantizedWeights | None:
     )
 
 
-def _grouped(bits: int, group: object, attention: bool) -> QuantizedWeights:
+def _group_weights(bits: int, group: object, attention: bool) -> QuantizedWeights:
     """A 16-bit scale and a zero point for each group of inputs."""
     group = group if type(group) is int and group > 0 else None
     around = (2 + bits / 8) / group if group else 0.0
@@ -618,11 +620,11 @@ def _compressed_weights(settings: Config, attention: bool) -> QuantizedWeights |
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if not isinstance(weights, Mapping) or weights.get("num_bits") not in (2, 3, 4, 8):
             continue
-        blocks = _of_block(weights.get("block_structure"), attention)
+        blocks = _block_weights(weights.get("block_structure"), attention)
         if blocks:
             return blocks
         if weights.get("type") != "float":
-            grouped = _grouped(weights["num_bits"], weights.get("group_size"), attention)
+            grouped = _group_weights(weights["num_bits"], weights.get("group_size"), attention)
             whole = weights.get("actorder") != "group"
             return grouped.model_copy(update={"whole_groups": whole})
     return None

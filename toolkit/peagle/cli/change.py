@@ -666,16 +666,16 @@ def reap(
     for region, error in search.unknown.items():
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
     done: tuple[Ended, ...] = ()
-    if search.own and not dry_run:
+    if search.removable and not dry_run:
         confirm("Delete all of these?", "not deleted", yes=yes)
         with session.progress() as observe:
-            done = remove_ended(aws, search.own, session.prices, observe)
+            done = remove_ended(aws, search.removable, session.prices, observe)
     failed = [ended for ended in done if ended.error]
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
-                "ended": [ended.document() for ended in search.own],
+                "ended": [ended.document() for ended in search.removable],
                 "reaped": [ended.document(reaped=True) for ended in done if not ended.error],
                 "failed": [ended.document(reaped=True) for ended in failed],
                 "left": [ended.document() for ended in search.of_others],
@@ -686,7 +686,7 @@ def reap(
             }
         )
     else:
-        if not search.own and not search.unknown:
+        if not search.removable and not search.unknown:
             print_line("Nothing to delete: no deployment is past its end.")
         for ended in done:
             for resource in ended.removed:

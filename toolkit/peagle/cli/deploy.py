@@ -152,9 +152,9 @@ def deploy(
 
         def prepare(instance_type: str) -> Preflight:
             is_planned = instance_type == plan.instance_type
-            wanted = plan if is_planned else plan_on_type(ctx, instance_type)
+            type_plan = plan if is_planned else plan_on_type(ctx, instance_type)
             with show_hashing():
-                preflight = run_preflight(aws, wanted, session.catalog.instances, role, bucket)
+                preflight = run_preflight(aws, type_plan, session.catalog.instances, role, bucket)
             show_and_refuse(preflight, session, keep_unproved)
             if preflight.change in _CHANGES:
                 require_known_price(preflight.desired.plan, accept_unknown_price)

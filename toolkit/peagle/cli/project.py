@@ -78,7 +78,7 @@ def file_options(root: click.Group) -> FileOptions:
 
     def keys(words: tuple[str, ...], without: Collection[str]) -> tuple[OptionKey, ...]:
         return tuple(
-            OptionKey(key, str(option.name), _type_of(option), option.help or "")
+            OptionKey(key, str(option.name), _choose_type(option), option.help or "")
             for key, option in sorted(_options(root, words).items())
             if key not in without and (words != ("plan",) or key == "max_price_increase")
         )
@@ -91,7 +91,7 @@ def _is_mapping(option: click.Option) -> bool:
     return "=" in (option.metavar or "")
 
 
-def _type_of(option: click.Option) -> Any:
+def _choose_type(option: click.Option) -> Any:
     """What the file may have as the value of an option; the option itself checks the rest."""
     kind = option.type
     if option.is_flag:

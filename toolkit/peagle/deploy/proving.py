@@ -33,8 +33,8 @@ from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
-from peagle.planning.speculation import floor_of
-from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, instance_of
+from peagle.planning.speculation import choose_floor
+from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, parse_instance
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.defaults import caches_prefixes
@@ -115,7 +115,7 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its
     pair."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
-    floor = floor_of(drafter, served.k) if drafter and served.k else None
+    floor = choose_floor(drafter, served.k) if drafter and served.k else None
     return replace(
         _request_of_target(target, served.name),
         speculates=served.k > 0,
@@ -204,7 +204,7 @@ class StatisticsReader:
                         live.hosts_components,
                     )
                 ):  # fmt: skip
-                    self.counts.ignored.add(instance_of(stream))
+                    self.counts.ignored.add(parse_instance(stream))
         except AccessDenied as denied:
             policy = f"logs:FilterLogEvents on log-group:{log_group('*', live.hosts_components)}"
             raise AccessDenied(

@@ -143,7 +143,7 @@ def remove_failed_start(context: DeploymentContext) -> None:
         destroy(context)
         return
     context.change(pending=None)
-    endpoints = [each for each in record.of_type("Endpoint") if each.name == record.name]
+    endpoints = (r for r in record.of_type("Endpoint") if r.name == record.name)
     for resource in (*endpoints, *stale_resources(context.record)):
         delete(context, resource)
 
@@ -168,24 +168,24 @@ class Ended:
             "ended_at": None if record.ends_at is None else utc_text(record.ends_at),
             "price_per_hour_usd": self.usd_per_hour,
             "owner": record.owner or "peagle",
-            "resources": [each.document() for each in record.resources],
+            "resources": [resource.document() for resource in record.resources],
         }
         if reaped:
-            document["removed"] = [each.document() for each in self.removed]
-            document["kept"] = [each.document() for each in self.kept]
+            document["removed"] = [resource.document() for resource in self.removed]
+            document["kept"] = [resource.document() for resource in self.kept]
             document["error"] = self.error.document() if self.error else None
         return document
 
 
 @dataclass(frozen=True)
-class Search:
-    """What was found; ``unknown`` are the regions that could not be searched."""
+class EndedSearch:
+    """The deployments past their end; ``unknown`` are the regions that could not be searched."""
 
     ended: tuple[Ended, ...]
     unknown: dict[str, CloudError]
 
     @property
-    def own(self) -> tuple[Ended, ...]:
+    def removable(self) -> tuple[Ended, ...]:
         """Those that this toolkit may remove."""
         return tuple(ended for ended in self.ended if not ended.record.owner)
 
@@ -195,7 +195,7 @@ class Search:
         return tuple(ended for ended in self.ended if ended.record.owner)
 
 
-def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
+def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
     """The deployments of these regions whose end time has passed. Raises CloudError when no region
     accepts the credentials."""
     readable, _ = records.readable_records(aws.scope)
@@ -220,14 +220,14 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
         there = aws.in_region(region)
         for name in sorted({*names.get(region, ()), *limited}):
             try:
-                ended = _ended(there, name, by_name.get(name), prices, now)
+                ended = _find_ended(there, name, by_name.get(name), prices, now)
                 past_end += [ended] if ended else []
             except CloudError as error:
                 unknown[region] = error
-    return Search(tuple(past_end), unknown)
+    return EndedSearch(tuple(past_end), unknown)
 
 
-def _ended(
+def _find_ended(
     aws: Aws, name: str, stored: Deployment | None, prices: Prices, now: float
 ) -> Ended | None:
     """The deployment, if its end has passed: the endpoint's own tag decides."""
@@ -248,17 +248,18 @@ def reap(
     """Remove these deployments, one after the other; one that fails does not stop the next. One
     that got another end time meanwhile stays."""
     clock, done = clock or Clock(), list[Ended]()
-    for each in ended:
-        there, key = aws.in_region(each.record.region), each.record.key
+    for deployment in ended:
+        record, outcome = deployment.record, deployment
+        there, key = aws.in_region(record.region), record.key
         try:
             with records.deployment_lock(*key):
                 stored = records.load_record(*key)
-                latest = _ended(there, each.record.name, stored, prices, clock.now())
+                latest = _find_ended(there, record.name, stored, prices, clock.now())
                 if latest is not None:
                     context = DeploymentContext(there, latest.record, observe, clock)
                     removed, kept = destroy(context)
-                    each = replace(latest, removed=removed, kept=kept)
+                    outcome = replace(latest, removed=removed, kept=kept)
         except PeagleError as error:
-            each = replace(each, error=error)
-        done.append(each)
+            outcome = replace(outcome, error=error)
+        done.append(outcome)
     return tuple(done)

@@ -130,7 +130,7 @@ class Log(Kind):
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.create_log_group(context.aws, name, company_of(revision).tags)
+        cloudwatch.create_log_group(context.aws, name, read_company(revision).tags)
         days = body["retention_days"]
         context.aws.call("logs", "put_retention_policy", logGroupName=name, retentionInDays=days)
 
@@ -221,7 +221,7 @@ class MetricFilter(Kind):
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.put_metric_filter(context.aws, body, company_of(revision).tags)
+        cloudwatch.put_metric_filter(context.aws, body, read_company(revision).tags)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
         for group in logs_of(context.record.name):
@@ -329,7 +329,7 @@ class Bucket(Kind):
             return
         with context.creating(resource):
             context.say("Creating bucket", name)
-            s3.create_bucket(context.aws, name, company_of(revision).tag_list)
+            s3.create_bucket(context.aws, name, read_company(revision).tag_list)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> bool:
         try:
@@ -521,5 +521,5 @@ def logs_of(name: str) -> tuple[str, str]:
     return log_group(name), log_group(name, copies=True)
 
 
-def company_of(revision: Revision) -> Company:
+def read_company(revision: Revision) -> Company:
     return revision.plan.company if revision.plan else NO_COMPANY

@@ -26,7 +26,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
 from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import SCALING_TAG, company_of, delete, schedule_names
+from peagle.deploy.resources import SCALING_TAG, delete, read_company, schedule_names
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -157,7 +157,7 @@ def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
     if after.scales_copies:
         before = autoscaling.registered(aws, record.name, policies=False)
     tags = [{"Key": DEPLOYMENT_TAG, "Value": record.name}, {"Key": ID_TAG, "Value": record.id}]
-    tags += company_of(record.current).tag_list
+    tags += read_company(record.current).tag_list
     autoscaling.register(aws, record.name, after, tags)
     if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
         autoscaling.stay_awake(aws, record.name)
@@ -457,7 +457,7 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
         copies = before.current.served.copies is not None
         called, fingerprint = limit_name(aws.region, name), before.current.fingerprint
         with context.creating(Resource(type="SchedulerRole", name=called, revision=fingerprint)):
-            role = scheduler.ensure_role(aws, name, before.id, company_of(revision), copies)
+            role = scheduler.ensure_role(aws, name, before.id, read_company(revision), copies)
         for schedule in schedule_names(aws.region, name, copies):
             with context.creating(Resource(type="Schedule", name=schedule, revision=fingerprint)):
                 context.say("Scheduling the end", utc_text(end.at))

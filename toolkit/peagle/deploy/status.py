@@ -49,7 +49,7 @@ def is_past_end(record: Deployment, now: float | None = None) -> bool:
     return record.ends_at is not None and record.ends_at <= moment
 
 
-def state_of(record: Deployment, live: Endpoint | None) -> str:
+def decide_state(record: Deployment, live: Endpoint | None) -> str:
     """SageMaker's status of the endpoint, or one of ours:
 
     ``Incomplete``  deploy was interrupted before it requested the endpoint
@@ -118,7 +118,7 @@ def _common_fields(
         cost = round(max(0.0, until - since) / 3600 * rate, 2)
     return {
         "name": record.name,
-        "state": state_of(record, live),
+        "state": decide_state(record, live),
         "region": record.region,
         "pair": revision.served.pair,
         "price_per_hour_usd": price,
@@ -368,7 +368,7 @@ def usage_of_endpoint(
     whole = Usage(
         name=record.name,
         where="sandbox" if aws.in_sandbox else "aws",
-        state=state_of(record, live),
+        state=decide_state(record, live),
         at=now,
         window_seconds=window_seconds,
         instances=live.instance_count if live else 0,

@@ -95,7 +95,7 @@ _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
     "restored"
 )
-_OF_SYNTHETIC = (
+_SYNTHETIC_KEYS = (
     "rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length",
 )  # fmt: skip
 """Settings of the synthetic sampler, which the CPU engine lacks."""
@@ -105,7 +105,7 @@ _KV_CACHE_SHARE = 16
 _KV_CACHE_LARGEST_GIB = 8
 
 
-def for_cpu(
+def adapt_to_cpu(
     environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment for the CPU engine, and one note for each change."""
@@ -183,7 +183,7 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
     config = valid_speculation(kept)
     dropped = {"quantization", "attention_backend"} & config.keys()
     if config.get("rejection_sample_method") == "synthetic":
-        dropped |= {*_OF_SYNTHETIC} & config.keys()
+        dropped |= {*_SYNTHETIC_KEYS} & config.keys()
     has_ranks = config.get("draft_tensor_parallel_size", 1) != 1
     if has_ranks:
         notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
@@ -365,7 +365,7 @@ class LocalOptions:
             check_compiler(engine.python)
         elif self.compiled and self.image:
             check_compiler_in(Docker(), self.image)
-        return for_cpu(plan.environment, machine, self.compiled)
+        return adapt_to_cpu(plan.environment, machine, self.compiled)
 
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
@@ -377,7 +377,7 @@ class LocalOptions:
         ml_root = state.folder_of(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
         link_folders(local_folders(plan), ml_root)
-        variables = {**environment, **self._warm(environment, str(state.warm_folder()))}
+        variables = {**environment, **self._warm_variables(environment, str(state.warm_folder()))}
         if self.collecting:
             variables[CACHE_VARIABLE] = str(state.collected_folder(plan.name))
         engine = find_engine(plan.runtime.vllm)
@@ -388,7 +388,7 @@ class LocalOptions:
     ) -> Container:
         """The container, with weights mounted unless the image has them, and warm starts."""
         assert self.image is not None, "a process has no container"
-        warm = self._warm(environment, _WARM_MOUNT)
+        warm = self._warm_variables(environment, _WARM_MOUNT)
         mounts = {} if self.image.baked else local_folders(plan)
         if WARM_FOLDER_VARIABLE in warm:
             mounts[_WARM_MOUNT] = state.warm_folder()
@@ -410,7 +410,7 @@ class LocalOptions:
         container = self.container(plan, environment, published, self.image.name)
         return compose_file(container), published
 
-    def _warm(self, environment: Mapping[str, str], folder: str) -> dict[str, str]:
+    def _warm_variables(self, environment: Mapping[str, str], folder: str) -> dict[str, str]:
         """The variables to collect, or to restore from ``folder`` what the plan pins or the machine
         has."""
         if self.collecting:

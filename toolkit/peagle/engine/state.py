@@ -95,7 +95,8 @@ def ready_engine(name: str) -> LocalEngine | None:
         if len(ready) == 1:
             return ready[0]
         if ready:
-            message = f"{len(ready)} engines are running: {', '.join(names)}"
+            running = ", ".join(engine.name for engine in ready)
+            message = f"{len(ready)} engines are running: {running}"
             raise UserError(message, "specify only one of them", code="several-engines")
         fix = Fix("start one", ("peagle", "local", "up", "PAIR"))
         raise NotFound("no engine of this machine is running", fix, code="no-such-engine")

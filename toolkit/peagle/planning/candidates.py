@@ -155,8 +155,8 @@ class Candidate:
         each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
 
-    def alternative(self) -> Alternative:
-        """As a plan keeps it."""
+    def to_alternative(self) -> Alternative:
+        """The candidate as a plan records it."""
         speed, acceptance = self.performance, self.performance.acceptance
         ttft, itl = speed.ttft_seconds, speed.itl_seconds
         return Alternative(
@@ -233,7 +233,7 @@ def rank(candidates: Iterable[Candidate], by_cost: bool = True) -> list[Candidat
     return sorted(ranked, key=tie)
 
 
-def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
+def select_best(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
     ranked = rank([*of_pair, *others])[:1]
@@ -246,14 +246,14 @@ def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[C
     return [usual] if alike and (usual.tokens_per_second or 0.0) >= least else ranked
 
 
-def cheapest_of(candidates: Iterable[Candidate]) -> Candidate | None:
+def find_cheapest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The lowest price per hour of those that hold the load, and that meet what is required, if
     any does."""
-    priced = [other for other in candidates if other.usd_per_hour is not None and other.holds_load]
-    priced = [other for other in priced if other.meets] or priced
-    return min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
+    priced = [c for c in candidates if c.usd_per_hour is not None and c.holds_load]
+    priced = [candidate for candidate in priced if candidate.meets] or priced
+    return min(priced, key=lambda candidate: candidate.usd_per_hour or 0.0, default=None)
 
 
-def measured_first(candidates: list[Candidate]) -> list[Candidate]:
+def prefer_measured(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
-    return [engine for engine in candidates if engine.performance.basis == "measured"] or candidates
+    return [c for c in candidates if c.performance.basis == "measured"] or candidates

@@ -30,7 +30,7 @@ from peagle.planning.weights import (
     WeightSizes,
     choose_pins,
     pin_variables,
-    stream,
+    streamer_variables,
 )
 from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import Value, check_environment, to_environment
@@ -88,10 +88,12 @@ def configure_engine(
     """
     options, load, candidate = placement.options, placement.load, placement.candidate
     record = decisions.record
-    streamed = stream(placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region)
+    streamed = streamer_variables(
+        placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
+    )
     speculation = record(planned_speculation(load, candidate))
-    arguments = record(_arguments(placement, speculation))
-    extra = record(_environment(placement))
+    arguments = record(_build_arguments(placement, speculation))
+    extra = record(_build_environment(placement))
     planned = to_environment(arguments) | extra | record(streamed)
     if digest := digest_in(placement.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
@@ -100,7 +102,7 @@ def configure_engine(
     environment |= pin_variables(choose_pins(options))
     check_environment(environment)
     environment = dict(sorted(environment.items()))
-    asked = CaseOptions(
+    case_options = CaseOptions(
         k=candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
         max_model_len=options.max_model_len or load.max_model_len,
@@ -119,7 +121,7 @@ def configure_engine(
     )
     checkpoint, pair = options.target_checkpoint, placement.pair
     read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
-    findings = check(build_case(load.catalog, pair.target, pair.drafter, asked, read))
+    findings = check(build_case(load.catalog, pair.target, pair.drafter, case_options, read))
     for finding in findings:
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)
@@ -127,7 +129,7 @@ def configure_engine(
     return speculation, arguments, environment
 
 
-def _environment(placement: Placement) -> Decision[dict[str, str]]:
+def _build_environment(placement: Placement) -> Decision[dict[str, str]]:
     """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     options, placed, target = placement.options, placement.placed, placement.load.target
     instance, settings = placement.candidate.instance, [_NO_RESTART]
@@ -146,7 +148,9 @@ def _environment(placement: Placement) -> Decision[dict[str, str]]:
     return Decision(environment, tuple(reasons))
 
 
-def _arguments(placement: Placement, speculation: Speculation | None) -> Decision[tuple[str, ...]]:
+def _build_arguments(
+    placement: Placement, speculation: Speculation | None
+) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     load, candidate, placed = placement.load, placement.candidate, placement.placed
     table, drafter = load.catalog.runtimes, candidate.drafter

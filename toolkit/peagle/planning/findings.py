@@ -15,7 +15,7 @@ from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, cheapest_of, rank
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest, rank
 from peagle.planning.load import Load
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, decide
@@ -138,7 +138,7 @@ def _why_speculation(selection: Selection, compared: SpeedsByK) -> str:
         because = f"the speed with {name} is unknown here"
         cheapest = candidate
         if asked.instance_type is None:
-            cheapest = cheapest_of(selection.alone) or candidate
+            cheapest = find_cheapest(selection.alone) or candidate
         if not is_cheaper(cheapest, unknown):
             return f"{because}, that without is known; --drafter {name} plans it"
         ours, theirs = (at_cost(each) or " at no known price" for each in (cheapest, unknown))
@@ -449,16 +449,21 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        code = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
-        yield error(code, where, message, combine_fixes([*fixes, _as_reached(only)]))
+        fix = combine_fixes([*fixes, _as_reached(only)])
+        if where == "slo":
+            yield error(_SLO_MISSED, where, message, fix)
+        else:
+            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
-    fixes.append(Fix("run a benchmark before you rely on it"))
-    code = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
-    yield warning(code, where, message, combine_fixes(fixes))
+    fix = combine_fixes([*fixes, Fix("run a benchmark before you rely on it")])
+    if where == "slo":
+        yield warning(_SLO_UNVERIFIED, where, message, fix)
+    else:
+        yield warning(_SPEED_UNVERIFIED, where, message, fix)
 
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:

@@ -145,7 +145,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     most, longest_start = prices[1] if prices else usd, download.value + startup.value
     limit = record(choose_limit(options, region, most, longest_start, copies is not None))
     observe = record(choose_observe(options, region, floor))
-    speed = candidate.alternative().model_dump(include=set(SpeedEstimate.model_fields))
+    speed = candidate.to_alternative().model_dump(include=set(SpeedEstimate.model_fields))
     best_alone = selection.alone[0] if selection.alone else None
     drafter, size = pair.drafter, load.workload
     return Plan(
@@ -189,8 +189,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         price_per_hour_usd=usd,
         price_date=price.value.date.isoformat() if price.value else None,
         speed=SpeedEstimate(**speed),
-        without_speculation=best_alone.alternative() if best_alone else None,
-        alternatives=tuple(shown.alternative() for shown in selection.shown()),
+        without_speculation=best_alone.to_alternative() if best_alone else None,
+        alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
         proof=ProofPlan(
             **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
         ),

@@ -263,7 +263,7 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
     return Weights(kind="hub", location=location, revision=revision, engine_path=location)
 
 
-def stream(
+def streamer_variables(
     sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""

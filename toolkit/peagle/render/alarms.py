@@ -273,7 +273,7 @@ def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, A
     ]
     length = {
         "Id": "length",
-        "Expression": _length(k),
+        "Expression": f"IF(drafted >= {MIN_DRAFTS * k}, 1 + {k} * accepted / drafted, {k + 1})",
         "Label": "acceptance length",
         "ReturnData": True,
     }
@@ -283,7 +283,3 @@ def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, A
         "DatapointsToAlarm": 1,
         "ComparisonOperator": "LessThanThreshold",
     }
-
-
-def _length(k: int) -> str:
-    return f"IF(drafted >= {MIN_DRAFTS * k}, 1 + {k} * accepted / drafted, {k + 1})"

@@ -30,7 +30,7 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.errors import nearest
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
-from peagle.sandbox.launch import is_local_image, model_data, objects_of
+from peagle.sandbox.launch import find_objects, is_local_image, model_data
 from peagle.sandbox.state import catalog
 
 PRICES, QUOTAS = "AmazonSageMaker", "sagemaker"
@@ -212,7 +212,7 @@ def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
     return f'"{by}"' in policy and "sts:AssumeRole" in policy
 
 
-def is_missing_image(image: str, region: str) -> bool:
+def is_missing_image(image: str) -> bool:
     """Whether ``image`` is of the account's own registry and not there. Images of other accounts,
     such as AWS's own, always exist. With containers as engines, an image on this machine does
     too."""
@@ -235,10 +235,10 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
     primary = parameters.get("PrimaryContainer")
     for container in [primary] if primary else parameters.get("Containers") or ():
         image = container.get("Image") or ""
-        if is_missing_image(image, region):
+        if is_missing_image(image):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
-            if not any(objects_of(data, region)):
+            if not any(find_objects(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
     if vpc := parameters.get("VpcConfig"):
         # Importing it takes a second, and most models are in no VPC.
@@ -277,7 +277,7 @@ class EcrOperations(ECRResponse):
         for image_id in image_ids:
             tag, digest = image_id.get("imageTag"), image_id.get("imageDigest")
             name = (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
-            if is_missing_image(registry + name, self.region):
+            if is_missing_image(registry + name):
                 return super().batch_get_image()
         if account == ACCOUNT and repository in self.ecr_backend.repositories:
             stored = self.ecr_backend.batch_get_image(repository, account, image_ids)

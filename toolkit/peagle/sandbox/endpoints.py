@@ -140,7 +140,7 @@ class Serving:
             if problem:
                 raise LaunchFailed(problem)
             for spec in specs:
-                if is_missing_image(spec.image, spec.region):
+                if is_missing_image(spec.image):
                     raise LaunchFailed(
                         "Please make sure all images included in the model for the production "
                         f"variant {spec.variant} exist, and that the execution role used to create "

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from peagle.engine.logs import crash_of
 from peagle.engine.machine import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
-from peagle.engine.runner import cannot_run, for_cpu
+from peagle.engine.runner import adapt_to_cpu, cannot_run
 from peagle.engine_log import LOG_INTERVAL_VARIABLE
 from peagle.errors import PeagleError
 from peagle.protocol import log_group
@@ -156,7 +156,7 @@ class EngineInstance:
         collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
         collected = any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
         compiles = not self.spec.plain and (collects or collected)
-        environment, notes = for_cpu(environment, machine, compiles)
+        environment, notes = adapt_to_cpu(environment, machine, compiles)
         self.not_applied = not_applied(self.spec.environment, environment)
         self._write(*notes, *(f"not applied: {argument}" for argument in self.not_applied))
         environment.setdefault(LOG_INTERVAL_VARIABLE, "1")

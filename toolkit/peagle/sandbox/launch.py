@@ -273,7 +273,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     folder = ml_root / data.into
     private_folder(folder)
     try:
-        objects = dict(objects_of(data, region))
+        objects = dict(find_objects(data, region))
         if not objects:
             raise ValueError(f"no object exists below {data.uri}")
         prefix = S3Uri.parse(data.uri).key
@@ -356,7 +356,7 @@ def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     )
 
 
-def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
+def find_objects(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
     """The keys and objects that the model data names; none where there is no such bucket."""
     source = S3Uri.parse(data.uri)
     bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)

@@ -233,7 +233,7 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     """The verdict for requests of this size, with the settings that matter: the target alone, all
     that win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere,
     and each drafter's own best."""
-    loads = [_at_load(question, workload, load) for load in question.loads]
+    loads = [_decide_load(question, workload, load) for load in question.loads]
     # At how many loads a setting does not count, and its greatest loss elsewhere in percent.
     regrets: dict[Setting, tuple[int, float]] = {}
     decided = [load for load in loads if load.best]
@@ -267,7 +267,7 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     )
 
 
-def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
+def _decide_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
     performances = {
         setting: question.performance_of(setting, workload, load) for setting in question.settings
     }
@@ -314,12 +314,12 @@ def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Six digits; more say nothing."""
+    """The value with six significant digits."""
     return None if value is None else float(f"{value:.6g}")
 
 
 class Ranking(NamedTuple):
-    """The settings that cannot be told from the fastest, the simplest first, and its tokens/s.
+    """The settings that tie with the fastest, the simplest first, and the tokens/s of the fastest.
     ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
     K is measured, nor one above the winner that does not tie with it."""
 

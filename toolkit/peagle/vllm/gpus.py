@@ -69,13 +69,13 @@ def parallel_sizes(query_heads: int, kv_heads: Iterable[int], gpus: int) -> list
     ]
 
 
-def cuda_visible_gib(given_gib: float, gpu: str) -> float:
-    """GiB that CUDA reports for a GPU of ``given_gib``: the same, unless the number is from the
+def cuda_visible_gib(stated_gib: float, gpu: str) -> float:
+    """GiB that CUDA reports for a GPU of ``stated_gib``: the same, unless the number is from the
     data sheet or nvidia-smi, which include the driver's memory."""
     for visible in VISIBLE_GIB.get(gpu, ()):
-        if visible < given_gib <= visible * (1 + _LARGEST_LOSS):
+        if visible < stated_gib <= visible * (1 + _LARGEST_LOSS):
             return visible
-    return given_gib
+    return stated_gib
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -84,7 +84,7 @@ def with_own_target(
                 code="weights-not-safetensors",
             )
     refuse_head(location, checkpoint)
-    target = entry_of(checkpoint)
+    target = estimate_entry(checkpoint)
     if method is not None:
         # It is the same for every target.
         every = (each for other in catalog.targets.values() for each in other.drafters)
@@ -133,7 +133,7 @@ def is_on_hub(location: str) -> bool:
     return is_hub_id(location) and not means_folder(location)
 
 
-def entry_of(checkpoint: Checkpoint) -> Target:
+def estimate_entry(checkpoint: Checkpoint) -> Target:
     """The target in a checkpoint; without headers, the size of its weights is estimated. Raises
     CheckpointError."""
     with located(checkpoint):
@@ -195,7 +195,7 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
         )
     target_id = f"{file.absolute().parent.name}/{file.stem}"
     weights, guessed = _weights(model.location, file, target_id)
-    read = entry_of(model)
+    read = estimate_entry(model)
     target = read.model_copy(
         update={
             "id": target_id,

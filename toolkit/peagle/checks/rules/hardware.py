@@ -85,7 +85,7 @@ def gpu_too_new(case: Case) -> Findings:
     Blackwell needs CUDA 12.8 (sm_100, sm_120) or 12.9 (sm_103). With an older version vLLM
     finds no GPU, or no kernels for it.
     """
-    instance, ami = case.instance, _ami_of(case)
+    instance, ami = case.instance, _find_ami(case)
     first = FIRST_CUDA.get(instance.gpu_architecture) if instance else None
     if instance is None or first is None or case.on_cpu:
         return
@@ -99,7 +99,7 @@ def gpu_too_new(case: Case) -> Findings:
             yield error("instance_type", message, fix)
 
 
-def _ami_of(case: Case) -> Ami | None:
+def _find_ami(case: Case) -> Ami | None:
     """The case's host AMI, if the catalogue has it."""
     return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
 
@@ -125,7 +125,7 @@ def ami_driver(case: Case) -> Findings:
     A driver of the same CUDA major version works; with an older major version vLLM finds no
     GPU. The default AMI of some instance families has an older one than images with CUDA 13 need.
     """
-    ami, cuda, message = _ami_of(case), case.runtime.cuda, ""
+    ami, cuda, message = _find_ami(case), case.runtime.cuda, ""
     family = family_of(case.instance.type) if case.instance else ""
     if ami is not None and _numbers(ami.cuda)[0] < _numbers(cuda)[0]:
         message = f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image uses {cuda}"
@@ -146,7 +146,7 @@ def ami_unverified(case: Case) -> Findings:
     if family in case.runtimes.ami_families:
         return
     newest = max(amis, key=lambda ami: _numbers(ami.driver)).name
-    report, ami = ami_report(case.runtimes, family), _ami_of(case)
+    report, ami = ami_report(case.runtimes, family), _find_ami(case)
     other = "default" if ami is not None and ami.name == newest else newest
     fix = Fix(f"if vLLM finds no GPU, try --ami {other}", options=("--ami", other))
     if report is None:

@@ -44,7 +44,7 @@ from peagle_serve.environment import flag_of
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
 
-def _option_of(variable: str) -> str:
+def _name_option(variable: str) -> str:
     """The option that sets a variable of the container: ``--set NAME`` or ``--env NAME``."""
     is_argument = variable.startswith(PREFIX)
     return f"--set {flag_of(variable)[2:]}" if is_argument else f"--env {variable}"
@@ -201,7 +201,7 @@ def code_variable(case: Case) -> Findings:
         elif _ignored_as(name, facts) is None:
             yield warning(
                 "environment",
-                f"{_option_of(name)} may choose the code that the engine loads, which runs with "
+                f"{_name_option(name)} may choose the code that the engine loads, which runs with "
                 "the endpoint's role",
                 "remove it, unless you trust its author; an engine outside of a container "
                 "refuses it",
@@ -251,7 +251,7 @@ def secret_in_environment(case: Case) -> Findings:
         if value and (is_secret(name) or HIDDEN in redactor.text(value)):
             yield error(
                 "environment",
-                f"{_option_of(name)} is a secret, and DescribeModel shows it to readers",
+                f"{_name_option(name)} is a secret, and DescribeModel shows it to readers",
                 "leave it out: the execution role gives access to S3, and callers sign their "
                 "requests; for gated weights use --model-source s3://...",
             )

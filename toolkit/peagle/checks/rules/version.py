@@ -33,7 +33,7 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     version = case.runtime.vllm
     if version in releases or case.image is not None:
         return None
-    who, minimum = minimum_of(case.target, case.drafter)
+    who, minimum = find_minimum(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]
     recent.sort(key=versions.parse)
     newer = (name for name in recent if versions.compare(name, version) > 0)
@@ -67,7 +67,7 @@ def vllm_below_minimum(case: Case) -> Findings:
 def below_minimum(case: Case) -> Finding | None:
     """The finding if the version is older than the pair needs, also where another rule names the
     missing feature."""
-    who, minimum = minimum_of(case.target, case.drafter)
+    who, minimum = find_minimum(case.target, case.drafter)
     version = case.runtime.vllm
     if versions.compare(version, minimum) >= 0:
         return None
@@ -76,7 +76,7 @@ def below_minimum(case: Case) -> Finding | None:
     return findings.error("vllm-below-minimum", "vllm", message, fix)
 
 
-def minimum_of(target: Target, drafter: Drafter | None) -> tuple[str, str]:
+def find_minimum(target: Target, drafter: Drafter | None) -> tuple[str, str]:
     """The target or drafter that needs the newer vLLM, and that version."""
     needs = [(model.title, model.min_vllm) for model in (target, drafter) if model is not None]
     return max(needs, key=lambda need: versions.parse(need[1]))
