@@ -32,7 +32,6 @@ _EXIT_CODES = {
     "3": "Refused, or not proved (exit code 3)",
     "4": "AWS, a registry, the Hub or the engine (exit code 4)",
     "130": "Interrupted (exit code 130)",
-    "1": "The demo (exit code 1)",
 }
 
 _INTRODUCTION = f"""\
