@@ -25,7 +25,7 @@ from peagle.protocol import (
     acceptance_length,
     follow_up_body,
     parse_piece,
-    prompt_of,
+    read_prompt,
     request_body,
 )
 
@@ -124,7 +124,7 @@ class Conversations:
         following = [*self._bodies[1:], self._bodies[0]]
         for body, answer, after in zip(self._bodies, self._answers, following, strict=True):
             try:
-                self._ask(follow_up_body(body, parse_piece(answer).written, prompt_of(after)))
+                self._ask(follow_up_body(body, parse_piece(answer).written, read_prompt(after)))
             except PeagleError as error:
                 if error.code not in _REJECTED:
                     raise

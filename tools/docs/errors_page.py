@@ -65,13 +65,13 @@ def errors_page() -> str:
     for kind, title in _ABOUT.items():
         parts.append(_findings(title, {c: f for c, f in codes.items() if about.get(c) == kind}))
     for folder, title in _FOLDERS.items():
-        rest = {c: f for c, f in codes.items() if c not in about and folder_of(f) == folder}
+        rest = {c: f for c, f in codes.items() if c not in about and locate_folder(f) == folder}
         parts.append(_findings(title, rest))
     parts += [_problems(), *_errors(), _crashes()]
     return "\n".join(parts)
 
 
-def folder_of(code: Code) -> str:
+def locate_folder(code: Code) -> str:
     """The package that makes it."""
     return code.files[0].partition("/")[0]
 

@@ -25,7 +25,7 @@ from peagle.images.build import (
     engine_image,
     engine_image_name,
     logged_in,
-    member_of,
+    make_member,
     push,
     repository_part,
     tar,
@@ -250,7 +250,7 @@ def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
 
 def test_a_nested_archive_has_its_announced_size(folder: Path) -> None:
     inner = tar_member("engine.tar", collect_members(folder, "lib"))
-    outer = read(b"".join(tar([inner, member_of("z", b"last")])))
+    outer = read(b"".join(tar([inner, make_member("z", b"last")])))
     assert len(outer["engine.tar"]) == inner.size
     assert read(outer["engine.tar"])["lib/model.safetensors"] == b"x" * 1025
     assert outer["z"] == b"last"

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from peagle.aws.client import Aws
 from peagle.bench import load as sending
-from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acceptance
+from peagle.bench.acceptance import compute_rates, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
 from peagle.bench.load import Measure, make_measure, new_result, with_saturation
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
-from peagle.bench.targets import target_of_endpoint, target_of_engine
+from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import Observer
@@ -305,7 +305,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
 
     settings = []
     for k in request.ks:
-        rates = rates_of(measured, k, request.domain) if measured and k else ()
+        rates = compute_rates(measured, k, request.domain) if measured and k else ()
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
@@ -361,7 +361,7 @@ def sweep_on_this_machine(
                 stop_local(plan.name, now=True)  # of a sweep that was killed
             engine = start_local(plan, progress=say, options=options)
             try:
-                target = replace(target_of_engine(engine), setting=setting, usd_per_hour=price)
+                target = replace(open_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
                     lossless.ask(setting, target)
                 yield make_measure(target, sender)
@@ -429,7 +429,7 @@ class EndpointSweep:
             raise UserError(f"{record.name} was deployed {why}", fix, "no-plan")
         self.before = before
         self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
-        target = target_of_endpoint(aws, record.name, record, catalog)
+        target = open_endpoint(aws, record.name, record, catalog)
         server = replace(target.facts, pair=before.pair)
         price = (target.usd_per_hour, target.price_source)
         fresh = new_result(server, self._sender, request.command, *price)
@@ -483,7 +483,7 @@ class EndpointSweep:
             write_file(self._kept, plan_bytes(self.before))
         self._deploy(self._plan_of(setting))
         record = find_record(self.record.name, self.aws.scope, self.aws.region)
-        target = target_of_endpoint(self.aws, record.name, record, self._catalog)
+        target = open_endpoint(self.aws, record.name, record, self._catalog)
         yield make_measure(replace(target, setting=setting), self._sender)
 
     def _restore(self, budget: Budget) -> None:

@@ -649,11 +649,11 @@ def is_expert_parallel(settings: Mapping[str, Any]) -> bool:
 def divisions(shape: Architecture, gpus: int, expert_parallel: bool = False) -> list[int]:
     """The tensor-parallel sizes up to ``gpus`` that a target of this shape supports; the smallest
     that divides the heads where vLLM refuses each, so that a finding can name it."""
-    sizes = sizes_of_heads(shape, gpus)
+    sizes = list_head_sizes(shape, gpus)
     return [s for s in sizes if division_problem(shape, s, expert_parallel) is None] or sizes[:1]
 
 
-def sizes_of_heads(shape: Architecture, gpus: int) -> list[int]:
+def list_head_sizes(shape: Architecture, gpus: int) -> list[int]:
     """The sizes that divide the attention heads."""
     return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 

@@ -224,14 +224,14 @@ class MetricFilter(Kind):
         cloudwatch.put_metric_filter(context.aws, body, read_company(revision).tags)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        for group in logs_of(context.record.name):
+        for group in name_log_groups(context.record.name):
             place = {"logGroupName": group, "filterName": resource.name}
             context.aws.delete("logs", "delete_metric_filter", **place)
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         names = {
             str(each["filterName"])
-            for group in logs_of(endpoint)
+            for group in name_log_groups(endpoint)
             for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
         }
         yield from sorted(names)
@@ -516,7 +516,7 @@ def schedule_names(region: str, name: str, copies: bool) -> tuple[str, ...]:
     return (*first, limit_name(region, name))
 
 
-def logs_of(name: str) -> tuple[str, str]:
+def name_log_groups(name: str) -> tuple[str, str]:
     """The log groups that the endpoint may have: its own, or that of its copies."""
     return log_group(name), log_group(name, copies=True)
 

@@ -73,7 +73,7 @@ class Member:
     chunks: Callable[[], Iterable[bytes]]
 
 
-def member_of(path: str, content: bytes) -> Member:
+def make_member(path: str, content: bytes) -> Member:
     return Member(path, len(content), lambda: (content,))
 
 
@@ -143,7 +143,7 @@ def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
             folder = parent.as_posix()
             if folder not in folders:
                 folders.add(folder)
-                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
+                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), make_member(folder, b"")
         yield header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
 
 
@@ -301,7 +301,7 @@ class Built:
 
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
     """The build context, with the baked weights of local folders."""
-    files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
+    files = [make_member(file.path, file.content) for file in context_files(plan, recipe)]
     copied = [weights for weights in recipe.weights if isinstance(weights, Copied)]
     return [*files, *(member for weights in copied for member in members(weights))]
 
@@ -397,7 +397,7 @@ def build_context(packages: Packages) -> list[Member]:
     they copy them."""
     inside = f"lib/python{packages.python}/site-packages"
     files = collect_members(packages.folder, inside, skip=lambda path: "__pycache__" in path.parts)
-    return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
+    return [make_member("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
 
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
@@ -425,7 +425,7 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
     )
 
 
-def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:
+def check_format(plan: Plan, format: str) -> tuple[Finding, ...]:
     """The plan's findings for its files in that format of `peagle render`."""
     if format == "compose":
         return findings_on_this_machine(plan, "docker")

@@ -23,7 +23,7 @@ from peagle.planning.search import MOST_INSTANCES, Selection, is_cheaper
 from peagle.planning.speculation import SpeedsByK, is_drafter_named
 from peagle.speed.models import Slo
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.facts import facts_of
+from peagle.vllm.facts import find_facts
 
 
 def instances_text(candidate: Candidate) -> str:
@@ -249,7 +249,7 @@ Fix: add --set max-num-queued-reqs=N: vLLM answers further requests with HTTP 50
 
 def queue_findings(options: Options, vllm: str, concurrency: int) -> Iterator[Finding]:
     """A note where an objective is given and this vLLM version can limit its queue."""
-    facts = facts_of(vllm)
+    facts = find_facts(vllm)
     if options.slo and facts.exact and _QUEUE in facts.arguments and _QUEUE not in options.settings:
         message = "vLLM's queue has no limit, so that under overload every request misses --slo"
         sentence = f"add --set {_QUEUE}={concurrency}: vLLM answers what is above with HTTP 503"

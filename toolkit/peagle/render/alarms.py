@@ -124,7 +124,7 @@ def alarm_name(endpoint: str, kind: AlarmKind) -> str:
     return f"{own_name(endpoint)}-{_SUFFIXES[kind]}"
 
 
-def kind_of_alarm(endpoint: str, name: str) -> AlarmKind | None:
+def parse_alarm(endpoint: str, name: str) -> AlarmKind | None:
     """What the alarm of that name watches; ``None`` for a name that is not ours."""
     return next((kind for kind in _SUFFIXES if alarm_name(endpoint, kind) == name), None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peagle.case import Case, family_of
+from peagle.case import Case, parse_family
 from peagle.catalog.find import find_instance
 from peagle.catalog.tables import Ami, ami_report, nearest_region, region_hint
 from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
@@ -126,7 +126,7 @@ def ami_driver(case: Case) -> Findings:
     GPU. The default AMI of some instance families has an older one than images with CUDA 13 need.
     """
     ami, cuda, message = _find_ami(case), case.runtime.cuda, ""
-    family = family_of(case.instance.type) if case.instance else ""
+    family = parse_family(case.instance.type) if case.instance else ""
     if ami is not None and _numbers(ami.cuda)[0] < _numbers(cuda)[0]:
         message = f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image uses {cuda}"
     elif case.ami is None and not case.on_cpu and family in case.runtimes.ami_families:
@@ -142,7 +142,7 @@ def ami_unverified(case: Case) -> Findings:
     """An instance family for which AWS's SDK has no rule about the host AMI."""
     if case.instance is None or case.on_cpu or not case.runtimes.amis:
         return
-    family, amis = family_of(case.instance.type), case.runtimes.amis
+    family, amis = parse_family(case.instance.type), case.runtimes.amis
     if family in case.runtimes.ami_families:
         return
     newest = max(amis, key=lambda ami: _numbers(ami.driver)).name
