@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peagle.bench.load import Aiperf, Body, Sent, bench, find_sender, install_sender
-from peagle.bench.targets import OpenAiServer, target_of_engine
+from peagle.bench.targets import OpenAiServer, open_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
 from peagle.engine.local import start_local, stop_local
@@ -67,7 +67,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
     engine = start_local(plan)
     try:
-        target, sender = target_of_engine(engine), _Timed(**vars(find_sender()))
+        target, sender = open_engine(engine), _Timed(**vars(find_sender()))
         loads = make_loads(workload, [concurrency])
         began, cpu = time.monotonic(), time.process_time()
         result = bench(target, loads, sender)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import mul
 
-from measurements.speed_rows import Row, catalog, times_of
+from measurements.speed_rows import Row, catalog, summarize_times
 from peagle.catalog.tables import SpeedModel, StepConstants
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.models import Workload
@@ -66,7 +66,7 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
 
 
 def _captured(row: Row, model: SpeedModel) -> bool:
-    return row.load * (row.k + 1) <= times_of(row, model).geometry.captured
+    return row.load * (row.k + 1) <= summarize_times(row, model).geometry.captured
 
 
 def _steps(
@@ -91,7 +91,7 @@ def _linear(
 ) -> tuple[StepConstants, list[float]]:
     """The constants of the kernels and of a step, and the weights of the steps for the next round:
     those that fit badly weigh less."""
-    lines = [line_of(terms, seconds, bounds_of(terms, constants)) for terms, seconds in steps]
+    lines = [line_of(terms, seconds, to_bounds(terms, constants)) for terms, seconds in steps]
     products = list(zip(*(line.products for line in lines), strict=True))
     shares = _solved(products, weights or [1.0] * len(lines))
     errors = (sum(map(mul, line.terms, shares)) - line.goal for line in lines)
@@ -137,7 +137,7 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     model = catalog().speed_model
     fixed = {"without_async": without_async, "nvlink_reduce": nvlink_reduce}
     constants = model.constants.model_copy(update=fixed)
-    times = times_of(row, model.model_copy(update={"constants": constants}))
+    times = summarize_times(row, model.model_copy(update={"constants": constants}))
     first_steps, steps, tokens = prefill_steps(row.load, row.prompt, MEASURED_STEP)
     tokens = tokens or row.prompt
     captured = times.geometry.captured
@@ -165,7 +165,7 @@ class Line:
     products: tuple[float, ...]
 
 
-def bounds_of(terms: Terms, constants: StepConstants) -> tuple[bool, ...]:
+def to_bounds(terms: Terms, constants: StepConstants) -> tuple[bool, ...]:
     """Which kernels wait for memory."""
     sides = (kernel.sides(constants) for kernel in terms.kernels)
     return tuple(read >= compute for read, compute in sides)
@@ -310,7 +310,7 @@ def _reduce(of: Sequence[Row], model: SpeedModel) -> float:
     without = model.model_copy(update={"constants": constants})
     left = []
     for row in of:
-        times = times_of(row, without)
+        times = summarize_times(row, without)
         draft = times.geometry.draft
         layers = times.geometry.layers + (draft.layers * draft.passes if draft else 0)
         seconds = row.step - times.decode_seconds(row.load, row.prompt + row.answer / 2)

@@ -16,10 +16,10 @@ from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.tables import SpeedModel
-from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.building import fit_case, read_gpu
 from peagle.fit.estimate import FitCase
 from peagle.speed.estimate import MEASURED_STEP
-from peagle.speed.step import StepTimes, geometry_of
+from peagle.speed.step import StepTimes, read_geometry
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")
@@ -136,7 +136,7 @@ def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> Fi
         k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
         concurrency=128,
     )  # fmt: skip
-    return fit_case(build_case(bundled, target, head, options), gpu_of(instance))
+    return fit_case(build_case(bundled, target, head, options), read_gpu(instance))
 
 
 @cache
@@ -147,10 +147,10 @@ def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
     if speed is None:
         raise ValueError(f"{gpu} is not in speed_model.yaml")
-    return StepTimes(geometry_of(case), speed, model)
+    return StepTimes(read_geometry(case), speed, model)
 
 
-def times_of(row: Row, model: SpeedModel) -> StepTimes:
+def summarize_times(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
     times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus)
     return replace(times, model=model)

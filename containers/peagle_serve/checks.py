@@ -33,9 +33,9 @@ from peagle_serve.environment import (
     canonical_name,
     check_names,
     decode,
-    flag_of,
+    make_flag,
+    make_tokens,
     read_speculative_config,
-    tokens_of,
 )
 from peagle_serve.heads import Head, problems
 from peagle_serve.json_reader import InvalidJson, read
@@ -86,14 +86,14 @@ def check(environment: Mapping[str, str]) -> None:
             raise InvalidEnvironment(name + problem, fix)
     if SPECULATION in environment:
         _check_speculation(environment)
-    port, variable = str(port_of(environment)), f"{PREFIX}PORT"
+    port, variable = str(read_port(environment)), f"{PREFIX}PORT"
     if (chosen := environment.get(variable, port)).strip() != port:
         raise InvalidEnvironment(
             f"{variable} is {chosen}, but SageMaker uses port {port}", f"remove {variable}"
         )
 
 
-def port_of(environment: Mapping[str, str]) -> int:
+def read_port(environment: Mapping[str, str]) -> int:
     """The port that SageMaker uses: its variable, else 8080."""
     text = environment.get(PORT_VARIABLE) or str(DEFAULT_PORT)
     return read_number(PORT_VARIABLE, text, least=1, most=_LAST_PORT)
@@ -174,7 +174,7 @@ def unsafe_load_format(name: str, value: str) -> str | None:
 def _spellings(name: str, value: str) -> list[str]:
     """The value as it is written, and its JSON without escapes, which hide the name of a key."""
     spellings = [value]
-    for token in tokens_of(flag_of(name), value):
+    for token in make_tokens(make_flag(name), value):
         with contextlib.suppress(ValueError, RecursionError):
             spellings.append(json.dumps(decode(token), ensure_ascii=False))
     return spellings

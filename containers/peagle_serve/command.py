@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from peagle_serve.checks import check, check_built_for, check_pair, port_of
+from peagle_serve.checks import check, check_built_for, check_pair, read_port
 from peagle_serve.contract import (
     AUTO,
     MODEL,
@@ -26,10 +26,10 @@ from peagle_serve.environment import (
     arguments,
     check_arguments,
     distributions,
-    flag_of,
     is_for_cpu,
+    make_flag,
+    make_tokens,
     normalized,
-    tokens_of,
     vllm_folder,
 )
 from peagle_serve.logs import STARTING, Log, Redactor
@@ -99,7 +99,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     tokens = [token.encode("utf-8", "replace") for token in argv]
 
     def check_before_start() -> None:
-        check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
+        check_port(environment.get(f"{PREFIX}HOST", ""), read_port(environment))
 
     check_before_start()
     log.stage = STARTING
@@ -128,7 +128,7 @@ def _argv(chosen: Mapping[str, str]) -> list[str]:
     if file and file.is_file() and _DEPRECATED in file.read_text("utf-8", errors="replace"):
         # `vllm serve` announces the end of its own --model.
         server, model = [_CLI, "serve"], [others.pop(MODEL)]
-    start = [sys.executable, "-m", *server, *model, "--port", str(port_of(chosen))]
+    start = [sys.executable, "-m", *server, *model, "--port", str(read_port(chosen))]
     return [*start, *arguments(others), "--middleware", MIDDLEWARE]
 
 
@@ -170,7 +170,7 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
         value = environment.get(name, "")
         if value.strip().lower() in _NO_SECRET:
             continue
-        tokens = tokens_of(flag_of(name), value)
+        tokens = make_tokens(make_flag(name), value)
         if len(tokens) != 1:
             raise InvalidEnvironment(
                 f"{name} has {len(tokens)} values, which vLLM accepts as arguments only, and other "

@@ -74,7 +74,7 @@ _COMPLETE_FLAGS = frozenset({*GUARDED_FLAGS, "--model", "--reasoning-parser"})
 _SHORTEST_BEGINNING = len("--io")
 
 
-def flag_of(name: str) -> str:
+def make_flag(name: str) -> str:
     """``--max-model-len`` of ``SM_VLLM_MAX_MODEL_LEN``, in every spelling that reaches vLLM."""
     flag = "--" + name[len(PREFIX) :].lower().replace("_", "-")
     if flag in _COMPLETE_FLAGS or len(flag) < _SHORTEST_BEGINNING:
@@ -83,14 +83,14 @@ def flag_of(name: str) -> str:
     return complete[0] if len(complete) == 1 else flag
 
 
-def variable_of(flag: str) -> str:
+def name_variable(flag: str) -> str:
     """``SM_VLLM_MAX_MODEL_LEN`` of ``--max-model-len``."""
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
 
 
 def canonical_name(name: str) -> str:
     """``SM_VLLM_MAX_MODEL_LEN`` of ``SM_VLLM_max-model-len``; other variables are unchanged."""
-    return variable_of(flag_of(name)) if name.startswith(PREFIX) else name
+    return name_variable(make_flag(name)) if name.startswith(PREFIX) else name
 
 
 def normalized(environment: Mapping[str, str]) -> dict[str, str]:
@@ -116,12 +116,12 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
     InvalidEnvironment for a value that no argument can hold."""
     argv: list[str] = []
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
-        flag, value = flag_of(name), environment[name]
+        flag, value = make_flag(name), environment[name]
         switch = value.strip().lower()
         if switch == "false":
             continue
         is_bare = switch == "true" or not value
-        tokens = [] if is_bare else tokens_of(flag, value)
+        tokens = [] if is_bare else make_tokens(flag, value)
         flags = [t for t in tokens if t.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(t)]
         # argparse drops "--" anywhere.
         if "--" in tokens or (flags and len(tokens) > 1):
@@ -136,7 +136,7 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
     return argv
 
 
-def tokens_of(flag: str, value: str) -> list[str]:
+def make_tokens(flag: str, value: str) -> list[str]:
     """The tokens after ``flag`` for a value other than a switch: of a JSON array its elements, of
     ``{...} {...}`` the objects, else the value. A string is a token without its quotes, ``null``
     the empty one, everything else as it is written."""
@@ -232,7 +232,7 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
     names = {f"{flag or field}".replace("-", "_").upper() for flag, field in matches}
 
     def is_argument(name: str) -> bool:
-        flags = (flag_of(name), flag_of(name).replace("--no-", "--", 1))
+        flags = (make_flag(name), make_flag(name).replace("--no-", "--", 1))
         return any(flag[2:].replace("-", "_").upper() in names for flag in flags)
 
     if not all(map(is_argument, KNOWN)):
@@ -242,7 +242,7 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
             near = _closest(name[len(PREFIX) :].upper(), names, _SOMEWHAT_ALIKE)
             fix = f"did you mean {PREFIX}{near}?" if near else "remove it, or use another version"
             raise InvalidEnvironment(f"{name} is not an argument of this vLLM version", fix)
-        flag = flag_of(name).replace("--no-", "--", 1)
+        flag = make_flag(name).replace("--no-", "--", 1)
         field = re.escape(flag[2:].replace("-", "_"))
         switch = rf'\n    {field}: bool (=|\| None =)|"{re.escape(flag)}",\s*action="store_true"'
         value = environment[name].strip().lower()

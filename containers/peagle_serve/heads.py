@@ -132,7 +132,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     outer = inner if kind is None else config
     model_type = str(inner.get("model_type") or "llama")
     if kind is None:
-        kinds = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in classes_of(config))
+        kinds = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in read_classes(config))
         model_type = next(filter(None, kinds), model_type)
     is_qwen = model_type == "qwen3"
     nested_layers, count = layers(eagle), number("num_hidden_layers")
@@ -150,7 +150,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         biases += _FEED_FORWARD if inner.get("mlp_bias") else ()
     windows, problem = _windows(inner, model_type, count or 0, kind is not None)
     return HeadConfig(
-        classes=classes_of(config),
+        classes=read_classes(config),
         model_type=model_type,
         speculators=None if kind is None else str(kind),
         parallel_drafting=kind == "peagle" or _has_any(config, PLACEHOLDERS),
@@ -212,7 +212,7 @@ def vllm_class(name: str) -> str:
 def is_head(config: Mapping[str, Any]) -> bool:
     """Whether this is the config.json of an EAGLE-3 or P-EAGLE head, not of a model."""
     has_key = _has_any(config, (*_HEAD_KEYS, *PLACEHOLDERS))
-    return has_key or any(map(_HEAD_CLASS.search, classes_of(config)))
+    return has_key or any(map(_HEAD_CLASS.search, read_classes(config)))
 
 
 def _has_any(config: Mapping[str, Any], names: Iterable[str]) -> bool:
@@ -224,13 +224,13 @@ def default_layers(count: int) -> tuple[int, int, int]:
     return (2, count // 2, count - 3)
 
 
-def classes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+def read_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
     """``architectures``; empty unless that is a list."""
     names = config.get("architectures")
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def layer_of(name: str) -> int | None:
+def parse_layer(name: str) -> int | None:
     """The number of the layer that the tensor of this name belongs to."""
     match = _LAYER.search(name)
     return int(match[1] or 0) if match else None

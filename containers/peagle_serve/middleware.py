@@ -214,9 +214,9 @@ class Middleware:
             raise _BadStatus(400, f"the archive has {manifest['size']} bytes")
 
         def read_archive() -> bytes:
-            from peagle_serve.warm import archive_of
+            from peagle_serve.warm import locate_archive
 
-            with archive_of(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
+            with locate_archive(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
                 file.seek(offset)
                 return file.read(length)
 
@@ -355,11 +355,11 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
     """Pack the caches and create the manifest. Raises _BadStatus."""
     # Only collecting containers need these imports.
     from peagle_serve.logs import Redactor
-    from peagle_serve.warm import Manifest, NothingCompiled, archive_of, pack
+    from peagle_serve.warm import Manifest, NothingCompiled, locate_archive, pack
 
     place = Path(os.environ[CAPTURE_VARIABLE])
     try:
-        packed = pack(place, archive_of(place), Redactor(os.environ).secrets)
+        packed = pack(place, locate_archive(place), Redactor(os.environ).secrets)
     except NothingCompiled as error:
         raise _BadStatus(409, str(error)) from None
     except OSError as error:

@@ -128,7 +128,7 @@ def canonical(subject: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def archive_of(place: Path) -> Path:
+def locate_archive(place: Path) -> Path:
     """The archive that the key's folder ``place`` is packed into."""
     return place.with_name(f"{place.name}.collected.tar.gz")
 
@@ -136,7 +136,7 @@ def archive_of(place: Path) -> Path:
 def read_manifest(file: Path) -> Manifest:
     """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
     try:
-        return manifest_of(read_file(file, LARGEST), file.name)
+        return parse_manifest(read_file(file, LARGEST), file.name)
     except InvalidJson as error:
         raise Damaged(str(error)) from None
 
@@ -151,7 +151,7 @@ def sha256_in(content: bytes) -> str | None:
     return digest if isinstance(digest, str) and SHA256.fullmatch(digest) else None
 
 
-def manifest_of(document: Any, name: str) -> Manifest:
+def parse_manifest(document: Any, name: str) -> Manifest:
     """The manifest in ``document``; ``name`` is its file name. Raises Damaged."""
     values = document if isinstance(document, dict) else {}
     key, subject, digest = (values.get(field) for field in ("key", "subject", "sha256"))
@@ -304,7 +304,7 @@ QUANTIZATION = "hf_quant_config.json"
 """Some checkpoints describe their quantization in this file; vLLM reads it too."""
 
 
-def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
+def make_subject(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
     """The subject of this container. ``environment`` is as the user set it, ``chosen`` has the
     model and its paths resolved. The subject holds no secret. Raises UnknownDevice."""
     installed, redactor = distributions(), Redactor(environment)
@@ -476,7 +476,7 @@ def _restored(
             f"an archive is code, and {WARM_PINS_VARIABLE} does not say which one to restore "
             "(deploy again: the plan then pins it)"
         )
-    subject = subject_of(environment, chosen)
+    subject = make_subject(environment, chosen)
     key = key_of(subject)
     if f"{key}{MANIFEST_SUFFIX}" not in names:
         _log_no_match(log, subject, folder, names)
@@ -519,7 +519,7 @@ def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Ite
 
 def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log) -> dict[str, str]:
     try:
-        subject = subject_of(environment, chosen)
+        subject = make_subject(environment, chosen)
     except (UnknownDevice, OSError) as error:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, but the device is unknown: {error}",
@@ -530,7 +530,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     try:
         make_cache_folder(environment)
         shutil.rmtree(place, ignore_errors=True)
-        archive_of(place).unlink(missing_ok=True)
+        locate_archive(place).unlink(missing_ok=True)
         place.mkdir()
     except OSError as error:
         raise InvalidEnvironment(

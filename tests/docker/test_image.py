@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from peagle.errors import EngineError, PeagleError
-from peagle.images.build import member_of, tar
+from peagle.images.build import make_member, tar
 from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
@@ -30,7 +30,7 @@ def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> 
 
 
 def test_a_failed_build_is_reported(docker: Docker) -> None:
-    failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
+    failing = tar([make_member("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
                                            .encode())])  # fmt: skip
     reported: list[str] = []
     with raises_code("docker-failed", EngineError) as caught:

@@ -17,7 +17,7 @@ import yaml
 
 from peagle.engine.process import free_port
 from peagle.errors import CloudError
-from peagle.images.build import Login, member_of, push, tar
+from peagle.images.build import Login, make_member, push, tar
 from peagle.images.docker import Docker
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import Build
@@ -88,7 +88,7 @@ def small(docker: Docker) -> Iterator[str]:
 
 
 def context_tar(dockerfile: bytes) -> bytes:
-    return b"".join(tar([member_of("Dockerfile", dockerfile)]))
+    return b"".join(tar([make_member("Dockerfile", dockerfile)]))
 
 
 def test_push_makes_the_repository_logs_in_and_leaves_no_secret(

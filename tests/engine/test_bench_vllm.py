@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance import rates_of, read_acceptance
+from peagle.bench.acceptance import compute_rates, read_acceptance
 from peagle.data import data_folder
 from peagle.engine.machine import Engine
 from tests.support import Peagle
@@ -102,7 +102,7 @@ def test_a_step_of_the_engine_outputs_what_the_acceptance_says(good: dict[str, A
 def test_the_file_gives_the_rates_to_impose(good: dict[str, Any]) -> None:
     acceptance = read_acceptance(good["saved"])
     assert json.loads(json.dumps(acceptance.document())) == good["acceptance"]
-    assert len(rates_of(acceptance, 3, "chat")) == 3
+    assert len(compute_rates(acceptance, 3, "chat")) == 3
 
 
 def test_greedy_answers_are_those_of_the_target_alone(good: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.engine.machine import Engine
-from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of
+from peagle.fit.estimate import FitCase, cache_layout, compute_fit, compute_layout
 from peagle.vllm.defaults import PADDING_RATIO, cache_element_bytes, in_flight_tokens
 from tests.engine.conftest import Ask
 from tests.unit.checks.damage import tiny
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 GIB = 1 << 30
 
 
-def layers_of(groups: tuple[AttentionGroup, ...], tp: int, element: int) -> list[dict[str, Any]]:
+def parse_layers(groups: tuple[AttentionGroup, ...], tp: int, element: int) -> list[dict[str, Any]]:
     """Every layer with its cache, in the order in which vLLM sees the layers."""
     return [
         {
@@ -59,14 +59,14 @@ def pairs() -> list[FitCase]:
 
 def test_the_cache_is_divided_as_in_vllm(ask: Ask) -> None:
     """For every pair, and for layers of several sizes and windows that no pair has."""
-    asked = [(layout_of(groups, 1, 2, PADDING_RATIO), layers_of(groups, 1, 2), 9999, 4096)
+    asked = [(compute_layout(groups, 1, 2, PADDING_RATIO), parse_layers(groups, 1, 2), 9999, 4096)
              for groups in ODD]  # fmt: skip
     for fit_case in pairs():
         engine, drafter = fit_case.engine, fit_case.drafter
         groups = fit_case.target.architecture.attention
         groups += drafter.shape.attention if drafter else ()
         element = cache_element_bytes(engine, "bfloat16")
-        layers = layers_of(groups, engine.tensor_parallel_size, element)
+        layers = parse_layers(groups, engine.tensor_parallel_size, element)
         in_flight = in_flight_tokens(engine, drafter)
         asked.append((cache_layout(fit_case), layers, engine.max_model_len, in_flight))
     questions, expected = [], []
@@ -126,7 +126,7 @@ def fits(step: Step, vllm: str) -> bool:
     k, requests, tokens, parallel = step
     fit_case = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=vllm, k=k)
     changed = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
-    return fit_of(replace(fit_case, engine=replace(fit_case.engine, **changed))).fits  # type: ignore[arg-type]
+    return compute_fit(replace(fit_case, engine=replace(fit_case.engine, **changed))).fits  # type: ignore[arg-type]
 
 
 def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:

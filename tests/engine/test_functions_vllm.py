@@ -28,7 +28,7 @@ Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
 """The attention of a target, and that of a drafter."""
 
 
-def layers_of(geometry: Geometry) -> list[dict[str, Any]]:
+def parse_layers(geometry: Geometry) -> list[dict[str, Any]]:
     """The layers in vLLM's order: the target's, then the drafter's."""
     return [
         {**group.model_dump(include={"kind", "kv_heads", "head_dim", "window"}), "drafter": drafts}
@@ -81,14 +81,14 @@ def groups(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> list[int | Non
     """vLLM's groups for the drafter's layers of ``SMALL`` and of ``REAL``."""
     folder = tmp_path_factory.mktemp("asked")
     real = [real_geometry(folder / "-".join(pair), *pair) for pair in REAL]
-    answers: list[int | None] = ask("kv_groups", [layers_of(head) for head in (*SMALL, *real)])
+    answers: list[int | None] = ask("kv_groups", [parse_layers(head) for head in (*SMALL, *real)])
     return answers
 
 
 def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
     small = groups[: len(SMALL)]
     wrong = {
-        str(layers_of(geometry)): (ours, theirs)
+        str(parse_layers(geometry)): (ours, theirs)
         for geometry, theirs in zip(SMALL, small, strict=True)
         if (ours := draft_groups(*geometry)) is not None and ours != theirs
     }

@@ -152,4 +152,4 @@ def test_down_stops_an_engine_whose_command_line_was_killed(peagle: Peagle) -> N
     done = peagle("local", "down", "killed", env=dict(os.environ))
     assert done.returncode == 0
     assert processes_of(engine.process) == ()
-    assert not records.folder_of("killed").exists()
+    assert not records.locate_folder("killed").exists()

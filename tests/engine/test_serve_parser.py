@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
-from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, facts_of
+from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, find_facts
 from peagle_serve.checks import check
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment
@@ -46,7 +46,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     },
 }
 CATALOG = load_catalog()
-FACTS = facts_of("0.28.0")
+FACTS = find_facts("0.28.0")
 PAIRS = [
     f"{target.short_name}+{drafter.name}"
     for target in CATALOG.targets.values()

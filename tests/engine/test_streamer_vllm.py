@@ -20,7 +20,7 @@ from peagle import proof
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle.engine import local
-from peagle.engine.logs import crash_of
+from peagle.engine.logs import read_crash
 from peagle.engine.machine import Engine, find_engine, this_machine
 from peagle.engine.process import (
     EngineProcess,
@@ -106,7 +106,7 @@ def running(
 
 def wait_until_healthy(process: EngineProcess) -> None:
     def ended_or_healthy() -> bool:
-        assert is_alive(process), crash_of(Path(process.log))
+        assert is_alive(process), read_crash(Path(process.log))
         return is_healthy(process.port)
 
     until(ended_or_healthy, bool, START_SECONDS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peagle.checkpoints.contents import contents_of, files_below
+from peagle.checkpoints.contents import files_below, hash_contents
 from tests.sandbox.sandboxes import Account
 from tests.support import run_in_process
 
@@ -66,7 +66,7 @@ def reaching(account: Account) -> dict[str, str]:
 
 def upload_weights(account: Account, name: str) -> None:
     """What the README of a rendered template asks for."""
-    contents = contents_of(map(files_below, FOLDERS.values()))
+    contents = hash_contents(map(files_below, FOLDERS.values()))
     upload_weights_to(account, f"peagle-toolkit/{name}.{contents}/")
 
 
@@ -85,7 +85,7 @@ def left_of(account: Account, name: str) -> list[str]:
     return [resource["ResourceARN"] for resource in resources]
 
 
-def tags_of(account: Account, name: str) -> Mapping[str, str]:
+def read_tags(account: Account, name: str) -> Mapping[str, str]:
     """The tags of the endpoint."""
     arn = account.describe(name)["EndpointArn"]
     listed = account.sagemaker.list_tags(ResourceArn=arn)["Tags"]

@@ -12,7 +12,7 @@ from tests.sandbox.owners import (
     Machine,
     check_a_foreign_deployment,
     left_of,
-    tags_of,
+    read_tags,
     upload_weights,
 )
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
@@ -51,7 +51,7 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     upload_weights(account, name)
     template = machine.render("cloudformation", name, tmp_path / "stack") / "template.yaml"
     stacks = change_stack(machine, "create", "chat", template.read_text())
-    assert tags_of(account, name)["peagle:stack"] == "chat"
+    assert read_tags(account, name)["peagle:stack"] == "chat"
     check_a_foreign_deployment(machine, name, "CloudFormation stack chat")
     made = outputs_of(stacks, "chat")
     assert (made["EndpointName"], "DashboardURL" in made) == (name, False)

@@ -77,7 +77,7 @@ def children(pid: int) -> list[int]:
 def kill_engine(events: Events, supervisor: int, chance: random.Random) -> None:
     """Kill one process of the engine that ``supervisor`` runs; return when another one serves."""
     (engine,) = children(supervisor)
-    port = port_of(engine)
+    port = read_port(engine)
     with events.during("kill"):
         events.killed.add(engine)
         os.kill(chance.choice([engine, *children(engine)]), signal.SIGKILL)
@@ -87,7 +87,7 @@ def kill_engine(events: Events, supervisor: int, chance: random.Random) -> None:
         wait_until_healthy(port, supervisor)
 
 
-def port_of(engine: int) -> int:
+def read_port(engine: int) -> int:
     command = psutil.Process(engine).cmdline()
     return int(command[command.index("--port") + 1])
 

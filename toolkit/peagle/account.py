@@ -78,7 +78,7 @@ class Account:
 
     def progress(self) -> AbstractContextManager[Observer]:
         """What shows the steps of a change."""
-        return nullcontext(observer_of(None))
+        return nullcontext(make_observer(None))
 
     def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
         """Around a change, which the argv ``again`` continues: shows what remains on an error."""
@@ -347,7 +347,7 @@ def default_region() -> str:
     return next(filter(None, map(os.environ.get, REGION_VARIABLES)), DEFAULT_REGION)
 
 
-def observer_of(say: Say | None) -> Observer:
+def make_observer(say: Say | None) -> Observer:
     """An observer of a deployment that says each new state once."""
     last = ""
 

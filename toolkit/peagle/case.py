@@ -20,7 +20,7 @@ from peagle.catalog.tables import (
     RuntimeTable,
     VersionRuleTable,
     ami_report,
-    prefix_caching_of,
+    find_prefix_caching,
 )
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
@@ -30,7 +30,7 @@ from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.defaults import NO_PREFIX_CACHING
 from peagle.vllm.environment import Value, settings_in
-from peagle_serve.environment import canonical_name, variable_of
+from peagle_serve.environment import canonical_name, name_variable
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
@@ -183,7 +183,7 @@ class Case(Situation):
     @cached_property
     def variables(self) -> dict[str, str]:
         """The container's variables, including those of vLLM's arguments, by canonical names."""
-        settings = {variable_of(f"--{name}"): str(value) for name, value in self.settings.items()}
+        settings = {name_variable(f"--{name}"): str(value) for name, value in self.settings.items()}
         environment = {canonical_name(name): value for name, value in self.environment.items()}
         return {**settings, **environment}
 
@@ -297,7 +297,7 @@ def prefix_caching_with(
         return None
     architecture = target.architecture
     kinds = {group.kind for group in architecture.attention}
-    return prefix_caching_of(table, architecture.class_name, kinds, drafter.method, vllm)
+    return find_prefix_caching(table, architecture.class_name, kinds, drafter.method, vllm)
 
 
 def applicable(
@@ -316,14 +316,14 @@ def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | 
     The image needs a newer driver than the default AMI of some families has: the rule of AWS's
     SDK (sagemaker.serve, model_builder_servers.py).
     """
-    family = family_of(instance_type)
+    family = parse_family(instance_type)
     if family in table.ami_families:
         return runtime.ami
     report = ami_report(table, family)
     return runtime.ami if report and report.ami == runtime.ami else None
 
 
-def family_of(instance_type: str) -> str:
+def parse_family(instance_type: str) -> str:
     """``g6e`` of ``ml.g6e.xlarge``; empty for other text."""
     parts = instance_type.split(".")
     return parts[1] if len(parts) == 3 else ""

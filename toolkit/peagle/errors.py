@@ -223,7 +223,7 @@ def parsing(
         raise kind(f"{what} has an unknown format: {reason[:300]}", fix, code) from error
 
 
-def count_of(value: Any) -> int:
+def to_count(value: Any) -> int:
     """The value, if it is an integer from 0 to 2**63 - 1. Raises ValueError."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{ascii(value)[:40]} is not a count")

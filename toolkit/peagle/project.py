@@ -243,7 +243,7 @@ class EndpointChoice:
         if setting is None:
             parts = (self.endpoint, self.environment)
             return f"{prefix or DEFAULT_PREFIX}{'-'.join(filter(None, parts))}"
-        if setting.location[0] != ENDPOINTS and len(endpoints_of(self.project)) > 1:
+        if setting.location[0] != ENDPOINTS and len(list_project_endpoints(self.project)) > 1:
             message = "several endpoints would have this name"
             fix = f"give each endpoint its own, below {ENDPOINTS}, or leave it out"
             raise self.project.error(setting.location, message, fix)
@@ -252,12 +252,12 @@ class EndpointChoice:
         return prefixed(name if is_specific else f"{name}-{self.environment}", prefix)
 
 
-def endpoints_of(project: Project) -> list[str]:
+def list_project_endpoints(project: Project) -> list[str]:
     """The endpoints, in the order of the file."""
     return list(project.data[ENDPOINTS])
 
 
-def environments_of(project: Project, endpoint: str | None = None) -> list[str]:
+def list_environments(project: Project, endpoint: str | None = None) -> list[str]:
     """The environments of the endpoint, or of all endpoints, in the order of the file."""
     endpoints = project.data[ENDPOINTS]
     parts = endpoints.values() if endpoint is None else (endpoints[endpoint],)
@@ -275,12 +275,12 @@ def choose_endpoint(
     More specific parts replace others: the endpoint's environment, the environment, the endpoint,
     the defaults. Mappings are merged by key. Raises ProjectFileError for an unknown name.
     """
-    names, file = endpoints_of(project), project.document.file
+    names, file = list_project_endpoints(project), project.document.file
     if endpoint is None and len(names) > 1:
         fix = f"name one of {', '.join(names)}"
         raise ProjectFileError(f"{file} has {len(names)} endpoints", fix)
     name = _require_known(file, "endpoint", endpoint or names[0], names)
-    stages = environments_of(project, name)
+    stages = list_environments(project, name)
     if environment is not None:
         _require_known(file, "environment", environment, stages)
     elif stages:

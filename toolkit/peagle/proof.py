@@ -25,7 +25,7 @@ from peagle.protocol import (
     acceptance_length,
     follow_up_body,
     parse_piece,
-    prompt_of,
+    read_prompt,
     request_body,
 )
 
@@ -124,7 +124,7 @@ class Conversations:
         following = [*self._bodies[1:], self._bodies[0]]
         for body, answer, after in zip(self._bodies, self._answers, following, strict=True):
             try:
-                self._ask(follow_up_body(body, parse_piece(answer).written, prompt_of(after)))
+                self._ask(follow_up_body(body, parse_piece(answer).written, read_prompt(after)))
             except PeagleError as error:
                 if error.code not in _REJECTED:
                     raise
@@ -257,7 +257,7 @@ class StreamCounts:
     def add(self, stream: str, line: str, time: float = 0.0) -> None:
         """Count a line, if it is one of statistics. A longer name of a stream, such as
         ``<variant>/<instance>/data-log``, is the same instance's. ``time``: epoch seconds."""
-        stream = instance_of(stream)
+        stream = parse_instance(stream)
         if stream in self.ignored:
             return
         generated, rate = generated_in_log(line), hit_rate_in_log(line)
@@ -308,7 +308,7 @@ class StreamCounts:
         return f"{drafts} of {min_drafts * instance_count} drafts"
 
 
-def instance_of(stream: str) -> str:
+def parse_instance(stream: str) -> str:
     """``<variant>/<instance>`` of a log stream's name."""
     return "/".join(stream.split("/")[:2])
 

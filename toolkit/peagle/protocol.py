@@ -12,7 +12,7 @@ from itertools import zip_longest
 from operator import sub
 from typing import Any
 
-from peagle.errors import EngineError, EngineFailed, count_of, parsing
+from peagle.errors import EngineError, EngineFailed, parsing, to_count
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -56,7 +56,7 @@ def follow_up_body(body: Mapping[str, Any], answer: str, prompt: str) -> dict[st
     return {**body, "messages": [*body["messages"], answered, asked]}
 
 
-def prompt_of(body: Mapping[str, Any]) -> str:
+def read_prompt(body: Mapping[str, Any]) -> str:
     """The last prompt in a body of ``request_body`` or ``follow_up_body``."""
     return str(body["messages"][-1]["content"] if "messages" in body else body["prompt"])
 
@@ -164,7 +164,7 @@ def parse_piece(document: dict[str, Any]) -> Piece:
             text += choice.get("text") or message.get("content") or ""
             reasoning += message.get("reasoning") or ""
         tokens = (document.get("usage") or {}).get("completion_tokens")
-        return Piece(text, None if tokens is None else count_of(tokens), reasoning)
+        return Piece(text, None if tokens is None else to_count(tokens), reasoning)
 
 
 def pieces(events: Iterable[str]) -> Iterator[Piece]:
@@ -244,14 +244,14 @@ def parse_counters(document: dict[str, Any]) -> Counters:
     """Counters as ``peagle_serve`` sends them. Raises EngineError for another document."""
     with parsing("the engine's answer about its counters", EngineError):
         queries, hits = (
-            None if value is None else count_of(value)
+            None if value is None else to_count(value)
             for value in (document.get("cache_queries"), document.get("cache_hits"))
         )
         return Counters(
-            drafts=count_of(document["drafts"]),
-            draft_tokens=count_of(document["draft_tokens"]),
-            accepted_tokens=count_of(document["accepted_tokens"]),
-            accepted_per_position=tuple(map(count_of, document.get("accepted_per_position", ()))),
+            drafts=to_count(document["drafts"]),
+            draft_tokens=to_count(document["draft_tokens"]),
+            accepted_tokens=to_count(document["accepted_tokens"]),
+            accepted_per_position=tuple(map(to_count, document.get("accepted_per_position", ()))),
             cache_queries=queries,
             cache_hits=hits,
         )

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from peagle.account import Account, Say, observer_of, read_path, remove_with_leftovers, silent
+from peagle.account import Account, Say, make_observer, read_path, remove_with_leftovers, silent
 from peagle.catalog import find_pair
 from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
@@ -21,7 +21,7 @@ from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.planning.verdict import make_verdict, sizes_of_requests
+from peagle.planning.verdict import choose_sizes_of_requests, make_verdict
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
@@ -145,7 +145,7 @@ class Session(Account):
         _validate_options(sizes, Options, "verdict")
         named = {"pair": pair, "loads": loads, "region": self.region, **options}
         fields = _validate_options(named, VerdictRequest, "verdict")
-        workloads = sizes_of_requests(**sizes)
+        workloads = choose_sizes_of_requests(**sizes)
         return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
 
     def check(
@@ -195,9 +195,9 @@ class Session(Account):
         Raises NotFound for an unknown format, Unsupported when it cannot express the plan, Refused
         when the plan has an error, and UserError when the files cannot be written.
         """
-        from peagle.images.build import findings_of_format
+        from peagle.images.build import check_format
 
-        refuse_errors(findings_of_format(plan, format))
+        refuse_errors(check_format(plan, format))
         files = render(format, plan, self.catalog)
         if folder is not None:
             write_folder(Path(folder), files)
@@ -217,13 +217,13 @@ class Session(Account):
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
-        from peagle.deploy.proving import prove, request_of_revision
+        from peagle.deploy.proving import make_revision_request, prove
 
         record, aws = self.find_served(name)
         proof = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
-        pair = request_of_revision(record.current, self.catalog).pair if record else ""
+        pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
 
@@ -300,7 +300,7 @@ class Session(Account):
         from peagle.sandbox.client import check_sandbox_engine
 
         refuse_errors(plan.findings)
-        observe = observer_of(say)
+        observe = make_observer(say)
         if self.sandbox:
             check_sandbox_engine()
         with self.starting(plan.region, plan.name) as aws:
@@ -362,10 +362,10 @@ class Session(Account):
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
         acceptance, cost; ``None`` is unknown. Raises NotFound and CloudError."""
-        from peagle.deploy.status import usage_of_endpoint
+        from peagle.deploy.status import read_endpoint_usage
 
         record, aws = self.find(name)
-        return usage_of_endpoint(aws, record, window_seconds)
+        return read_endpoint_usage(aws, record, window_seconds)
 
     def rollback(self, name: str, *, say: Say | None = None) -> Deployment:
         """Return a deployment to its previous revision, and prove that again; the revision that
@@ -378,7 +378,7 @@ class Session(Account):
         from peagle.deploy.context import DeploymentContext
 
         with self.changing(name) as change:
-            context = DeploymentContext(change.aws, change.record, observer_of(say))
+            context = DeploymentContext(change.aws, change.record, make_observer(say))
             return rollback(context, self.catalog)
 
     def destroy(
@@ -399,7 +399,7 @@ class Session(Account):
                 leftovers = [
                     left for left in find_leftovers(change.aws, name) if goes_with_endpoint(left)
                 ]
-                context = DeploymentContext(change.aws, change.record, observer_of(say))
+                context = DeploymentContext(change.aws, change.record, make_observer(say))
                 removed, _ = remove_with_leftovers(context, leftovers)
                 return removed
         except NotFound:
@@ -493,9 +493,9 @@ def plan_pair_online(
 
 def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     """The plan of a file with today's price, the same findings and missing pins."""
-    from peagle.deploy.preflight import live_price_of_plan
+    from peagle.deploy.preflight import plan_with_price_of_today
 
-    return live_price_of_plan(
+    return plan_with_price_of_today(
         _for_optional_queries(account, account.aws(plan.region)), catalog, plan
     )
 

@@ -32,7 +32,6 @@ _EXIT_CODES = {
     "3": "Refused, or not proved (exit code 3)",
     "4": "AWS, a registry, the Hub or the engine (exit code 4)",
     "130": "Interrupted (exit code 130)",
-    "1": "The demo (exit code 1)",
 }
 
 _INTRODUCTION = f"""\
@@ -66,13 +65,13 @@ def errors_page() -> str:
     for kind, title in _ABOUT.items():
         parts.append(_findings(title, {c: f for c, f in codes.items() if about.get(c) == kind}))
     for folder, title in _FOLDERS.items():
-        rest = {c: f for c, f in codes.items() if c not in about and folder_of(f) == folder}
+        rest = {c: f for c, f in codes.items() if c not in about and locate_folder(f) == folder}
         parts.append(_findings(title, rest))
     parts += [_problems(), *_errors(), _crashes()]
     return "\n".join(parts)
 
 
-def folder_of(code: Code) -> str:
+def locate_folder(code: Code) -> str:
     """The package that makes it."""
     return code.files[0].partition("/")[0]
 

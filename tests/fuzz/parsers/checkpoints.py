@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import parse_config
-from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
+from peagle.checkpoints.heads import read_attention, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import Tokenizer
 from peagle.checkpoints.reading import read_checkpoint
 from peagle.checks import check
-from peagle.checks.rules.target import layers_of
+from peagle.checks.rules.target import parse_layers
 from peagle.errors import CheckpointError, PeagleError
 from peagle.weights.own_target import new_entry
 from peagle_serve.heads import is_head
@@ -63,7 +63,7 @@ def _config(content: bytes) -> None:
         except PeagleError:
             continue
     head = read_head(read.config)
-    attention_of(head)
+    read_attention(head)
     weight_bytes(head)
 
 
@@ -83,7 +83,7 @@ def _checks(case: tuple[bytes, bytes]) -> None:
 
 def _checkpoint(files: Mapping[str, bytes]) -> None:
     read = read_checkpoint(Memory(files))
-    layers_of(read.tensors or ())
+    parse_layers(read.tensors or ())
     target_from_checkpoint(read)
 
 

@@ -15,7 +15,7 @@ from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_version
 from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
-from peagle.planning.weights import pins_of
+from peagle.planning.weights import parse_pins
 from peagle.render.image import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.request_validation import validate
@@ -194,7 +194,10 @@ PARSERS = (
         PeagleError,
     ),
     Parser(
-        "engine-variables", _each(settings_in, pins_of, _destinations), [ENVIRONMENT], PeagleError
+        "engine-variables",
+        _each(settings_in, parse_pins, _destinations),
+        [ENVIRONMENT],
+        PeagleError,
     ),
     Parser(
         "s3-uri",

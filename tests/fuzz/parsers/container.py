@@ -23,8 +23,8 @@ from peagle_serve.checks import check_pair
 from peagle_serve.command import command, decoded
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
 from peagle_serve.crash import parse_crash
-from peagle_serve.environment import KNOWN, check_arguments, tokens_of
-from peagle_serve.heads import Head, layer_of
+from peagle_serve.environment import KNOWN, check_arguments, make_tokens
+from peagle_serve.heads import Head, parse_layer
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters
 from peagle_serve.weights import check_mounted_weights
@@ -100,7 +100,7 @@ def _head(case: tuple[dict[str, Any], dict[str, list[int]]]) -> None:
     head.holding("embed_tokens", "mask")
     head.tensor("fc.weight")
     for name in head.tensors:
-        layer_of(name)
+        parse_layer(name)
 
 
 def _log(case: tuple[dict[str, str], list[str]]) -> None:
@@ -191,7 +191,7 @@ PARSERS = (
     ),
     Parser(
         "json-parts",
-        lambda text: tokens_of("--x", text),
+        lambda text: make_tokens("--x", text),
         ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}'],
     ),
     Parser(

@@ -14,8 +14,8 @@ from peagle.project import (
     Project,
     ProjectFileError,
     choose_endpoint,
-    endpoints_of,
-    environments_of,
+    list_environments,
+    list_project_endpoints,
     parse_project,
 )
 from tests.fuzz.parser import Parser, quietly
@@ -50,8 +50,8 @@ def _commands() -> tuple[click.Context, click.Command]:
 
 def _project(text: str) -> Project:
     project = parse_project(text, Path("peagle.yaml"), file_options(cli))
-    for endpoint in endpoints_of(project):
-        for environment in (None, *environments_of(project)):
+    for endpoint in list_project_endpoints(project):
+        for environment in (None, *list_environments(project)):
             try:
                 choice = choose_endpoint(project, endpoint, environment)
                 choice.deployment_name("")
@@ -65,8 +65,8 @@ def _options(text: str) -> None:
     project = _project(text)
     file = str(written("project/peagle.yaml", text))
     root, plan = _commands()
-    for endpoint in endpoints_of(project)[:2]:
-        for environment in environments_of(project)[:2] or [""]:
+    for endpoint in list_project_endpoints(project)[:2]:
+        for environment in list_environments(project)[:2] or [""]:
             words = [endpoint, "--project", file]
             words += ["--environment", environment] if environment else []
             plan.make_context("plan", words, parent=root)

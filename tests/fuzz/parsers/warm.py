@@ -18,15 +18,23 @@ from peagle.errors import PeagleError
 from peagle.warm import WarmReply, fetch
 from peagle_serve.contract import CAPTURE_VARIABLE, SUBJECT_VARIABLE
 from peagle_serve.middleware import Middleware
-from peagle_serve.warm import Damaged, Manifest, key_of, manifest_of, read_manifest, restore, unpack
+from peagle_serve.warm import (
+    Damaged,
+    Manifest,
+    key_of,
+    parse_manifest,
+    read_manifest,
+    restore,
+    unpack,
+)
 from tests.fuzz.inputs import binary, encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import folder, written
-from tests.unit.containers.artifacts import archive_of, member
+from tests.unit.containers.artifacts import locate_archive, member
 
 SUBJECT = {"format": 1, "engine": {"vllm": "0.28.0"}, "device": {"cpu": "Xeon"}, "pair": {}}
 KEY = key_of(SUBJECT)
-ARCHIVE = archive_of([member("vllm/a", b"content"), member("inductor/b/c", b"x" * 600)])
+ARCHIVE = locate_archive([member("vllm/a", b"content"), member("inductor/b/c", b"x" * 600)])
 MANIFEST = {
     "format": 1, "key": KEY, "subject": SUBJECT, "size": len(ARCHIVE), "files": 2,
     "sha256": hashlib.sha256(ARCHIVE).hexdigest(), "unpacked_bytes": 607, "seconds_cold": 61.5,
@@ -44,7 +52,7 @@ def _unpack(content: bytes) -> None:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     sums = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest = manifest_of(MANIFEST | sums, f"{KEY}.json")
+    manifest = parse_manifest(MANIFEST | sums, f"{KEY}.json")
     unpack(written(f"{KEY}.tar.gz", content), manifest, place)
 
 
@@ -57,7 +65,7 @@ def _mark(content: bytes) -> None:
 
 
 def _known() -> Manifest:
-    return manifest_of(MANIFEST, f"{KEY}.json")
+    return parse_manifest(MANIFEST, f"{KEY}.json")
 
 
 def _route(case: tuple[bytes, bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peagle.checkpoints.contents import contents_of, files_below
+from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.deploy.state import Revision, served_by_plan
 from peagle.fit.estimate import Fit
 from peagle.options import Options
@@ -88,7 +88,7 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
 
 def prefix_of(head: Path) -> str:
     """Where deploy uploads a plan of that folder: a prefix of the bucket."""
-    return f"peagle-toolkit/peagle-pair.{contents_of([files_below(head)])}/"
+    return f"peagle-toolkit/peagle-pair.{hash_contents([files_below(head)])}/"
 
 
 def another(plan: Plan) -> Plan:

@@ -18,7 +18,7 @@ from peagle.aws.ecr import PushedImage, record_push, remove_image_resources
 from peagle.aws.images import ImageRequest, build_image_on_aws, ensure_build_role
 from peagle.catalog import load_catalog
 from peagle.errors import CloudError, UserError
-from peagle.images.build import member_of
+from peagle.images.build import make_member
 from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
 from peagle.planning.plan import Plan, Weights
@@ -31,8 +31,8 @@ NAME = "peagle-tiny"
 DIGEST = "sha256:" + "a" * 64
 BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 CONTEXT = [
-    member_of("Dockerfile", b"FROM base\n"),
-    member_of("peagle/peagle_serve/a.py", b"x = 1\n"),
+    make_member("Dockerfile", b"FROM base\n"),
+    make_member("peagle/peagle_serve/a.py", b"x = 1\n"),
 ]
 ORDER = codebuild.BuildRequest(NAME, "v1", "1.dkr.ecr.example", CONTEXT, "d1")
 ROLE = ("builder", NAME, "bucket/peagle-images/", NAME)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.aws import runtime
-from peagle.bench.targets import counters_of_endpoint, setting_of_config, target_of_endpoint
+from peagle.bench.targets import open_endpoint, parse_setting, read_endpoint_counters
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from peagle.protocol import acceptance_length, request_body
@@ -31,7 +31,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:
     world.deploy(a_plan())
-    target = target_of_endpoint(world.aws, NAME, world.record(), load_catalog())
+    target = open_endpoint(world.aws, NAME, world.record(), load_catalog())
     assert target.server.base_url == f"https://r/{NAME}/openai/v1"
     assert target.server.key == "sagemaker-api-key-x"
     assert "sagemaker-api-key" not in repr(target)
@@ -42,15 +42,15 @@ def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:
     assert target.facts.gpu_count == 1
     assert (target.setting.drafter, target.setting.k) == ("p-eagle", 5)
     assert target.read_counters() is not None
-    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "counters"
+    assert read_endpoint_counters(world.aws, NAME, world.clock)[1] == "counters"
 
 
 def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World) -> None:
     world.deploy(a_plan())
     with raises_code("model", UserError) as raised:
-        target_of_endpoint(world.aws, NAME, None, load_catalog())
+        open_endpoint(world.aws, NAME, None, load_catalog())
     assert "--model" in raised.value.fix
-    target = target_of_endpoint(world.aws, NAME, None, load_catalog(), "org/model")
+    target = open_endpoint(world.aws, NAME, None, load_catalog(), "org/model")
     assert target.server.model == "org/model"
     assert target.usd_per_hour is None
 
@@ -66,15 +66,15 @@ def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World
     ],
 )  # fmt: skip
 def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str, k: int) -> None:
-    assert setting_of_config(config).drafter == name
-    assert setting_of_config(config).k == k
+    assert parse_setting(config).drafter == name
+    assert parse_setting(config).k == k
 
 
 def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
-    read, source = counters_of_endpoint(world.aws, NAME, world.clock)
+    read, source = read_endpoint_counters(world.aws, NAME, world.clock)
     assert source == "log"
     before = read()
     assert before is not None
@@ -94,7 +94,7 @@ def test_all_instances_are_counted_together(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0), TWO: Engine(2.0)}
     world.deploy(a_plan(instance_count=2))
-    read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
+    read, _ = read_endpoint_counters(world.aws, NAME, world.clock)
     read()
     for _ in range(20):
         runtime.ask(world.aws, NAME, BODY)
@@ -109,4 +109,4 @@ def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
     world.cloud.before = refusing("filter_log_events", "AccessDeniedException", "not authorized")
-    assert counters_of_endpoint(world.aws, NAME, world.clock)[0]() is None
+    assert read_endpoint_counters(world.aws, NAME, world.clock)[0]() is None

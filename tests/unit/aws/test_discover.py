@@ -14,7 +14,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
 from peagle.deploy.discover import find_deployment, find_deployments
-from peagle.deploy.proving import request_of_served
+from peagle.deploy.proving import make_served_request
 from peagle.deploy.removal import destroy
 from peagle.deploy.revisions import CANDIDATE, require_own
 from peagle.deploy.state import Deployment, served_by_plan
@@ -164,7 +164,7 @@ def own_catalog() -> Catalog:
 )
 def test_the_commands_of_a_proof_name_what_the_catalogue_has(tagged: str, named: str) -> None:
     served = served_by_plan(a_plan()).model_copy(update={"pair": tagged})
-    assert request_of_served(served, load_catalog()).pair == named
+    assert make_served_request(served, load_catalog()).pair == named
 
 
 def _rollback(world: World) -> None:

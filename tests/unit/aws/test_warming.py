@@ -54,7 +54,7 @@ def stocked(world: World) -> World:
 
 def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
-    place = warming.prefix_of_weights(plan)
+    place = warming.find_weights_prefix(plan)
     preflight = world.preflight(plan)
     return warming.collect_on_aws(
         world.aws, preflight, place, world.shown.append, clock=world.clock
@@ -91,13 +91,13 @@ HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
 )
 def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
     with raises_code("weights-not-in-s3", Refused) as caught:
-        warming.prefix_of_weights(plan)
+        warming.find_weights_prefix(plan)
     assert caught.value.command == ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
 
 
 def test_streamed_weights_are_refused() -> None:
     with raises_code("weights-streamed", Refused) as caught:
-        warming.prefix_of_weights(in_s3(mounts=()))
+        warming.find_weights_prefix(in_s3(mounts=()))
     assert "weights_by mount" in caught.value.fix
 
 
@@ -203,7 +203,7 @@ def test_nothing_is_collected_from_an_unproved_engine(stocked: World) -> None:
 
 
 def test_a_read_only_prefix_is_detected_first(stocked: World) -> None:
-    place = warming.prefix_of_weights(in_s3())
+    place = warming.find_weights_prefix(in_s3())
     warming.check_writable(stocked.aws, place)
     assert stocked.cloud.calls == ["create_multipart_upload", "abort_multipart_upload"]
     stocked.cloud.before = refusing("create_multipart_upload", "AccessDenied", "Access Denied")

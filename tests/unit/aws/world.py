@@ -17,7 +17,7 @@ from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
-from peagle.deploy.status import state_of
+from peagle.deploy.status import decide_state
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
@@ -108,7 +108,7 @@ class World:
 
     def state(self) -> str:
         """What ``peagle status`` shows as the endpoint's state."""
-        return state_of(self.saved(), describe(self.aws, NAME))
+        return decide_state(self.saved(), describe(self.aws, NAME))
 
     def destroy(self) -> None:
         record = self.record()

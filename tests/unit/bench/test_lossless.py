@@ -15,8 +15,8 @@ from peagle.bench.acceptance import (
     AcceptanceRequest,
     AcceptanceResult,
     acceptance_bytes,
+    compute_rates,
     measure_acceptance,
-    rates_of,
     read_acceptance,
     require_none_refused,
     with_text_acceptance,
@@ -38,7 +38,7 @@ from peagle.catalog import find_pair, load_catalog
 from peagle.errors import EngineError, NotProved, PeagleError, Unsupported, UserError
 from peagle.protocol import Counters
 from peagle.render.requests import tag_value
-from peagle.speed.acceptance import acceptance_of
+from peagle.speed.acceptance import find_acceptance
 from tests.support import raises_code
 from tests.unit.bench.drafting import Drafting, prompts_of, target_of
 
@@ -312,11 +312,11 @@ def saved(folder: Path, result: AcceptanceResult) -> Path:
 def test_a_result_is_read_again(measured: AcceptanceResult, tmp_path: Path) -> None:
     again = read_acceptance(saved(tmp_path, measured))
     assert again == measured
-    assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)
-    assert rates_of(again, 2, "chat") == (0.7, 0.2)
+    assert compute_rates(again, 3, "code") == (1.0, 1.0, 1.0)
+    assert compute_rates(again, 2, "chat") == (0.7, 0.2)
     for k, domain in ((4, None), (2, "chats")):
         with raises_code("acceptance-file", UserError):
-            rates_of(again, k, domain)
+            compute_rates(again, k, domain)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_it_is_preferred_to_all_other_acceptance(
     catalog = with_text_acceptance(CATALOG, "gpt-oss-20b", saved(tmp_path, measured), domain)
     drafter = find_pair(catalog, PAIR).drafter
     runs = catalog.speeds["openai/gpt-oss-20b"]
-    preferred = [acceptance_of(drafter, k, runs, {"p-eagle"}, decay=0.8) for k in (1, 2, 3)]
+    preferred = [find_acceptance(drafter, k, runs, {"p-eagle"}, decay=0.8) for k in (1, 2, 3)]
     assert [each.length for each in preferred] == pytest.approx(list(lengths), abs=2e-3)
     assert {each.basis for each in preferred} == {"measured"}
     assert "drafts on p.jsonl" in preferred[0].source

@@ -277,7 +277,7 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
 
     sender = SimpleNamespace(version="1")
     monkeypatch.setattr("peagle.bench.load.find_sender", lambda: sender)
-    monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(sweep, "open_endpoint", lambda *_: Target())
     monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(load, "probe", lambda server: None)
     monkeypatch.setattr(load, "measure_load", made.measure)

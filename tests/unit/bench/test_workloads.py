@@ -15,7 +15,7 @@ from peagle.bench.targets import (
     OpenAiServer,
     Probe,
     PromptRefused,
-    counters_of,
+    fetch_counters,
     probe,
 )
 from peagle.bench.workloads import (
@@ -202,11 +202,11 @@ def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows()
         # Answers of gpt-oss have a format that ends; completions have none.
         assert not probe(server(url, "openai/gpt-oss-20b")).fixed_length
         assert probe(server(url, "openai/gpt-oss-20b", chat=False)).fixed_length
-        assert counters_of(server(url)) == Counters(10, 30, 12, (12,))
+        assert fetch_counters(server(url)) == Counters(10, 30, 12, (12,))
     assert probed == Probe(4.0, 1.0, True), "a template has four tokens"
     assert probed.words(128) == 124
     for page in ("", "vllm:num_requests_running 1\n"):
         timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False, metrics=page)
         with simulated_server(timing) as simulated:
-            assert (counters_of(server(simulated.base_url)) is None) == (page == "")
+            assert (fetch_counters(server(simulated.base_url)) is None) == (page == "")
             assert not probe(server(simulated.base_url)).fixed_length

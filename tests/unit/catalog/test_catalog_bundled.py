@@ -16,7 +16,7 @@ from peagle.catalog.evidence import load_evidence
 from peagle.catalog.find import default_support
 from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, kv_bytes
-from peagle.catalog.tables import Instance, support_of
+from peagle.catalog.tables import Instance, find_support
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.findings import errors
@@ -159,12 +159,12 @@ def test_every_bundled_target_can_be_served_alone(target: str) -> None:
 def test_runner_and_adaptivity_are_data(
     method: str, parallel: bool, vllm: str, runner: str, adaptive: bool
 ) -> None:
-    support = support_of(CATALOG.runtimes, method, parallel, vllm)
+    support = find_support(CATALOG.runtimes, method, parallel, vllm)
     assert support is not None
     assert (support.model_runner, support.adaptive) == (runner, adaptive)
 
 
 def test_what_is_not_known_of_a_method_is_unknown() -> None:
-    assert support_of(CATALOG.runtimes, "ngram", False, "0.28.0") is None
-    assert support_of(CATALOG.runtimes, "eagle3", False, "0.20.0") is None
+    assert find_support(CATALOG.runtimes, "ngram", False, "0.28.0") is None
+    assert find_support(CATALOG.runtimes, "eagle3", False, "0.20.0") is None
     assert default_support(CATALOG, None) is None

@@ -162,7 +162,7 @@ def test_speeds_of_the_users_catalogue_answer_before_bundled_ones(tmp_path: Path
     write(tmp_path, RUN | {"date": "2026-01-01"}, "own.json")
     speeds = load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
     assert speeds[0].file == "own.json"
-    assert [run.own for run in speeds] == [True] + [False] * (len(speeds) - 1)
+    assert [run.is_own for run in speeds] == [True] + [False] * (len(speeds) - 1)
 
 
 def test_files_without_speeds_are_ignored(tmp_path: Path) -> None:

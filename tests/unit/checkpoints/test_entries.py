@@ -11,7 +11,7 @@ import pytest
 from peagle.checkpoints import Checkpoint, FolderSource, Tensor, read_checkpoint
 from peagle.checkpoints.entries import (
     count_parameters,
-    identity_of,
+    parse_identity,
     target_from_checkpoint,
 )
 from tests.unit.checks.damage import tiny
@@ -37,7 +37,7 @@ def tensor(dtype: str, *shape: int) -> Tensor:
 def test_a_model_is_named_after_its_location(
     location: str, target_id: str, revision: str | None
 ) -> None:
-    assert identity_of(location) == (target_id, revision)
+    assert parse_identity(location) == (target_id, revision)
 
 
 @pytest.mark.parametrize(

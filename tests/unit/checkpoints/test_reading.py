@@ -38,7 +38,7 @@ def refusal(code: str, files: dict[str, bytes], **sizes: int) -> PeagleError:
     return refused.value
 
 
-def folder_of(path: Path, files: dict[str, bytes]) -> Path:
+def locate_folder(path: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (path / name).write_bytes(content)
     return path
@@ -159,7 +159,7 @@ def _dangling(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [_dangling, Path.mkdir, os.mkfifo])
 def test_an_unreadable_shard_is_missing(make: Callable[[Path], None], tmp_path: Path) -> None:
-    folder_of(tmp_path, SHARDED)
+    locate_folder(tmp_path, SHARDED)
     shard = sorted(path.name for path in tmp_path.glob("*.safetensors"))[-1]
     (tmp_path / shard).unlink()
     make(tmp_path / shard)

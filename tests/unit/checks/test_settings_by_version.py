@@ -12,7 +12,7 @@ from peagle.checks import check
 from peagle.planning.overrides import parse_settings
 from peagle.vllm.defaults import inferred_method
 from peagle.vllm.environment import settings_in
-from peagle.vllm.facts import facts_of
+from peagle.vllm.facts import find_facts
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
 
 CodeAndLevel = tuple[str, str]
@@ -111,6 +111,6 @@ def test_an_alias_is_the_same_setting() -> None:
 
 
 def test_a_version_without_a_table_has_that_of_the_one_before() -> None:
-    assert (facts_of("0.29.1").version, facts_of("0.29.1").exact) == ("0.29.0", True)
-    assert (facts_of("0.34.0").version, facts_of("0.34.0").exact) == ("0.33.0", False)
-    assert (facts_of("0.26.0").version, facts_of("0.26.0").exact) == ("0.28.0", False)
+    assert (find_facts("0.29.1").version, find_facts("0.29.1").exact) == ("0.29.0", True)
+    assert (find_facts("0.34.0").version, find_facts("0.34.0").exact) == ("0.33.0", False)
+    assert (find_facts("0.26.0").version, find_facts("0.26.0").exact) == ("0.28.0", False)

@@ -19,7 +19,7 @@ FIRST = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge")
 
 
 @cache
-def price_of(instance_type: str = "ml.g5.xlarge") -> float | None:
+def find_price(instance_type: str = "ml.g5.xlarge") -> float | None:
     """USD per hour in us-east-1, as the catalogue has it today."""
     return make_plan(
         Options(pair="tiny", instance_type=instance_type), load_catalog()
@@ -28,7 +28,7 @@ def price_of(instance_type: str = "ml.g5.xlarge") -> float | None:
 
 def price_shown() -> str:
     """How commands show the price of ``FIRST``."""
-    price = price_of()
+    price = find_price()
     assert price is not None
     return f"${price:,.2f} per hour, ${price * 24:,.2f} per day"
 

@@ -8,7 +8,7 @@ from click.shell_completion import ShellComplete
 from peagle.cli.main import cli
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal, find_price, without_record
 
 NAMED = ["status", "logs", "token", "destroy"]
 
@@ -111,7 +111,7 @@ def test_a_failed_endpoint_costs_nothing(
 ) -> None:
     deployed.cloud.endpoints[NAME].script = [(status, "no reason")]
     document = deployed.run("status", NAME, "--json").document
-    assert document["price_per_hour_usd"] == (price_of() if price is None else price)
+    assert document["price_per_hour_usd"] == (find_price() if price is None else price)
 
 
 def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal) -> None:

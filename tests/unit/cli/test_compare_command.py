@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import with_keys
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal, find_price, without_record
 
 WITH = ("compare", NAME, "--with", "tiny --no-speculation")
 
@@ -40,7 +40,7 @@ def comparing(roomy: Terminal) -> Terminal:
 def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal) -> None:
     before = roomy.cloud.endpoints[NAME].config
     done = roomy.run(*WITH, answers="n\n")
-    price = price_of()
+    price = find_price()
     assert price is not None
     assert done.code == 2
     assert "not compared" in done.error
@@ -110,7 +110,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     assert first["itl_seconds"]["value"] == pytest.approx(16 / (768 - 40))
     assert first["acceptance_length"]["value"] == pytest.approx(3.0)
     assert second["acceptance_length"] is None
-    expected = (price_of() or 0) / 60 / 768 * 1e6
+    expected = (find_price() or 0) / 60 / 768 * 1e6
     assert second["usd_per_million_tokens"]["value"] == pytest.approx(expected)
     text = comparing.run("compare", NAME).out
     assert "Which one is faster is unknown" in text, "one minute has no spread"

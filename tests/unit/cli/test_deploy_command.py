@@ -17,8 +17,8 @@ from tests.unit.cli.commands import (
     FIRST,
     NAME,
     Terminal,
+    find_price,
     nothing_was_created,
-    price_of,
     price_shown,
 )
 
@@ -69,7 +69,7 @@ def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed:
 def test_a_repeated_deploy_shows_what_runs(deployed: Terminal) -> None:
     deployed.succeeds("scale", NAME, "--to", "2", "--yes")
     done = deployed.succeeds(*FIRST, "--yes", "--ttl", "1m")
-    price = price_of()
+    price = find_price()
     assert price is not None
     assert "2 x ml.g5.xlarge" in done.err
     assert f"${2 * price:,.2f} per hour" in done.err

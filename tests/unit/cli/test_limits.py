@@ -12,7 +12,7 @@ from tests.unit.aws.cloud import ACCOUNT, START
 from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal, find_price, without_record
 
 DEPLOY = (*FIRST, "--yes", "--role", "peagle-execution")
 SCHEDULE = limit_name("us-east-1", NAME)
@@ -47,7 +47,7 @@ def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
 
 def test_status_and_list_show_the_end_and_the_cost(limited: Terminal) -> None:
     limited.cloud.now = START + 2 * HOUR
-    price = price_of()
+    price = find_price()
     assert price is not None
     document = status(limited)
     assert document["ends_at"] == limited.cloud.tags[endpoint_arn()]["peagle:ends"]
@@ -194,7 +194,7 @@ SCALING = "scale --max 3 --target-concurrency 4"
 def run(terminal: Terminal, step: str) -> int | None:
     """Deploy or scale; ``$12`` is the price of twelve hours of one instance."""
     command, *words = step.split()
-    words = [f"{int(word[1:]) * (price_of() or 0)}" if word[0] == "$" else word for word in words]
+    words = [f"{int(word[1:]) * (find_price() or 0)}" if word[0] == "$" else word for word in words]
     first = DEPLOY if command == "deploy" else (command, NAME, "--yes")
     return terminal.run(*first, *words).code
 

@@ -15,7 +15,7 @@ from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.s3 import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
-from peagle.weights.layout import checkpoint_at, source_of
+from peagle.weights.layout import checkpoint_at, choose_source
 from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
@@ -314,7 +314,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_kind_of_a_location_follows_from_its_form(
     location: str, kind: type, shown: str, folder: Path
 ) -> None:
-    source = source_of(location, aws)
+    source = choose_source(location, aws)
     assert isinstance(source, kind)
     assert source.location == shown
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from peagle_serve.environment import KNOWN, flag_of
+from peagle_serve.environment import KNOWN, make_flag
 
 SOURCE = (
-    "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)
+    "\n".join(f'parser.add_argument("{make_flag(name)}")' for name in KNOWN)
     + """
 parser.add_argument(
     "--headless",

@@ -63,7 +63,7 @@ def with_archive(folder: Path, manifest: Manifest, archive: bytes, **more: Any) 
     return changed
 
 
-def archive_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+def locate_archive(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     """A gzipped tar of these members."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:

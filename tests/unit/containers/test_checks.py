@@ -20,7 +20,7 @@ from peagle_serve.environment import (
     arguments,
     canonical_name,
     check_arguments,
-    flag_of,
+    make_flag,
     normalized,
 )
 from peagle_serve.json_reader import InvalidJson, read
@@ -200,7 +200,7 @@ def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
     assert normalized({"sm_vllm_x": "1", "HOME": "/"}) == {"sm_vllm_x": "1", "HOME": "/"}
     names = ("SM_VLLM_MODEL", "SM_VLLM_REASONING_PARSER", "SM_VLLM_CONFIG", "SM_VLLM_")
     assert tuple(map(canonical_name, names)) == names, "beginnings that are flags themselves"
-    assert flag_of("SM_VLLM_A_B") == "--a-b"
+    assert make_flag("SM_VLLM_A_B") == "--a-b"
 
 
 CHOOSES_CODE: dict[str, tuple[str, ...]] = {

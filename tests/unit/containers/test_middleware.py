@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
 )
 from peagle_serve.middleware import Message, Middleware, always_drafts, call, sum_counters
-from peagle_serve.warm import canonical, key_of, manifest_of
+from peagle_serve.warm import canonical, key_of, parse_manifest
 from tests.unit.containers.artifacts import SUBJECT, filled
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -332,7 +332,7 @@ def test_the_parts_add_up_to_one_archive(play: Play, monkeypatch: pytest.MonkeyP
         await world.begin()
         answers = await asyncio.gather(*(world.answer(WARM, body) for body in (b"", b"{}", b"{}")))
         assert answers.count(answers[0]) == 3
-        manifest = manifest_of(json.loads(answers[0][1]), f"{KEY}.json")
+        manifest = parse_manifest(json.loads(answers[0][1]), f"{KEY}.json")
         assert manifest.subject == SUBJECT
         assert 47 <= manifest.seconds_cold < 57
         content = b""

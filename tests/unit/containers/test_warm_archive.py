@@ -25,10 +25,10 @@ from peagle_serve.warm import (
 from tests.unit.containers.artifacts import (
     CACHES,
     SUBJECT,
-    archive_of,
     files_in,
     filled,
     is_empty,
+    locate_archive,
     member,
     with_archive,
 )
@@ -119,7 +119,7 @@ def test_other_content_at_the_key_is_replaced(
         restore(intact, artifacts, cache)
     else:
         filled(cache / intact.key, {"vllm/half": b""})
-    newer = with_archive(artifacts, intact, archive_of([member("triton/a/b")]), files=1,
+    newer = with_archive(artifacts, intact, locate_archive([member("triton/a/b")]), files=1,
                          unpacked_bytes=1)  # fmt: skip
     assert restore(newer, artifacts, cache)
     assert set(files_in(cache / intact.key)) == {"triton/a/b", "restored.json"}
@@ -167,7 +167,7 @@ def test_an_archive_with_other_members_is_refused(
     members: list[tuple[tarfile.TarInfo, bytes]], why: str,
 ) -> None:  # fmt: skip
     files = sum(info.isreg() for info, _ in members)
-    archive = archive_of(members)
+    archive = locate_archive(members)
     damaged = with_archive(artifacts, intact, archive, files=max(files, 1), unpacked_bytes=files)
     before = files_in(tmp_path)
     with pytest.raises(Damaged, match=why):

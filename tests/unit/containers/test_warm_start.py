@@ -10,14 +10,20 @@ import pytest
 
 from peagle.engine_log import warm_start_in
 from peagle_serve.contract import InvalidEnvironment, read_pins, read_settings
-from peagle_serve.warm import FOLDERS, archive_of, cache_folder, cache_variables, make_cache_folder
+from peagle_serve.warm import (
+    FOLDERS,
+    cache_folder,
+    cache_variables,
+    locate_archive,
+    make_cache_folder,
+)
 from tests.unit.containers import artifacts as made
 from tests.unit.containers.artifacts import CACHES, files_in, filled, member, with_archive
 from tests.unit.containers.recording import documents
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
 from tests.unit.containers.weights import TARGET
 
-PLANTED = made.archive_of([member("triton/k/k.so", b"planted code")])
+PLANTED = made.locate_archive([member("triton/k/k.so", b"planted code")])
 
 
 @pytest.fixture
@@ -123,7 +129,7 @@ def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str)
 @pytest.mark.thorough
 def test_collecting_starts_with_empty_folders_and_warns_of_an_api_key(world: World) -> None:
     manifest = world.collected()
-    archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
+    locate_archive(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
     entries, variables = world.start(PEAGLE_WARM="collect")
     assert [line["key"] for line in entries if line["event"] == "collect"] == [manifest.key]
     assert variables["PEAGLE_WARM_PLACE"] == str(world.cache / manifest.key)

@@ -18,7 +18,7 @@ from peagle_serve.warm import (
     cpu_device,
     gpu_device,
     key_of,
-    subject_of,
+    make_subject,
 )
 from tests.unit.containers.artifacts import SUBJECT
 from tests.unit.containers.weights import TARGET, pair
@@ -57,7 +57,7 @@ def _this_device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 
 
 def subject_with(**environment: str) -> dict[str, Any]:
-    return subject_of(environment, {"SM_VLLM_MODEL": "a/b"})
+    return make_subject(environment, {"SM_VLLM_MODEL": "a/b"})
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -87,20 +87,20 @@ def test_no_secret_is_in_the_subject() -> None:
 def test_the_subject_describes_the_container(tmp_path: Path) -> None:
     chosen = pair(tmp_path)
     env = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
-    subject = subject_of(env, chosen)
+    subject = make_subject(env, chosen)
     assert set(subject) == set(SUBJECT)
     assert (subject["format"], subject["image"], subject["device"]) == (1, "sha256:1", HERE)
     assert subject["engine"]["SM_VLLM_MODEL"] == "/opt/ml/model/target", "as it was given"
     assert len(key_of(subject)) == 32
     assert json.loads(canonical(subject)) == subject
     assert b" " not in canonical({"a": [1, 2], "b": {}})
-    content = subject_of({**env, "PEAGLE_IMAGE_CONTENT": "sha256:inside"}, chosen)
+    content = make_subject({**env, "PEAGLE_IMAGE_CONTENT": "sha256:inside"}, chosen)
     assert content["image"] == "sha256:inside", "under every name"
 
 
 def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> None:
     def pair_of(chosen: dict[str, str]) -> Any:
-        return subject_of(chosen, chosen)["pair"]
+        return make_subject(chosen, chosen)["pair"]
 
     first, second = pair(tmp_path / "one"), pair(tmp_path / "two")
     before = pair_of(first)

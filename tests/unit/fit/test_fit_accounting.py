@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.fit.estimate import INSIDE, FitCase, compare, fit_of, missing_bytes, refusal_reason
+from peagle.fit.estimate import INSIDE, FitCase, compare, compute_fit, missing_bytes, refusal_reason
 from peagle.fit.report import MAX_K_TRIED, advise
 from tests.support import examples
 from tests.unit.fit.geometry import TARGETS, case, changes_of, with_engine
@@ -20,7 +20,7 @@ KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_terms_and_cache_add_up_to_the_gpu(name: str) -> None:
-    fit = fit_of(case(name, driver_gib=1.2))
+    fit = compute_fit(case(name, driver_gib=1.2))
     outside = sum(gib for term, gib in fit.terms.items() if not term.startswith(INSIDE))
     assert fit.fits
     assert fit.gpu_memory_gib == 141
@@ -37,24 +37,24 @@ def test_terms_and_cache_add_up_to_the_gpu(name: str) -> None:
 
 def test_speculation_reduces_the_cache() -> None:
     speculating = case("gpt-oss-20b")
-    without = compare(speculating, fit_of(speculating))
+    without = compare(speculating, compute_fit(speculating))
     assert without is not None
-    assert without.kv_cache_gib > fit_of(speculating).kv_cache_gib + 3
+    assert without.kv_cache_gib > compute_fit(speculating).kv_cache_gib + 3
     assert 0.65 < (without.concurrency_kept or 0) < 0.75
-    assert compare(case("gpt-oss-20b", None), fit_of(case("gpt-oss-20b", None))) is None
+    assert compare(case("gpt-oss-20b", None), compute_fit(case("gpt-oss-20b", None))) is None
 
 
 def test_a_refusal_has_the_missing_memory() -> None:
     small = case("gpt-oss-20b", gpu_memory_gib=18.0, max_model_len=131072)
-    fit = fit_of(small)
+    fit = compute_fit(small)
     assert not fit.fits
     missing = missing_bytes(small)
     assert refusal_reason(small) == (
         f"one request of 131,072 tokens needs {missing / GIB:.2f} GiB more GPU memory"
     )
     more = 18.0 + missing / GIB / small.engine.gpu_memory_utilization
-    assert fit_of(with_engine(small, gpu_memory_gib=more + 0.001)).fits
-    assert not fit_of(with_engine(small, gpu_memory_gib=more - 0.01)).fits
+    assert compute_fit(with_engine(small, gpu_memory_gib=more + 0.001)).fits
+    assert not compute_fit(with_engine(small, gpu_memory_gib=more - 0.01)).fits
 
 
 def test_parallel_drafts_can_reserve_a_whole_step() -> None:
@@ -62,7 +62,7 @@ def test_parallel_drafts_can_reserve_a_whole_step() -> None:
     assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (
         refusal_reason(parallel) or ""
     )
-    assert not fit_of(parallel).fits
+    assert not compute_fit(parallel).fits
     assert missing_bytes(parallel) == 0
     advice = advised(parallel)
     assert advice["k"] == "8"
@@ -75,11 +75,11 @@ def test_advice_is_the_smallest_change_that_fits() -> None:
     small = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
     advice = advised(small)
     length = int(advice["max-model-len"])
-    assert fit_of(with_engine(small, max_model_len=length)).fits
-    assert not fit_of(with_engine(small, max_model_len=length + 1)).fits
+    assert compute_fit(with_engine(small, max_model_len=length)).fits
+    assert not compute_fit(with_engine(small, max_model_len=length + 1)).fits
     share = float(advice["gpu-memory-utilization"])
-    assert fit_of(with_engine(small, gpu_memory_utilization=share)).fits
-    assert not fit_of(with_engine(small, gpu_memory_utilization=share - 0.01)).fits
+    assert compute_fit(with_engine(small, gpu_memory_utilization=share)).fits
+    assert not compute_fit(with_engine(small, gpu_memory_utilization=share - 0.01)).fits
     assert advice["tp"] == "2"
     assert advice["no-speculation"]
     assert advise(with_engine(small, max_model_len=length), changes_of(small)) == ()
@@ -98,7 +98,7 @@ def test_larger_settings_never_enlarge_the_cache(
 ) -> None:
     less, more = sorted((less, more))
     smaller = case(name, gpu_memory_gib=memory)
-    small, large = (fit_of(with_engine(smaller, **{setting: value})) for value in (less, more))
+    small, large = (compute_fit(with_engine(smaller, **{setting: value})) for value in (less, more))
     assert large.kv_cache_gib <= small.kv_cache_gib
     if setting == "max_model_len":
         assert large.max_concurrency <= small.max_concurrency
@@ -109,8 +109,8 @@ def test_larger_settings_never_enlarge_the_cache(
 @settings(deadline=None, max_examples=examples(60))
 def test_more_memory_never_reduces_the_cache(name: str, memory: float, share: float) -> None:
     smaller = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
-    more = fit_of(with_engine(smaller, gpu_memory_gib=memory * 1.1))
-    fit = fit_of(smaller)
+    more = compute_fit(with_engine(smaller, gpu_memory_gib=memory * 1.1))
+    fit = compute_fit(smaller)
     assert fit.fits <= more.fits
     assert fit.kv_cache_tokens <= more.kv_cache_tokens
     assert fit.fits == (refusal_reason(smaller) is None)
@@ -156,8 +156,8 @@ def test_the_advised_context_is_supported_by_target_and_head() -> None:
 def test_the_largest_step_that_fits_is_advised() -> None:
     large = case("gpt-oss-20b", gpu_memory_gib=23.6, max_num_seqs=8, max_num_batched_tokens=65536)
     step = int(advised(large)["max-num-batched-tokens"])
-    assert fit_of(with_engine(large, max_num_batched_tokens=step)).fits
-    assert not fit_of(with_engine(large, max_num_batched_tokens=2 * step)).fits
+    assert compute_fit(with_engine(large, max_num_batched_tokens=step)).fits
+    assert not compute_fit(with_engine(large, max_num_batched_tokens=2 * step)).fits
 
 
 @pytest.mark.parametrize("vllm", ["0.27.1", "0.28.0"])

@@ -15,7 +15,7 @@ import pytest
 
 from measurements.gpu.geometry import Setting
 from peagle.checks import check
-from peagle.fit.estimate import GIB, FitCase, cache_layout, fit_of, refusal_reason
+from peagle.fit.estimate import GIB, FitCase, cache_layout, compute_fit, refusal_reason
 from peagle.vllm.defaults import in_flight_tokens
 from tests.unit.checks.cases import catalog_case
 from tests.unit.fit.geometry import H200, drafter, target
@@ -97,7 +97,7 @@ def case_of(row: dict[str, Any], version: str) -> FitCase:
 
 def off(row: Row, compiled: bool) -> tuple[float, float]:
     """By how many GiB the cache is too large, and by which share the tokens are."""
-    fit = fit_of(replace(row.case, engine=replace(row.case.engine, compiled=compiled)))
+    fit = compute_fit(replace(row.case, engine=replace(row.case.engine, compiled=compiled)))
     return fit.kv_cache_gib - row.kv_gib, fit.kv_cache_tokens / row.tokens - 1
 
 
@@ -159,7 +159,7 @@ def test_every_row_is_within_tolerance(measured_before: bool) -> None:
 def test_weights_are_within_an_eighth_of_a_gib() -> None:
     """cuBLAS takes its workspace while some heads load, which vLLM counts among the weights."""
     for row in rows():
-        fit = fit_of(row.case)
+        fit = compute_fit(row.case)
         weights = fit.weights_gib + fit.drafter_gib
         assert weights == pytest.approx(row.weights_gib, abs=0.13), row.name
 

@@ -11,7 +11,13 @@ from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.models import Checkpoint
 from peagle.fit.building import read_target
-from peagle.fit.estimate import FitCase, cache_layout, fit_of, layout_of, share_of_request
+from peagle.fit.estimate import (
+    FitCase,
+    cache_layout,
+    compute_fit,
+    compute_layout,
+    compute_request_share,
+)
 from peagle.fit.weights import checkpoint_bytes
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.fit.geometry import H200
@@ -63,7 +69,7 @@ def test_blocks_are_those_of_vllm(
     _max_memory_usage_bytes_from_groups of vLLM 0.28.0, for a request of 8,192 tokens. A block of
     attention is as large as a state: vLLM logs "Setting attention block size to 544 tokens"."""
     shape = model(config)
-    layout = layout_of((*shape.attention, *drafter), 1, 2, 1.5, shape.recurrent)
+    layout = compute_layout((*shape.attention, *drafter), 1, 2, 1.5, shape.recurrent)
     assert (layout.groups[0].block_tokens, layout.block_bytes) == (tokens, block)
     assert sum(group.tables for group in layout.groups) == tables
     assert layout.request_bytes(8192, 16384) == request_bytes
@@ -72,7 +78,7 @@ def test_blocks_are_those_of_vllm(
 def test_drafts_and_prefix_caching_take_states_of_their_own() -> None:
     shape = model(public.QWEN3_NEXT)
     states = [
-        layout_of((), 1, 2, 1.5, shape.recurrent, k=k, prefix_caching=caching).groups[0].states
+        compute_layout((), 1, 2, 1.5, shape.recurrent, k=k, prefix_caching=caching).groups[0].states
         for k, caching in ((0, False), (0, True), (3, True))
     ]
     assert states == [1, 2, 5]
@@ -88,7 +94,7 @@ def test_groups_of_mamba_are_repeated_on_each_gpu() -> None:
 
 def test_a_latent_cache_is_whole_on_each_gpu_and_small() -> None:
     shape = model(public.DEEPSEEK_V3)
-    tp1, eight = (layout_of(shape.attention, tp, 2, 1.5) for tp in (1, 8))
+    tp1, eight = (compute_layout(shape.attention, tp, 2, 1.5) for tp in (1, 8))
     assert tp1 == eight
     assert tp1.block_bytes == 61 * 576 * 2 * 16
 
@@ -124,8 +130,8 @@ def test_a_short_request_of_a_hybrid_takes_more_than_its_share_of_the_context() 
     target = read_target(Checkpoint("qwen", public.QWEN3_NEXT))
     case = FitCase(target, None, replace(H200, max_model_len=131072))
     blocks = [cache_layout(case).request_blocks(tokens, 0) for tokens in (2304, 131072)]
-    assert share_of_request(case, 2304) == pytest.approx(blocks[0] / blocks[1])
-    assert share_of_request(case, 2304) > 2 * 2304 / 131072
+    assert compute_request_share(case, 2304) == pytest.approx(blocks[0] / blocks[1])
+    assert compute_request_share(case, 2304) > 2 * 2304 / 131072
 
 
 @pytest.mark.parametrize(
@@ -154,7 +160,7 @@ def test_bits_and_group_size_are_enough(settings: dict[str, Any], gib: float) ->
                          head_dim=128, quantization_config=settings)  # fmt: skip
     target = read_target(Checkpoint("qwen", qwen))
     assert checkpoint_bytes(target) / 2**30 == pytest.approx(gib, rel=0.02)
-    fit = fit_of(FitCase(target, None, H200))
+    fit = compute_fit(FitCase(target, None, H200))
     assert fit.weights_gib == pytest.approx(gib, rel=0.03)
 
 

@@ -20,12 +20,12 @@ from peagle.images.build import (
     Member,
     Packages,
     build,
+    collect_members,
     context,
     engine_image,
     engine_image_name,
     logged_in,
-    member_of,
-    members_of,
+    make_member,
     push,
     repository_part,
     tar,
@@ -237,11 +237,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
-    first = b"".join(tar(members_of(folder, "w")))
+    first = b"".join(tar(collect_members(folder, "w")))
     file = folder / "model.safetensors"
     file.chmod(0o600)
     os.utime(file, (1, 1))
-    assert b"".join(tar(reversed(members_of(folder, "w")))) == first
+    assert b"".join(tar(reversed(collect_members(folder, "w")))) == first
     with tarfile.open(fileobj=io.BytesIO(first)) as archive:
         assert {(member.uid, member.gid, member.mtime) for member in archive} == {(0, 0, 0)}
         assert {member.mode for member in archive} == {0o644, 0o755}
@@ -249,8 +249,8 @@ def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
 
 
 def test_a_nested_archive_has_its_announced_size(folder: Path) -> None:
-    inner = tar_member("engine.tar", members_of(folder, "lib"))
-    outer = read(b"".join(tar([inner, member_of("z", b"last")])))
+    inner = tar_member("engine.tar", collect_members(folder, "lib"))
+    outer = read(b"".join(tar([inner, make_member("z", b"last")])))
     assert len(outer["engine.tar"]) == inner.size
     assert read(outer["engine.tar"])["lib/model.safetensors"] == b"x" * 1025
     assert outer["z"] == b"last"
@@ -258,7 +258,7 @@ def test_a_nested_archive_has_its_announced_size(folder: Path) -> None:
 
 def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
     (folder / "link.json").symlink_to("model.safetensors")
-    assert read(b"".join(tar(members_of(folder, "w"))))["w/link.json"] == b"x" * 1025
+    assert read(b"".join(tar(collect_members(folder, "w"))))["w/link.json"] == b"x" * 1025
 
 
 @pytest.mark.parametrize("link_target", ["/etc/passwd", "../secret"])
@@ -266,7 +266,7 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path, link_target: str
     (folder.parent / "secret").write_text("secret")
     (folder / "link").symlink_to(link_target)
     with raises_code("unusable-link", UserError):
-        members_of(folder, "w")
+        collect_members(folder, "w")
 
 
 @pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])

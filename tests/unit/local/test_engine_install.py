@@ -24,8 +24,8 @@ from peagle.engine.machine import (
     find_engine,
     installed_engines,
     pip_settings,
+    read_version,
     uv_variables,
-    version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
 from tests.support import Peagle, raises_code
@@ -84,7 +84,7 @@ def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
     }  # fmt: skip
     assert again == json.loads(first.stdout) | {"was_installed": True}
     assert installed_engines() == (engine,)
-    assert version_of(engine.python) == VLLM
+    assert read_version(engine.python) == VLLM
     assert not (engine_folder(VLLM) / "left").exists()
     (lock / "torch.txt").write_text("# newer\n")
     assert not install.is_installed(VLLM)

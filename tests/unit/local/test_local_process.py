@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.logs import crash_of
+from peagle.engine.logs import read_crash
 from peagle.engine.machine import Engine
 from peagle.engine.process import (
     EngineProcess,
@@ -95,7 +95,7 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start
 def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> None:
     process = start("crash")
     until(lambda: not is_alive(process))
-    assert crash_of(process.log).line == "ValueError: the head and the target are incompatible"
+    assert read_crash(process.log).line == "ValueError: the head and the target are incompatible"
     assert not Path(f"/proc/{process.pid}").exists()
 
 

@@ -57,13 +57,13 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
     assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
     assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}
-    given = json.loads((records.folder_of(NAME) / "given.json").read_text())
+    given = json.loads((records.locate_folder(NAME) / "given.json").read_text())
     target = Path(given["argv"][given["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert is_port_free(engine.process.port)
-    assert not records.folder_of(NAME).exists()
+    assert not records.locate_folder(NAME).exists()
     assert command("local", "list").stdout == ""
 
 
@@ -253,7 +253,7 @@ def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
 def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor) -> None:
     engine_home.chmod(0o755)
     start_local(plan_for())
-    folder = records.folder_of(NAME)
+    folder = records.locate_folder(NAME)
     paths = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
     assert {path.name for path in paths} > {"engine.log", "state.json"}
     assert [path for path in paths if path.stat().st_mode & 0o077] == []

@@ -48,7 +48,7 @@ def command() -> Command:
 
 def environment_of(name: str) -> dict[str, str]:
     """The environment that the engine got."""
-    document = json.loads((records.folder_of(name) / "given.json").read_text())
+    document = json.loads((records.locate_folder(name) / "given.json").read_text())
     environment: dict[str, str] = document["environment"]
     return environment
 

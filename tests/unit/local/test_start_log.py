@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.logs import StartLog, crash_error, crash_of, find_crash, progress_line
+from peagle.engine.logs import StartLog, crash_error, find_crash, progress_line, read_crash
 from peagle_serve.crash import Crash
 
 CRASHES = Path(__file__).parents[1] / "containers" / "crashes"
@@ -204,7 +204,7 @@ def test_the_containers_last_crash_report_decides() -> None:
 def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n" * 500_000 + b"ValueError: the last word\n")
-    assert crash_of(log).line == "ValueError: the last word"
+    assert read_crash(log).line == "ValueError: the last word"
 
 
 def test_the_error_for_the_user_has_the_reason_and_the_fix(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
 from peagle.options import Options
 from peagle.planning.planner import make_plan
-from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
+from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
 from peagle.speed.models import WorkloadName
 from peagle.speed.verdict import Setting
 from tests.unit.checkpoints import public_targets as public
@@ -112,7 +112,9 @@ def disagreement(at: Situation) -> str | None:
             at.pair,
             instance_type=at.instance_type,
             tensor_parallel_size=plan.fit.tensor_parallel_size if plan.engines > 1 else None,
-            workloads=sizes_of_requests(at.workload, *((None,) * 3 if at.workload else SIZE)),
+            workloads=choose_sizes_of_requests(
+                at.workload, *((None,) * 3 if at.workload else SIZE)
+            ),
             loads=(math.ceil(plan.concurrency / plan.engines),),
         ),
         CATALOGS[at.cache],
@@ -152,7 +154,7 @@ def test_a_verdict_has_the_gpus_of_the_plan_for_each_load() -> None:
     request = VerdictRequest(
         "gpt-oss-20b",
         instance_type="ml.g6.12xlarge",
-        workloads=sizes_of_requests(None, *SIZE),
+        workloads=choose_sizes_of_requests(None, *SIZE),
         loads=(8, 64),
     )
     verdict = make_verdict(request, CATALOG)

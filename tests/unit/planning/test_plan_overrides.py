@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from peagle.case import family_of
+from peagle.case import parse_family
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.errors import Refused
@@ -171,7 +171,7 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     assert {report.ami for report in reports} - {None} <= amis
     reported = {family for report in reports for family in report.families}
     assert reported.isdisjoint(catalog.runtimes.ami_families)
-    families = {family_of(instance.type) for instance in catalog.instances.instances}
+    families = {parse_family(instance.type) for instance in catalog.instances.instances}
     assert families - reported - set(catalog.runtimes.ami_families) == {"p6-b300"}
 
 

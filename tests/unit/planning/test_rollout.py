@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation import cost_text, rollout_of, rollout_of_copies
+from peagle.planning.operation import adapt_rollout, adapt_rollout_of_copies, cost_text
 from peagle.planning.plan import Pins, Step
 from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, metric_filters, without_speculation
@@ -26,7 +26,7 @@ def planned(**options: Any) -> Plan:
     return make_plan(Options(pair="gpt-oss-20b", **options), CATALOG)
 
 
-def policy_of(plan: Plan) -> dict[str, Any]:
+def name_policy(plan: Plan) -> dict[str, Any]:
     config = deployment_config(plan)
     assert config is not None
     (policy,) = (value for key, value in config.items() if key.endswith("Policy"))
@@ -82,10 +82,10 @@ def test_a_plan_that_may_scale_to_one_instance_has_steps_from_two_on(kind: Any, 
     plan = planned(rollout=kind, instance_count=count, max_instances=4)
     assert "rollout-one-instance" not in codes(plan)
     assert plan.rollout is not None
-    of_one, of_two = rollout_of(plan.rollout, 1), rollout_of(plan.rollout, 2)
+    of_one, of_two = adapt_rollout(plan.rollout, 1), adapt_rollout(plan.rollout, 2)
     assert (of_one.kind, of_one.step, of_one.extra_instances) == ("all-at-once", None, 1)
     assert (of_two.kind, of_two.step) == (kind, Step(value=1, unit="instances"))
-    in_template = policy_of(plan)
+    in_template = name_policy(plan)
     assert in_template["TrafficRoutingConfiguration"]["Type"] == "ALL_AT_ONCE"
 
 
@@ -98,7 +98,7 @@ def test_any_number_of_instances_has_a_step_that_sagemaker_accepts(
 ) -> None:
     plan = planned(rollout=kind, instance_count=4, rollout_step="2", max_instances=99)
     assert plan.rollout is not None
-    rollout = rollout_of(plan.rollout, count)
+    rollout = adapt_rollout(plan.rollout, count)
     assert rollout.step is not None
     assert most[0] <= rollout.step.percent(count) <= most[1]
 
@@ -107,11 +107,11 @@ def test_any_number_of_copies_above_one_has_a_batch_that_sagemaker_accepts() -> 
     plan = planned(rollout="rolling", instance_type="ml.p5.48xlarge", copies=8, rollout_step="2")
     assert plan.rollout is not None
     for count in (2, 3, 8, 16, 41, 99):
-        rollout = rollout_of_copies(plan.rollout, count)
+        rollout = adapt_rollout_of_copies(plan.rollout, count)
         assert rollout is not None
         assert rollout.step is not None
         assert 5 <= rollout.step.percent(count) <= 50
-    assert rollout_of_copies(plan.rollout, 1) is None
+    assert adapt_rollout_of_copies(plan.rollout, 1) is None
     assert deployment_config(plan, 1) is None
 
 
@@ -131,7 +131,7 @@ def test_the_values_have_the_kind_and_step_of_the_fewest_instances() -> None:
 def test_all_at_once_suits_one_instance_and_waits_before_the_old_one_ends() -> None:
     plan = planned(rollout="all-at-once", baking_time=300, instance_count=1)
     assert not {"rollout-step", "rollout-one-instance"} & {*codes(plan)}
-    policy = policy_of(plan)
+    policy = name_policy(plan)
     assert policy["TrafficRoutingConfiguration"] == {
         "Type": "ALL_AT_ONCE",
         "WaitIntervalInSeconds": 0,
@@ -141,11 +141,11 @@ def test_all_at_once_suits_one_instance_and_waits_before_the_old_one_ends() -> N
 
 def test_a_share_becomes_a_capacity_percentage() -> None:
     plan = planned(rollout="canary", instance_count=4, rollout_step="25%")
-    assert policy_of(plan)["TrafficRoutingConfiguration"]["CanarySize"] == {
+    assert name_policy(plan)["TrafficRoutingConfiguration"]["CanarySize"] == {
         "Type": "CAPACITY_PERCENT",
         "Value": 25,
     }
-    rolling = policy_of(planned(rollout="rolling", instance_count=4, rollout_step="2"))
+    rolling = name_policy(planned(rollout="rolling", instance_count=4, rollout_step="2"))
     assert rolling["MaximumBatchSize"] == {"Type": "INSTANCE_COUNT", "Value": 2}
 
 
@@ -225,7 +225,7 @@ def test_copies_are_replaced_in_batches(
     plan = planned(rollout="rolling", slo=Slo(ttft=0.5), **EIGHT, **options)
     assert plan.rollout is not None
     assert plan.rollout.text == text
-    policy = policy_of(plan)
+    policy = name_policy(plan)
     assert policy["MaximumBatchSize"] == size
     assert policy["WaitIntervalInSeconds"] == plan.rollout.baking_seconds
     one_price = (plan.price_per_hour_usd or 0) / plan.instance_count

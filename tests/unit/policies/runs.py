@@ -22,7 +22,7 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
 from peagle.deploy.preflight import ROLE_ACTIONS
-from peagle.images.build import member_of
+from peagle.images.build import make_member
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
 from peagle.store import home
@@ -361,7 +361,7 @@ def _interrupted(*_: Any) -> None:
 
 
 def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
-    context = [member_of("Dockerfile", b"FROM base\n")]
+    context = [make_member("Dockerfile", b"FROM base\n")]
     order = codebuild.BuildRequest("peagle-tiny", "v1", "", context, "d1")
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))

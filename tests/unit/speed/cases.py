@@ -10,7 +10,7 @@ from peagle.case import CaseOptions, build_case
 from peagle.catalog.find import find_instance
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Speed, SpeedRun
-from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.building import fit_case, read_gpu
 from peagle.fit.estimate import FitCase
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.estimate import performance
@@ -41,7 +41,7 @@ def case(
     head = next((d for d in listed.drafters if d.name == drafter), None)
     options = CaseOptions(k=k or None, instance_type=instance, tensor_parallel_size=tp)
     on = find_instance(CATALOG.instances, instance)
-    built = fit_case(build_case(CATALOG, listed, head, options), gpu_of(on))
+    built = fit_case(build_case(CATALOG, listed, head, options), read_gpu(on))
     return replace(built, engine=replace(built.engine, **engine))
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from measurements import conversations, speed_rows
 from peagle.catalog.schema import Drafter, PublishedAcceptance
-from peagle.fit.estimate import fit_of
-from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, acceptance_of, curve_through
+from peagle.fit.estimate import compute_fit
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, curve_through, find_acceptance
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.speed.models import Workload
 from tests.support import bundled_catalog, in_process
@@ -33,8 +33,8 @@ def published(*lengths: tuple[str, int, float]) -> Drafter:
 
 
 def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
-    assert acceptance_of(None, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
-    assert acceptance_of(HEAD, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
+    assert find_acceptance(None, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
+    assert find_acceptance(HEAD, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
 def test_published_lengths(
     lengths: tuple[tuple[str, int, float], ...], k: int, decay: float, expected: tuple[float, str]
 ) -> None:
-    acceptance = acceptance_of(published(*lengths), k, decay=decay)
+    acceptance = find_acceptance(published(*lengths), k, decay=decay)
     assert (acceptance.length, acceptance.basis) == expected
 
 
@@ -61,7 +61,7 @@ def test_the_curve_meets_the_lengths_of_the_qwen_card() -> None:
     for k, length in ((4, 4.30), (10, 6.66), (18, 7.51)):
         curve = curve_through(((4, 4.30), (10, 6.66), (18, 7.51)), DECAY)
         assert curve.length(k) == pytest.approx(length, rel=0.06)
-        assert acceptance_of(head, k, decay=DECAY).length == length
+        assert find_acceptance(head, k, decay=DECAY).length == length
 
 
 def test_rows_are_preferred_and_averaged_by_their_tokens() -> None:
@@ -70,7 +70,7 @@ def test_rows_are_preferred_and_averaged_by_their_tokens() -> None:
         row(127, 9000, "p-eagle", 3, acceptance_length=2.8),
         row(64, 9000, "eagle3", 3, acceptance_length=2.2),
     )
-    acceptance = acceptance_of(HEAD, 3, [rows], NAMES, decay=DECAY)
+    acceptance = find_acceptance(HEAD, 3, [rows], NAMES, decay=DECAY)
     assert acceptance.length == pytest.approx((3.9 + 127 * 2.8) / 128, abs=1e-3)
     assert (acceptance.basis, acceptance.source) == ("imposed", "run.json")
 
@@ -80,7 +80,7 @@ def test_measured_on_text_is_preferred_to_imposed() -> None:
     measured = run(
         row(8, 400, "p-eagle", 3, acceptance_length=2.1), synthetic=False, file="own.json"
     )
-    acceptance = acceptance_of(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
+    acceptance = find_acceptance(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
     assert (acceptance.length, acceptance.basis, acceptance.source) == (2.1, "measured", "own.json")
 
 
@@ -131,7 +131,7 @@ def test_cached_tokens_are_not_processed() -> None:
 
 def test_without_prefix_caching_nothing_is_cached() -> None:
     off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
-    assert on_engine(off, fit_of(off), CHAT, 8) == Workload(4096, 256)
+    assert on_engine(off, compute_fit(off), CHAT, 8) == Workload(4096, 256)
     assert tokens(off, 8, CHAT) == tokens(off, 8, Workload(4096, 256))
 
 
@@ -143,7 +143,7 @@ def test_a_drafter_loses_a_block_of_the_size_that_is_set() -> None:
 
 
 def test_a_full_cache_keeps_a_share_of_the_hits() -> None:
-    fit = fit_of(ALONE)
+    fit = compute_fit(ALONE)
     kept = cached_requests(ALONE, fit, CHAT)
     assert on_engine(ALONE, fit, CHAT, kept).cached_prompt_tokens == 3584
     half = on_engine(ALONE, fit, CHAT, 2 * kept).cached_prompt_tokens
@@ -152,7 +152,7 @@ def test_a_full_cache_keeps_a_share_of_the_hits() -> None:
 
 def test_engines_share_conversations_so_that_each_lacks_the_turns_of_the_others() -> None:
     """Of a turn with 512 new tokens and an answer of 256, the next one on another engine."""
-    fit = fit_of(ALONE)
+    fit = compute_fit(ALONE)
     two = on_engine(ALONE, fit, CHAT, 1, engines=2).cached_prompt_tokens
     assert two == 3584 - 512 - 256
 
@@ -161,7 +161,7 @@ SHARED = replace(CHAT, shared_prompt_tokens=2048)
 
 
 def test_every_prompt_and_engine_hits_what_all_share() -> None:
-    fit = fit_of(ALONE)
+    fit = compute_fit(ALONE)
     many = 1000 * cached_requests(ALONE, fit, SHARED)
     assert on_engine(ALONE, fit, CHAT, many).cached_prompt_tokens < 100
     assert 2048 <= on_engine(ALONE, fit, SHARED, many).cached_prompt_tokens < 2100

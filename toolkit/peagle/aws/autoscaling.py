@@ -68,7 +68,7 @@ class Bounds:
         }
 
 
-def bounds_of(scaling: Scaling) -> Bounds:
+def to_bounds(scaling: Scaling) -> Bounds:
     """What registering ``scaling`` leads to."""
     return Bounds(
         scaling.minimum,

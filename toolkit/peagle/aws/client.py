@@ -156,13 +156,13 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
     try:
         yield
     except boto.ClientError as error:
-        raise _of_service(error, service, region, in_sandbox) from error
+        raise _translate_service_error(error, service, region, in_sandbox) from error
     except (
         boto.BotoCoreError, Boto3Error, ResponseParserError, StreamParserError, HTTPError,
     ) as error:  # fmt: skip
         inner = error.__cause__ or error.__context__
         if isinstance(error, Boto3Error) and isinstance(inner, boto.ClientError):
-            raise _of_service(inner, service, region, in_sandbox) from error
+            raise _translate_service_error(inner, service, region, in_sandbox) from error
         # No valid answer arrived, or the request could not be sent.
         _, kind, message, fix, code = next(row for row in _OF_CLIENT if isinstance(error, row[0]))
         with suppress(ValueError):
@@ -173,7 +173,9 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
         raise kind(message, fix, code) from error
 
 
-def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
+def _translate_service_error(
+    error: Any, service: str, region: str, in_sandbox: bool
+) -> PeagleError:
     """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = (str(error.response.get("Error", {}).get("Message", "")) or code)[:_LONGEST_MESSAGE]
@@ -188,7 +190,9 @@ def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> Peag
         return EngineFailed(f"the engine failed ({status}): {message}")
     if code in ("ModelStreamError", "InternalStreamFailure"):
         return EngineError(f"the response ended early: {engine_message(message)}", code=code)
-    translation = _of_rejection(code, message, error.operation_name, service, region, in_sandbox)
+    translation = _translate_rejection(
+        code, message, error.operation_name, service, region, in_sandbox
+    )
     # After a retry the first attempt may have succeeded without an answer.
     answer = error.response.get("ResponseMetadata", {})
     is_4xx = 400 <= int(answer.get("HTTPStatusCode") or 0) < 500
@@ -196,7 +200,7 @@ def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> Peag
     return translation
 
 
-def _of_rejection(
+def _translate_rejection(
     code: str, message: str, operation: str, service: str, region: str, in_sandbox: bool
 ) -> CloudError:
     for codes, text, fix in _OF_CODE:

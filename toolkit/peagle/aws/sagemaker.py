@@ -225,7 +225,7 @@ def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
     return aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
 
 
-def tags_of(aws: Aws, arn: str) -> dict[str, str]:
+def read_tags(aws: Aws, arn: str) -> dict[str, str]:
     """The tags of a SageMaker resource."""
     listed = aws.items("sagemaker", "list_tags", "Tags", ResourceArn=arn)
     return {entry["Key"]: entry["Value"] for entry in listed}
@@ -236,7 +236,7 @@ def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
     if live is None:
         return None
     try:
-        return tags_of(aws, live.arn)
+        return read_tags(aws, live.arn)
     except AccessDenied:
         return None
 
@@ -244,7 +244,7 @@ def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
     with suppress(Missing):
-        return tags_of(aws, description(aws, kind, name)[f"{kind}Arn"]).get(ID_TAG, "")
+        return read_tags(aws, description(aws, kind, name)[f"{kind}Arn"]).get(ID_TAG, "")
     return None
 
 

@@ -275,7 +275,7 @@ def read_acceptance(file: Path) -> AcceptanceResult:
     return result
 
 
-def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
+def compute_rates(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
     """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
     together. Raises UserError for a larger K than was measured, and for an unknown domain."""
     domains = {part.domain: part for part in result.domains}
@@ -321,7 +321,7 @@ def with_text_acceptance(
     if drafter is None:
         message = f"{file} does not name the drafter that was measured"
         raise _unusable(message, f"name it: {target.short_name}+DRAFTER")
-    rates = rates_of(measured, measured.k, domain)
+    rates = compute_rates(measured, measured.k, domain)
     chosen = next((part for part in measured.domains if part.domain == domain), measured.total)
     drafts, why = chosen.acceptance.drafts, ""
     if chosen.acceptance.basis != "measured":

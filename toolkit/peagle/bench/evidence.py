@@ -28,7 +28,7 @@ from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, re
 from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
-from peagle.planning.runtime import DEFAULT_REGION, price_of
+from peagle.planning.runtime import DEFAULT_REGION, find_price
 from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
@@ -196,7 +196,7 @@ def read_result(path: Path) -> BenchResult:
         if isinstance(document, dict) and document.get("speeds"):
             run = read_run(path, content)
             assert run is not None
-            return _of_evidence(run, document)
+            return _read_evidence(run, document)
         result = _RESULT.validate_json(json.dumps(document))
         for row in result.rows:
             if not row.incomplete:
@@ -213,7 +213,7 @@ def read_result(path: Path) -> BenchResult:
         ) from error
 
 
-def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
+def _read_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
     """The speeds, with what their file says of where they were measured."""
     price, commands = document.get("usd_per_hour"), document.get("commands")
     usd = float(price) if isinstance(price, int | float) and 0 < price < 1e9 else None
@@ -280,7 +280,7 @@ def priced_result(
     prices = []
     for instance in catalog.instances.instances:
         elsewhere = min(instance.prices, key=lambda price: price.usd_per_hour, default=None)
-        price = price_of(instance, DEFAULT_REGION).value or elsewhere
+        price = find_price(instance, DEFAULT_REGION).value or elsewhere
         if instance.gpu == server.gpu and instance.gpu_count >= gpus and price is not None:
             parts = instance.gpu_count / gpus
             source = f"{instance.type} in {price.region}, {price.date.isoformat()}"

@@ -49,7 +49,7 @@ from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Prob
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
 from peagle.engine.machine import Environment, check_environment, environment_lock
-from peagle.errors import EngineError, Fix, PeagleError, UserError, count_of, parsing
+from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
 from peagle.text import format_requests, sanitize, usd_per_million
@@ -353,7 +353,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
 
 def _request(document: Mapping[str, Any]) -> SentRequest:
     metadata, metrics = document["metadata"], document["metrics"]
-    repetition = count_of(int(metadata["phase_name"].removeprefix(_PHASE)))
+    repetition = to_count(int(metadata["phase_name"].removeprefix(_PHASE)))
     start, end = (metadata[f"request_{at}_ns"] / 1e9 for at in ("start", "end"))
     if error := document.get("error"):
         if not isinstance(error, dict):
@@ -377,8 +377,8 @@ def _request(document: Mapping[str, Any]) -> SentRequest:
         end,
         metrics["time_to_first_token"]["value"] / 1e3,
         tuple(gap / 1e3 for gap in gaps),
-        count_of(prompt["value"]) if prompt else None,
-        count_of(written),
+        to_count(prompt["value"]) if prompt else None,
+        to_count(written),
     )
 
 
@@ -399,7 +399,7 @@ def bench(
     """Measure the loads one after another. An error or an interrupt after the first row ends it and
     keeps the rows, with ``incomplete``; before, it is raised."""
     result = new_result(target.facts, sender, command, target.usd_per_hour, target.price_source)
-    measure = measure_of(target, sender)
+    measure = make_measure(target, sender)
     rows: list[BenchRow] = []
     ended = ""
     for load in loads:
@@ -439,7 +439,7 @@ def new_result(
     )
 
 
-def measure_of(target: BenchTarget, sender: Aiperf) -> Measure:
+def make_measure(target: BenchTarget, sender: Aiperf) -> Measure:
     """The function that measures loads of ``target``, which is probed once. Raises what ``probe``
     raises."""
     probed = probe(target.server)
@@ -531,7 +531,7 @@ def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
     good = [request for request in requests if not request.error]
     start, end = min(request.start for request in requests), max(request.end for request in good)
     readings = [reading for reading in sent.cpu if start <= reading.at <= end]
-    times = times_of(request.end - request.start for request in good)
+    times = summarize_times(request.end - request.start for request in good)
     assert times is not None
     return Repetition(
         seconds=max(end - start, 1e-9),
@@ -550,9 +550,9 @@ def _latencies(good: Sequence[SentRequest]) -> dict[str, Times | None]:
     """TTFT, ITL per output, and the time per token after the first, of requests that succeeded. The
     first output counts as one token."""
     return {
-        "ttft": times_of(request.ttft for request in good if request.ttft is not None),
-        "itl": times_of(gap for request in good for gap in request.gaps),
-        "tpot": times_of(
+        "ttft": summarize_times(request.ttft for request in good if request.ttft is not None),
+        "itl": summarize_times(gap for request in good for gap in request.gaps),
+        "tpot": summarize_times(
             sum(request.gaps) / (request.output_tokens - 1)
             for request in good
             if request.gaps and request.output_tokens and request.output_tokens > 1
@@ -560,7 +560,7 @@ def _latencies(good: Sequence[SentRequest]) -> dict[str, Times | None]:
     }
 
 
-def times_of(times: Iterable[float]) -> Times | None:
+def summarize_times(times: Iterable[float]) -> Times | None:
     """Mean and percentiles; ``None`` without a value."""
     values = list(times)
     if not values:

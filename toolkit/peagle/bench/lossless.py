@@ -29,7 +29,7 @@ from peagle.bench.targets import BenchTarget, OpenAiServer, PromptRefused, Refus
 from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
-from peagle.errors import EngineError, NotProved, Unsupported, UserError, count_of, parsing
+from peagle.errors import EngineError, NotProved, Unsupported, UserError, parsing, to_count
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
 from peagle.speed.models import WORKLOADS
@@ -95,7 +95,7 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
                 "compare vLLM servers of version 0.11 or later",
                 "no-tokens",
             )
-        tokens = tuple(count_of(token) for token in choice["token_ids"])
+        tokens = tuple(to_count(token) for token in choice["token_ids"])
         best: tuple[dict[int, float], ...] = ()
         if logprobs:  # of a chat, or of a completion
             positions = [
@@ -109,7 +109,7 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
                 }
                 for by_name in positions
             )
-        return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
+        return Transcript(line, tokens, text, tuple(map(to_count, prompt)), best)
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def require_lossless(result: LosslessResult) -> None:
     )
 
 
-def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
+def find_prompts(catalog: Catalog, pair: str | None) -> PromptSet:
     """The prompts with which a deployment of ``pair`` is proved; of an unknown pair, some
     questions."""
     target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
@@ -302,7 +302,7 @@ class SweepLossless:
     ) -> None:
         """Raises UserError for a file without prompts."""
         file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
-        self.prompts = read_prompts(file.expanduser()) if file else prompts_of_pair(catalog, pair)
+        self.prompts = read_prompts(file.expanduser()) if file else find_prompts(catalog, pair)
         self._progress, self._started = progress, utc_now()
         self._answers: dict[BenchSetting, Answers] = {}
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from peagle.aws.client import Aws
 from peagle.bench import load as sending
-from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acceptance
+from peagle.bench.acceptance import compute_rates, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
-from peagle.bench.load import Measure, measure_of, new_result, with_saturation
+from peagle.bench.load import Measure, make_measure, new_result, with_saturation
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
-from peagle.bench.targets import target_of_endpoint, target_of_engine
+from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import Observer
@@ -72,12 +72,13 @@ class SweepRequest:
 def parse_ks(text: str) -> tuple[int, ...]:
     """The K of each setting in ``k=none,1,3``; 0 is no speculation. Raises UserError."""
     name, _, values = text.partition("=")
-    ks = []
+    ks, is_of_k = [], name.strip() == "k"
     for word in map(str.strip, values.split(",")):
         is_k = re.fullmatch("[0-9]{1,3}", word) and 1 <= int(word) <= LARGEST_K
-        if name.strip() != "k" or not (is_k or word == "none"):
+        if not is_of_k or not (is_k or word == "none"):
+            what = f"{word[:40]!r} is not a value of k" if is_of_k else "only k can be swept"
             raise UserError(
-                f"--sweep {text[:80]}: {word[:40]!r} is not a value of k",
+                f"--sweep {text[:80]}: {what}",
                 f"write k=none,1,3 with K from 1 to {LARGEST_K}",
                 "invalid-sweep",
             )
@@ -138,7 +139,9 @@ class Sweep:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
         rows = tuple(rows)
         missing = self.missing(rows)
-        left = _seconds_of((load for loads in missing.values() for load in loads), _measured(rows))
+        left = _estimate_seconds(
+            (load for loads in missing.values() for load in loads), _measured(rows)
+        )
         return len(missing) * start_seconds, left
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
@@ -171,7 +174,9 @@ class Sweep:
             share = ended / total if total else 0.0
             seconds = None
             if measured:
-                seconds = _seconds_of(left, measured) - share * _seconds_of([load], measured)
+                seconds = _estimate_seconds(left, measured) - share * _estimate_seconds(
+                    [load], measured
+                )
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
             text = f"row {min(done + 1, self.total)} of {self.total}: {setting.text}, {load.text}"
@@ -180,7 +185,7 @@ class Sweep:
             observe(SweepProgress(done, self.total, text))
 
         for setting, loads in list(waiting.items()):
-            row_seconds = _seconds_of(loads[:1], measured)
+            row_seconds = _estimate_seconds(loads[:1], measured)
             budget.require(start_seconds, row_seconds, f"{setting.text} with {loads[0].text}")
             show(setting, loads[0])
             with ExitStack() as engine:
@@ -192,7 +197,7 @@ class Sweep:
                     budget.spent += budget.cost(start_seconds, 0.0)
                 while loads:
                     load, what = loads[0], f"{setting.text} with {loads[0].text}"
-                    budget.require(0.0, _seconds_of([load], measured), what)
+                    budget.require(0.0, _estimate_seconds([load], measured), what)
                     show(setting, load)
                     begun = clock()
                     try:
@@ -230,7 +235,9 @@ def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
     }
 
 
-def _seconds_of(loads: Iterable[BenchLoad], measured: Mapping[str, tuple[float, float]]) -> float:
+def _estimate_seconds(
+    loads: Iterable[BenchLoad], measured: Mapping[str, tuple[float, float]]
+) -> float:
     """Seconds of rows with these loads: as long as a measured one, else in proportion to its slow
     answers."""
     slow = sum(slow for _, slow in measured.values())
@@ -298,7 +305,7 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
 
     settings = []
     for k in request.ks:
-        rates = rates_of(measured, k, request.domain) if measured and k else ()
+        rates = compute_rates(measured, k, request.domain) if measured and k else ()
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
@@ -354,10 +361,10 @@ def sweep_on_this_machine(
                 stop_local(plan.name, now=True)  # of a sweep that was killed
             engine = start_local(plan, progress=say, options=options)
             try:
-                target = replace(target_of_engine(engine), setting=setting, usd_per_hour=price)
+                target = replace(open_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
                     lossless.ask(setting, target)
-                yield measure_of(target, sender)
+                yield make_measure(target, sender)
             except EngineError:
                 end_engine(engine)
                 raise
@@ -422,7 +429,7 @@ class EndpointSweep:
             raise UserError(f"{record.name} was deployed {why}", fix, "no-plan")
         self.before = before
         self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
-        target = target_of_endpoint(aws, record.name, record, catalog)
+        target = open_endpoint(aws, record.name, record, catalog)
         server = replace(target.facts, pair=before.pair)
         price = (target.usd_per_hour, target.price_source)
         fresh = new_result(server, self._sender, request.command, *price)
@@ -476,8 +483,8 @@ class EndpointSweep:
             write_file(self._kept, plan_bytes(self.before))
         self._deploy(self._plan_of(setting))
         record = find_record(self.record.name, self.aws.scope, self.aws.region)
-        target = target_of_endpoint(self.aws, record.name, record, self._catalog)
-        yield measure_of(replace(target, setting=setting), self._sender)
+        target = open_endpoint(self.aws, record.name, record, self._catalog)
+        yield make_measure(replace(target, setting=setting), self._sender)
 
     def _restore(self, budget: Budget) -> None:
         """Update the endpoint to the plan that it had before. Raises what ``deploy`` raises."""

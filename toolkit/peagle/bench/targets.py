@@ -37,11 +37,11 @@ from peagle.catalog.schema import Catalog
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.proving import StatisticsReader
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import stand_in_of
+from peagle.deploy.status import read_stand_in
 from peagle.engine import local
 from peagle.engine.local import StepProgress, start_local, stop_local
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, count_of, parsing
+from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, parsing, to_count
 from peagle.parallel import run_parallel
 from peagle.planning import Options, make_plan
 from peagle.protocol import (
@@ -211,7 +211,7 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
                 break
             with parsing("the engine's response", EngineError):
                 if usage := parse_response(event).get("usage"):
-                    tokens = count_of(usage["prompt_tokens"])
+                    tokens = to_count(usage["prompt_tokens"])
     if tokens is None:
         raise NoStreaming(
             f"{server.base_url} sends no streams with token counts",
@@ -227,7 +227,7 @@ def served_models(server: OpenAiServer) -> list[str]:
         return [str(model["id"]) for model in document["data"]]
 
 
-def counters_of(server: OpenAiServer) -> Counters | None:
+def fetch_counters(server: OpenAiServer) -> Counters | None:
     """The speculation counters in the server's ``/metrics``; ``None`` where vLLM's are not."""
     with suppress(PeagleError):
         page = server.exchange("/metrics")[1].decode("utf-8", "replace")
@@ -257,18 +257,18 @@ class BenchTarget:
 _UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
-def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
+def open_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
     """The server at a URL, with or without ``/v1``. Without ``model``, it must list one only.
     Raises UserError for an address that is no URL and for several models, and EngineError."""
-    server = server_of_url(url, model, key)
+    server = find_server(url, model, key)
     facts = BenchedServer(url, "url", server.base_url, server.model)
-    return BenchTarget(server, facts, _UNKNOWN, partial(counters_of, server))
+    return BenchTarget(server, facts, _UNKNOWN, partial(fetch_counters, server))
 
 
-def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
+def find_server(url: str, model: str | None, key: str | None) -> OpenAiServer:
     """The server at a URL, with the ``model`` given, else with the only one that it lists. Raises
-    what ``target_of_url`` does."""
-    server = OpenAiServer(base_url_of(url), model or "", key)
+    what ``open_url`` does."""
+    server = OpenAiServer(parse_base_url(url), model or "", key)
     if model is not None:
         return server
     names = served_models(server)
@@ -281,7 +281,7 @@ def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
     return replace(server, model=names[0])
 
 
-def base_url_of(url: str) -> str:
+def parse_base_url(url: str) -> str:
     """The base URL of OpenAI's protocol, which ends in ``/v1``. Raises UserError for other text."""
     try:
         parts = urlsplit(url)
@@ -296,7 +296,7 @@ def base_url_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
 
-def target_of_engine(engine: LocalEngine) -> BenchTarget:
+def open_engine(engine: LocalEngine) -> BenchTarget:
     """An engine of ``peagle local up``."""
     log = ("peagle", "local", "logs", engine.name)
     server = OpenAiServer(engine.openai_base_url, engine.served_as, log=log, chat=engine.chat)
@@ -308,7 +308,7 @@ def target_of_engine(engine: LocalEngine) -> BenchTarget:
         pair=engine.pair,
         vllm=engine.vllm,
     )
-    setting = setting_of_config(json_object(engine.environment.get(SPECULATION)))
+    setting = parse_setting(json_object(engine.environment.get(SPECULATION)))
     read = partial(local.counters, engine.process.port) if engine.speculates else (lambda: None)
     return BenchTarget(server, facts, setting, read)
 
@@ -325,12 +325,12 @@ def target_alone(
     plan = make_plan(options, catalog).model_copy(update={"environment": environment})
     started = start_local(plan, progress=progress)
     try:
-        yield target_of_engine(started)
+        yield open_engine(started)
     finally:
         stop_local(name, now=True)
 
 
-def setting_of_config(config: dict[str, object]) -> BenchSetting:
+def parse_setting(config: dict[str, object]) -> BenchSetting:
     """The setting in vLLM's ``--speculative-config``. The drafter's name is the method: ``p-eagle``
     for parallel drafting with EAGLE-3, else vLLM's."""
     k = config.get("num_speculative_tokens")
@@ -343,7 +343,7 @@ def setting_of_config(config: dict[str, object]) -> BenchSetting:
     return BenchSetting(name, k, tuple(imposed))
 
 
-def target_of_endpoint(
+def open_endpoint(
     aws: Aws,
     name: str,
     record: Deployment | None,
@@ -376,7 +376,7 @@ def target_of_endpoint(
         model=server.model,
         tensor_parallel_size=1,
         region=aws.region,
-        stand_in=stand_in_of(aws, name) if aws.in_sandbox else None,
+        stand_in=read_stand_in(aws, name) if aws.in_sandbox else None,
     )
     setting, price, dated = _UNKNOWN, None, None
     if served is not None:
@@ -393,7 +393,7 @@ def target_of_endpoint(
             instance_type=served.instance_type,
             instance_count=served.instance_count,
         )
-        setting = setting_of_config(served.speculative_config) if served.k else NO_SPECULATION
+        setting = parse_setting(served.speculative_config) if served.k else NO_SPECULATION
         if served.k and plan and plan.drafter:
             setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
         if not aws.in_sandbox and served.usd_per_hour is not None:
@@ -401,7 +401,7 @@ def target_of_endpoint(
             dated = f"AWS's on-demand price on {served.price_date}"
     read, source = _NO_COUNTERS
     if served is None or served.k:
-        read, source = counters_of_endpoint(aws, name)
+        read, source = read_endpoint_counters(aws, name)
     return BenchTarget(server, facts, setting, read, price, dated, source)
 
 
@@ -411,7 +411,7 @@ EndpointCounters = tuple[Callable[[], Counters | None], CounterSource]
 _NO_COUNTERS: EndpointCounters = (lambda: None, "counters")
 
 
-def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
+def read_endpoint_counters(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
     """The engine's counters where one instance exposes them, else those in the log of all instances
     from now on; none where that may not be read. A reading of the log waits for the statistics, up
     to 45 s on AWS; one soon after another does not."""

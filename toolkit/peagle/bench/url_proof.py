@@ -19,13 +19,13 @@ from peagle.aws.client import Clock
 from peagle.bench.targets import (
     OpenAiServer,
     PromptRefused,
-    base_url_of,
-    counters_of,
+    fetch_counters,
+    find_server,
+    parse_base_url,
     served_models,
-    server_of_url,
 )
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, request_of_model, request_of_plan
+from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, make_model_request, make_plan_request
 from peagle.errors import EngineError, NotProved
 from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan
@@ -61,7 +61,7 @@ def prove_url(
         problem: EngineError | None = None
         try:
             for address, base_url in _addresses(url).items():
-                server = server_of_url(base_url, model, key)
+                server = find_server(base_url, model, key)
                 if model:
                     served_models(server)  # raises EngineError unless it answers
                 engines[address] = server
@@ -78,9 +78,9 @@ def prove_url(
         say(f"{len(engines)} of {instances} engines answer")
         clock.sleep(5.0)
     if plan:
-        request = request_of_plan(plan, url)
+        request = make_plan_request(plan, url)
     else:
-        request = request_of_model(next(iter(engines.values())).model, url, catalog)
+        request = make_model_request(next(iter(engines.values())).model, url, catalog)
     request = replace(request, min_drafts=min_drafts)
     if not request.speculates:
         if floor is not None:
@@ -101,7 +101,7 @@ def prove_url(
 def _addresses(url: str) -> dict[str, str]:
     """A base URL for each address of the host; that of ``url`` itself where there is only one, and
     with HTTPS, whose certificate is of the name."""
-    base = base_url_of(url)
+    base = parse_base_url(url)
     parts = urlsplit(base)
     try:
         resolved = socket.getaddrinfo(
@@ -130,7 +130,7 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
 
     def count(address: str, server: OpenAiServer) -> Counted:
         def read() -> Counters:
-            counted = counters_of(server)
+            counted = fetch_counters(server)
             if counted is None:
                 raise NotProved(
                     f"{server.base_url.removesuffix('/v1')}/metrics has no counters of vLLM",

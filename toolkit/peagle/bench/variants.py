@@ -19,7 +19,12 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.cloudwatch import MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
-from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
+from peagle.deploy.revisions import (
+    CANDIDATE,
+    compares_now,
+    compute_usd_per_hour,
+    required_comparison,
+)
 from peagle.deploy.state import Deployment, Served
 from peagle.deploy.status import log_seconds
 from peagle.engine.usage import weighted_mean
@@ -248,7 +253,7 @@ def comparison_report(
         at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
     ]
     until = min(max(requests) + period, end) if requests else end
-    prices = usd_per_hour_of(record, live)
+    prices = compute_usd_per_hour(record, live)
     variants = [
         (
             VariantResult(

@@ -108,13 +108,15 @@ def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> Spe
     run = _read(SpeedRun, path, text, ("speeds", "results"))
     if run is None or not (run.speeds or run.on_text):
         return None
-    return run.model_copy(update={"file": path.name, "own": is_own})
+    return run.model_copy(update={"file": path.name, "is_own": is_own})
 
 
 def best_first(runs: Iterable[SpeedRun]) -> tuple[SpeedRun, ...]:
     """The runs in the order in which they answer: trained heads before imposed acceptance, then
     those of the user's catalogue, then the newest."""
-    return tuple(sorted(runs, key=lambda run: (run.synthetic, not run.own, -run.date.toordinal())))
+    return tuple(
+        sorted(runs, key=lambda run: (run.synthetic, not run.is_own, -run.date.toordinal()))
+    )
 
 
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):

@@ -9,7 +9,7 @@ from typing import Any
 from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, support_of
+from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, find_support
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
 from peagle_serve.contract import is_s3_uri
 
@@ -185,4 +185,4 @@ def default_support(catalog: Catalog, drafter: Drafter | None) -> MethodSupport 
     if drafter is None:
         return None
     table = catalog.runtimes
-    return support_of(table, drafter.method, drafter.parallel_drafting, table.default)
+    return find_support(table, drafter.method, drafter.parallel_drafting, table.default)

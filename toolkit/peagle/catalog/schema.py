@@ -328,7 +328,7 @@ _VLLM = AliasPath("engine", "version")
 
 class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``, and acceptance lengths ``on_text``.
-    ``synthetic``: acceptance was set by hand; ``own``: the file is in the user's catalogue."""
+    ``synthetic``: acceptance was set by hand; ``is_own``: the file is in the user's catalogue."""
 
     target: Annotated[str, AfterValidator(lambda pair: pair.partition("+")[0])] = Field(
         validation_alias="pair"
@@ -342,7 +342,7 @@ class SpeedRun(Measurement):
     synthetic: bool = False
     file: str = ""
     speeds: tuple[Speed, ...] = ()
-    own: bool = False
+    is_own: bool = False
     caveat: str = Field(default="", max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")
     on_text: tuple[AcceptanceOnText, ...] = Field((), validation_alias="results")
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
-from peagle.vllm.gpus import capability_of
+from peagle.vllm.gpus import parse_capability
 from peagle.vllm.versions import in_range, parse
 from peagle_serve.checkpoint import MOST_LAYERS
 
@@ -150,7 +150,7 @@ class RuntimeTable(CatalogEntry):
     prefix_caching: tuple[PrefixCaching, ...] = ()
 
 
-def support_of(
+def find_support(
     table: RuntimeTable, method: str, parallel_drafting: bool, vllm: str
 ) -> MethodSupport | None:
     """How this version runs the method; ``None`` if the table does not say."""
@@ -161,7 +161,7 @@ def support_of(
     return None
 
 
-def prefix_caching_of(
+def find_prefix_caching(
     table: RuntimeTable, class_name: str, attention: Collection[str], method: str, vllm: str
 ) -> PrefixCaching | None:
     """Whether prefix caching works with drafters of this method in this version, for a target with
@@ -220,7 +220,7 @@ class Instance(CatalogEntry):
     @property
     def capability(self) -> int:
         """The compute capability of its GPUs, times ten."""
-        return capability_of(self.gpu_architecture)
+        return parse_capability(self.gpu_architecture)
 
     def hosted_in(self, region: str) -> bool | None:
         """Whether endpoints in ``region`` can have it; ``None`` if unknown. A price of hosting in

@@ -377,8 +377,10 @@ def _layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
     anything. ``text`` comes from ``_with_defaults``."""
     foreign = [key for key in _FOREIGN if text.get(key)]
     named = _read_layer_names(text, layers)
-    kinds = _kinds_by_pattern(text, layers) if named is None else [_kind_of(name) for name in named]
-    foreign += sorted({name for name in named or () if _kind_of(name) == "unknown"})
+    kinds = (
+        _kinds_by_pattern(text, layers) if named is None else [_read_kind(name) for name in named]
+    )
+    foreign += sorted({name for name in named or () if _read_kind(name) == "unknown"})
     if "recurrent" in kinds and not any(text.get(key) for key in _STATES):
         kinds = ["unknown" if kind == "recurrent" else kind for kind in kinds]
         foreign.append("recurrent layers without their sizes")
@@ -386,7 +388,7 @@ def _layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
     return ["full" if k == "unknown" else k for k in kinds], ", ".join(foreign)
 
 
-def _kind_of(name: str) -> Kind:
+def _read_kind(name: str) -> Kind:
     """The kind of a layer by its entry in a list; sparse attention keeps every token."""
     if "sliding" in name:
         return "sliding"
@@ -647,11 +649,11 @@ def is_expert_parallel(settings: Mapping[str, Any]) -> bool:
 def divisions(shape: Architecture, gpus: int, expert_parallel: bool = False) -> list[int]:
     """The tensor-parallel sizes up to ``gpus`` that a target of this shape supports; the smallest
     that divides the heads where vLLM refuses each, so that a finding can name it."""
-    sizes = sizes_of_heads(shape, gpus)
+    sizes = list_head_sizes(shape, gpus)
     return [s for s in sizes if division_problem(shape, s, expert_parallel) is None] or sizes[:1]
 
 
-def sizes_of_heads(shape: Architecture, gpus: int) -> list[int]:
+def list_head_sizes(shape: Architecture, gpus: int) -> list[int]:
     """The sizes that divide the attention heads."""
     return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 

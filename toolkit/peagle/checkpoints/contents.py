@@ -90,7 +90,7 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
     return tuple(files)
 
 
-def contents_of(folders: Iterable[Sequence[LocalFile]]) -> str:
+def hash_contents(folders: Iterable[Sequence[LocalFile]]) -> str:
     """A short hash of the names and the bytes of all files of these folders."""
     listed = [[(file.name, file.sha256) for file in files] for files in folders]
     return json_digest(listed)[:_DIGITS]

@@ -19,7 +19,7 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
+from peagle.checkpoints.heads import read_attention, read_head, weight_bytes
 from peagle.checkpoints.models import (
     Checkpoint,
     hub_snapshot,
@@ -88,7 +88,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             kind = next(same, kind)
         fields |= _read_values(head) | {
             "weight_bytes": _stored_bytes(read) or weight_bytes(head) or kind.weight_bytes,
-            "attention": attention_of(head) or kind.attention,
+            "attention": read_attention(head) or kind.attention,
         }
     if read is not None and read.pair == pair_name(target, kind):
         fields["licence"] = kind.licence
@@ -109,7 +109,7 @@ def drafter_from_checkpoint(read: Checkpoint) -> Drafter:
         k_recommended=UNKNOWN_HEAD_K,
         source=f"{_READ} {read.location}",
         weight_bytes=_stored_bytes(read) or weight_bytes(head),
-        attention=attention_of(head),
+        attention=read_attention(head),
         **_read_values(head),
     )
 
@@ -157,10 +157,10 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
         )
     shape, dtype = read_architecture(read.config), read_dtype(read.config)
     quantization = read_quantization(read.config)
-    target_id, revision = identity_of(read.location)
+    target_id, revision = parse_identity(read.location)
     return Target(
         id=target_id,
-        short_name=short_name_of(target_id),
+        short_name=shorten_name(target_id),
         title=target_id.partition("/")[2],
         weights=split_revision(read.location)[0],
         revision=revision or "main",
@@ -186,7 +186,7 @@ def is_from_checkpoint(target: Target) -> bool:
     return target.source.startswith(_READ)
 
 
-def identity_of(location: str) -> tuple[str, str | None]:
+def parse_identity(location: str) -> tuple[str, str | None]:
     """The id of the model at ``location``, and its revision: those on the Hub, also of a snapshot
     in the Hub's cache, else ``own/NAME``."""
     snapshot = hub_snapshot(location)
@@ -196,7 +196,7 @@ def identity_of(location: str) -> tuple[str, str | None]:
     return f"{OWN}/{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-._') or 'model'}", None
 
 
-def short_name_of(target_id: str) -> str:
+def shorten_name(target_id: str) -> str:
     """The name after the organization, in lower case."""
     return re.sub(r"[^a-z0-9.]+", "-", target_id.partition("/")[2].lower()).strip("-.") or OWN
 

@@ -63,7 +63,7 @@ def trained_k(config: Mapping[str, Any]) -> int | None:
     return proposed if type(proposed) is int and proposed > 0 else None
 
 
-def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
+def read_attention(head: HeadConfig) -> tuple[AttentionGroup, ...]:
     """The head's attention layers by window, full attention first; empty when the config does not
     describe them."""
     kv_heads, head_dim = head.kv_heads, head.head_dim
@@ -89,7 +89,7 @@ def weight_bytes(head: HeadConfig) -> int | None:
     the first layer) and a gated feed-forward block, as vLLM's EAGLE-3 layout has them.
     """
     h, i, vocab = head.hidden_size, head.intermediate_size, head.vocab_size
-    if h is None or i is None or vocab is None or not (group := attention_of(head)):
+    if h is None or i is None or vocab is None or not (group := read_attention(head)):
         return None
     auxiliary = len(head.auxiliary_layers or ()) or DEFAULT_AUXILIARY
     per_layer = 2 * h * h + 2 * h * group[0].kv_heads * group[0].head_dim + 3 * h * i

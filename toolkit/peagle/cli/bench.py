@@ -29,7 +29,7 @@ from peagle.bench.lossless import (
     LosslessResult,
     SweepLossless,
     check_lossless,
-    prompts_of_pair,
+    find_prompts,
     require_lossless,
 )
 from peagle.bench.report import BenchGates, require_gates, require_report, summaries
@@ -45,10 +45,10 @@ from peagle.bench.sweep import (
 from peagle.bench.targets import (
     KEY_VARIABLE,
     BenchTarget,
+    open_endpoint,
+    open_engine,
+    open_url,
     target_alone,
-    target_of_endpoint,
-    target_of_engine,
-    target_of_url,
 )
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
@@ -241,10 +241,10 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
-        return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+        return open_url(name, model, os.environ.get(KEY_VARIABLE))
     engine = session.local_engine(name)
     if engine is not None:
-        return target_of_engine(engine)
+        return open_engine(engine)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
@@ -256,7 +256,7 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
-        return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return open_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _measure_text(
@@ -265,7 +265,7 @@ def _measure_text(
     """Measure acceptance, check that nothing is lost, or both; print what was measured, also before
     an error. ``find`` finds the server that a NAME or URL means."""
     file, alone = options["acceptance"], None
-    prompts = read_prompts(file) if file else prompts_of_pair(command_catalog(), target.facts.pair)
+    prompts = read_prompts(file) if file else find_prompts(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
     concurrency = max(options["concurrency"])

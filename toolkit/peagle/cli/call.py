@@ -30,9 +30,9 @@ from peagle.cli.view.console import (
 from peagle.cli.view.deploy import floor_text, second_turn_text
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
+from peagle.deploy.proving import make_revision_request
 from peagle.deploy.proving import prove as prove_endpoint
-from peagle.deploy.proving import request_of_revision
-from peagle.deploy.status import stand_in_of
+from peagle.deploy.status import read_stand_in
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
 from peagle.render import read_plan
@@ -99,7 +99,7 @@ def invoke(
     text = _read_prompt(prompt)
     request = InvokeRequest(text, chat, max_tokens, temperature, stream, _payload(text))
     in_sandbox = aws is not None and aws.in_sandbox
-    if aws and in_sandbox and (stand_in := stand_in_of(aws, name)):
+    if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
         print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
     on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
     if on_cpu and temperature > 0 and (record is None or record.current.served.k > 0):
@@ -274,7 +274,7 @@ def prove(
             say=partial(status.show, f"Proving {chosen}"),
         )
     _show(chosen, proof, {"name": chosen, "region": aws.region}, as_json)
-    pair = request_of_revision(record.current, catalog).pair if record else ""
+    pair = make_revision_request(record.current, catalog).pair if record else ""
     return require_passed(proof, pair, chosen)
 
 

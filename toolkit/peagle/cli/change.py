@@ -89,9 +89,9 @@ from peagle.deploy.scaling import ScaleRequest, plan_scale
 from peagle.deploy.scaling import scale as apply_scale
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import (
-    cost_of_remaining,
     deployment_status,
     endpoint_created,
+    price_remaining,
     require_known_price,
 )
 from peagle.errors import (
@@ -514,7 +514,7 @@ def _destroy_deployment(
         if (leftover.type, leftover.name) not in recorded  # such as the alarms of a rollout
     ]
     removable = [leftover for leftover in leftovers if everything or goes_with_endpoint(leftover)]
-    cost = format_price(cost_of_remaining(aws, record), session.sandbox)
+    cost = format_price(price_remaining(aws, record), session.sandbox)
     where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
     _confirm_removal(where, (*record.resources, *removable), yes)
     again = in_context(("peagle", "destroy", record.name))

@@ -42,7 +42,7 @@ from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserErro
 from peagle.findings import errors
 from peagle.fit.report import MAX_GPUS, fit_document, mildest
 from peagle.planning.overrides import checked_settings, parse_settings
-from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
+from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
 from peagle.project import EndpointChoice
 from peagle.render.plan_file import verdict_bytes, verdict_document
 from peagle.store import write_output
@@ -317,7 +317,7 @@ def verdict(
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     names = ("workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens",
              "shared_prompt_tokens")  # fmt: skip
-    sizes = sizes_of_requests(*(options.pop(name) for name in names))
+    sizes = choose_sizes_of_requests(*(options.pop(name) for name in names))
     options = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

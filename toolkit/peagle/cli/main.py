@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("choose", "Check a pair for errors before you pay for a GPU."),
         "fit": ("choose", "Estimate GPU memory and concurrent capacity."),
         "plan": ("plan", "Choose instance, drafter and K; show price and reasons."),
+        "bench": ("bench", "Measure speed, acceptance and cost under load."),
         "verdict": ("choose", "Compare drafters and K by load, measured and estimated."),
     },
     "Run": {
@@ -37,7 +38,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("watch", "Show the log of a deployment."),
         "invoke": ("call", "Send a prompt to an endpoint or a local engine."),
         "prove": ("call", "Prove that an endpoint's drafts are accepted."),
-        "bench": ("bench", "Measure speed, acceptance and cost under load."),
         "token": ("call", "Print an API key for OpenAI clients."),
         "compare": ("change", "Serve a second plan next to the first, and compare them."),
         "promote": ("change", "Let the compared plan serve alone."),

@@ -42,7 +42,7 @@ from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, co
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
-from peagle.project import EndpointChoice, endpoints_of, environments_of
+from peagle.project import EndpointChoice, list_environments, list_project_endpoints
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.store import write_output
 from peagle.text import format_usd, sanitize
@@ -106,8 +106,8 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
         return None
     try:
         project = load_project(ctx, file)
-        is_there = choice.endpoint in endpoints_of(project)
-        if not is_there or choice.environment not in (None, *environments_of(project)):
+        is_there = choice.endpoint in list_project_endpoints(project)
+        if not is_there or choice.environment not in (None, *list_environments(project)):
             return None
         return plan_in_project(ctx, "plan", file)
     except UserError as error:  # what the change may repair

@@ -29,9 +29,9 @@ from peagle.project import (
     ProjectFileError,
     ProjectValue,
     choose_endpoint,
-    endpoints_of,
-    environments_of,
     find_project,
+    list_environments,
+    list_project_endpoints,
     read_project,
 )
 from peagle.render import read_plan
@@ -78,7 +78,7 @@ def file_options(root: click.Group) -> FileOptions:
 
     def keys(words: tuple[str, ...], without: Collection[str]) -> tuple[OptionKey, ...]:
         return tuple(
-            OptionKey(key, str(option.name), _type_of(option), option.help or "")
+            OptionKey(key, str(option.name), _choose_type(option), option.help or "")
             for key, option in sorted(_options(root, words).items())
             if key not in without and (words != ("plan",) or key == "max_price_increase")
         )
@@ -91,7 +91,7 @@ def _is_mapping(option: click.Option) -> bool:
     return "=" in (option.metavar or "")
 
 
-def _type_of(option: click.Option) -> Any:
+def _choose_type(option: click.Option) -> Any:
     """What the file may have as the value of an option; the option itself checks the rest."""
     kind = option.type
     if option.is_flag:
@@ -178,7 +178,7 @@ class ProjectCommand(PeagleCommand):
                 raise choice.project.error(location, error.message, error.remedy) from None
             file = None if CHOICE in ctx.meta else find_project(Path())
             try:
-                names = endpoints_of(load_project(ctx, file)) if file else []
+                names = list_project_endpoints(load_project(ctx, file)) if file else []
             except PeagleError:
                 raise error from None
             if (ctx.params.get("pair") or ctx.params.get("name")) not in names:
@@ -250,7 +250,7 @@ def _take_from_project(ctx: click.Context) -> None:
         if path is None:
             raise click.MissingParameter(ctx=ctx, param=argument)
     project = load_project(ctx, path)
-    endpoint = _endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
+    endpoint = _find_endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
     choice = choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
     _apply_choice(ctx, choice, option.keys, is_plan)
@@ -339,13 +339,13 @@ def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:
     return str(prefix.value) if prefix else os.environ.get("PEAGLE_NAME_PREFIX", "")
 
 
-def _endpoint_of_plan(
+def _find_endpoint_of_plan(
     ctx: click.Context, project: Project, file: str, environment: str | None
 ) -> str | None:
     """The endpoint of the project whose deployment a plan file is about, if it has several."""
-    names = endpoints_of(project)
+    names = list_project_endpoints(project)
     plan = read_plan(Path(file)) if len(names) > 1 else None
-    has_it = [name for name in names if environment in (None, *environments_of(project, name))]
+    has_it = [name for name in names if environment in (None, *list_environments(project, name))]
     for name in (has_it or names) if plan else ():
         choice = choose_endpoint(project, name, environment)
         if plan and choice.deployment_name(_prefix(ctx, choice)) == plan.name:
@@ -356,7 +356,7 @@ def _endpoint_of_plan(
 def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
     """The environments of the project file; none if it cannot be read."""
     try:
-        names = environments_of(load_project(ctx, ctx.params.get("project_file")))
+        names = list_environments(load_project(ctx, ctx.params.get("project_file")))
     except PeagleError:
         return []
     return [name for name in names if name.startswith(typed)]

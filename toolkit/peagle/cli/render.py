@@ -13,15 +13,15 @@ from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
 from peagle.data import data_folder
 from peagle.errors import UserError
-from peagle.images.build import findings_of_format
+from peagle.images.build import check_format
 from peagle.planning import Plan
 from peagle.project import (
     FILE_NAME,
     KINDS,
     SCHEMA,
     PipelineKind,
-    endpoints_of,
-    environments_of,
+    list_environments,
+    list_project_endpoints,
     next_steps,
     pipeline_files,
     project_schema,
@@ -60,7 +60,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    findings = dict.fromkeys(findings_of_format(plan, format))
+    findings = dict.fromkeys(check_format(plan, format))
     refuse_errors([finding for finding in findings if finding.level != "note"])
     files = render_plan(format, plan, command_catalog())
     write_folder(output, files, force)
@@ -159,13 +159,13 @@ def init(
 def _endpoints(ctx: click.Context, file: Path) -> list[str]:
     """The endpoints of the file. Raises UserError for one without a pipeline's environment."""
     project = load_project(ctx, file)
-    for endpoint in endpoints_of(project):
-        if missing := {"staging", "production"} - {*environments_of(project, endpoint)}:
+    for endpoint in list_project_endpoints(project):
+        if missing := {"staging", "production"} - {*list_environments(project, endpoint)}:
             names = " and ".join(sorted(missing))
             message = f"{file}: {endpoint} lacks the environment {names} of the pipeline"
             fix = "add it below environments"
             raise UserError(message, fix, code="environments-missing")
-    return endpoints_of(project)
+    return list_project_endpoints(project)
 
 
 def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:

@@ -46,7 +46,7 @@ from peagle.deploy.status import (
     Listing,
     deployment_status,
     endpoint_log,
-    usage_of_endpoint,
+    read_endpoint_usage,
 )
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
@@ -315,7 +315,7 @@ def top(
     else:
         record, aws = session.find(name)
         here = session.sandbox
-        read = partial(usage_of_endpoint, aws, record, window or WINDOW_SECONDS)
+        read = partial(read_endpoint_usage, aws, record, window or WINDOW_SECONDS)
     if as_json:
         return print_json(usage_document(read()))
     if once or not sys.stdout.isatty():

@@ -91,7 +91,7 @@ from peagle.warm import (
     collect_locally,
     collect_on_aws,
     collecting_plan,
-    prefix_of_weights,
+    find_weights_prefix,
 )
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
@@ -105,9 +105,9 @@ from peagle.weights.sync import (
     REPLACING_CODES,
     SyncPlan,
     SyncProgress,
+    find_pair_weights,
     plan_sync,
     sync_weights,
-    weights_of_pair,
 )
 from peagle_serve.contract import (
     MODEL_FOLDER,
@@ -186,7 +186,7 @@ def sync_command(
     parts = ("target",) if target_only else ("drafter",) if drafter_only else PARTS
     sources = {"target": target_from, "drafter": drafter_from}
     locations = {part: weights_at(source) for part, source in sources.items() if source}
-    chosen = weights_of_pair(session.catalog, pair, locations, parts)
+    chosen = find_pair_weights(session.catalog, pair, locations, parts)
     price = load_storage(catalog_of(ctx)).price_in(region)
     with session.starting(region) as aws:
         with StatusLine() as status:
@@ -581,7 +581,7 @@ def _collect_on_aws(
     """Collect from a temporary endpoint, which is removed whatever happens."""
     if errors(plan.findings):
         refuse_errors(plan.findings)
-    place, collecting = prefix_of_weights(plan), collecting_plan(plan)
+    place, collecting = find_weights_prefix(plan), collecting_plan(plan)
     if session.sandbox:
         check_sandbox_engine(compiles=True)
     if not names_own_image(plan):

@@ -33,7 +33,7 @@ from peagle.deploy.context import (
     wait_while_busy,
 )
 from peagle.deploy.diff import Change
-from peagle.deploy.discover import Live, changes_of_live
+from peagle.deploy.discover import Live, compare_live
 from peagle.deploy.preflight import DesiredState, Preflight
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import (
@@ -45,8 +45,8 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.operation import cost_text, rollout_of
-from peagle.planning.weights import pins_of
+from peagle.planning.operation import adapt_rollout, cost_text
+from peagle.planning.weights import parse_pins
 from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS, deployment_config
@@ -93,7 +93,7 @@ def deploy(
     else:
         started = apply(context, desired, wait)
         if wait:
-            request = proving.request_of_plan(plan, plan.name)
+            request = proving.make_plan_request(plan, plan.name)
             prove_in_service(context, revision, request, started, keep_unproved)
     # An update to another instance type has ended the scaling.
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
@@ -343,7 +343,7 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
 
 def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
     """Raise Refused if the weights of a kept revision have changed since it was deployed."""
-    mounted, pins = revision.served.weights.get("model"), pins_of(revision.served.variables)
+    mounted, pins = revision.served.weights.get("model"), parse_pins(revision.served.variables)
     require_pinned(context.aws, context.record.name, mounted, pins)
 
 
@@ -356,7 +356,7 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     description = sagemaker.description(aws, kind, revision.name)
     existing: dict[str, str] = {}
     with suppress(AccessDenied):
-        existing = sagemaker.tags_of(aws, description[f"{kind}Arn"])
+        existing = sagemaker.read_tags(aws, description[f"{kind}Arn"])
     kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, resources.SCALING_TAG}
     tags = [
         {"Key": key, "Value": existing[key]} for key in sorted(kept) if not key.startswith("aws:")
@@ -498,8 +498,8 @@ def preview_rollback(
     plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
     rollout = "none"
     if plan and plan.rollout:
-        rollout = cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
-    return changes_of_live(record, live, target), rollout
+        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
+    return compare_live(record, live, target), rollout
 
 
 def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
@@ -525,7 +525,7 @@ def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
         raise
-    request = proving.request_of_revision(target, catalog)
+    request = proving.make_revision_request(target, catalog)
     prove_in_service(context, target, request, started, keep_unproved=True)
     scaling.return_to_scaling(context, target)
     return context.record

@@ -23,7 +23,7 @@ from peagle.catalog.schema import Catalog
 from peagle.deploy import apply, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
+from peagle.deploy.proving import make_plan_request, make_revision_request, prove_request
 from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, delete
 from peagle.deploy.scaling import End, apply_scaling, planned_end, set_end
 from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
@@ -171,7 +171,7 @@ def start_comparison(
                 apply.remove_stale(context)
                 apply.restore_observability(context, record.serving)
         raise
-    request = replace(request_of_plan(desired.plan, name), variant=revisions.CANDIDATE)
+    request = replace(make_plan_request(desired.plan, name), variant=revisions.CANDIDATE)
     try:
         with context.recording_failure():
             proved = prove_request(context, request, started)
@@ -283,7 +283,9 @@ def _set_share(context: DeploymentContext, share: float) -> None:
     comparison = revisions.required_comparison(context.record)
     name = context.record.name
     description = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    weights = revisions.weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
+    weights = revisions.read_variant_weights(
+        description.get("ProductionVariants") or (), "DesiredWeight"
+    )
     if abs(revisions.candidate_share(weights) - share) > _SAME_SHARE:
         context.say("Changing the share", f"{share:.1%} of the requests")
         weight = revisions.candidate_weight(share, weights.get(VARIANT) or 1.0)
@@ -364,7 +366,7 @@ def _prove_or_end(
 ) -> None:
     """Prove the revision in service; without a proof, the comparison ends."""
     try:
-        request = request_of_revision(revision, catalog)
+        request = make_revision_request(revision, catalog)
         apply.prove_in_service(context, revision, request, started, keep_unproved)
     except (NotProved, EngineError):
         _end(context)

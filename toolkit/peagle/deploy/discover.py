@@ -28,11 +28,11 @@ from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
     candidate_share,
     is_comparison,
-    owner_of,
     proof_in,
+    read_owner,
+    read_variant_weights,
     revision_in_service,
     roles_by_tags,
-    weights_of,
 )
 from peagle.deploy.scaling import budget_in, end_in, limit_resources, with_end_in
 from peagle.deploy.state import (
@@ -41,7 +41,7 @@ from peagle.deploy.state import (
     Revision,
     RunningComparison,
     Served,
-    settings_of,
+    parse_values,
 )
 from peagle.planning.weights import UPLOAD_FOLDER
 from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG, PLAN_TAG, REVISION_TAG, VARIANT
@@ -75,7 +75,7 @@ class Live:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        return sagemaker.tags_of(self.aws, self.endpoint.arn)
+        return sagemaker.read_tags(self.aws, self.endpoint.arn)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Live:
         return _served(region, self.model, self.config, tags, self.endpoint, instances)
 
 
-def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
+def compare_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
     """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
     now = revision_in_service(record, live.revision)
     if now is None:
@@ -147,7 +147,7 @@ def _served(
             total = sum(prices[types[variant]] * counts[variant] for variant in types)
             usd_per_hour = round(total, 4)
     startup = component.specification.get("StartupParameters") if component else None
-    settings = settings_of(model, config, startup)
+    settings = parse_values(model, config, startup)
     version = _VERSION_TAG.search(settings["image"])
     return Served(
         name=tags.get(DEPLOYMENT_TAG, name),
@@ -209,7 +209,7 @@ def current_deployment(
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
     tags = sagemaker.readable_tags(aws, live)
-    is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
+    is_same = tags is None or (tags.get(ID_TAG, ""), read_owner(tags)) == (record.id, record.owner)
     if live and not (is_same and revision_in_service(record, live.revision)):
         tagged = find_deployment(aws, name, prices)
         serves = tagged is not None and tagged.serving is not None
@@ -271,7 +271,7 @@ def _describe(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return None
     try:
         description = sagemaker.description(aws, kind, name)
-        return Found(kind, name, sagemaker.tags_of(aws, description[f"{kind}Arn"]), description)
+        return Found(kind, name, sagemaker.read_tags(aws, description[f"{kind}Arn"]), description)
     except Missing:
         return None
 
@@ -293,7 +293,7 @@ def _deployment(
     serving, pending, previous = roles_by_tags(revisions, live, tags)
     ends = (end_in(each) for each in ([tags] if endpoints else [r.tags for r in resources]))
     ends_at = max((end for end in ends if end is not None), default=None)
-    owner, shown = owner_of(tags), serving or pending
+    owner, shown = read_owner(tags), serving or pending
     listed = [
         Resource(type=each.kind, name=each.name, made=True, revision=each.fingerprint)
         for each in owned
@@ -313,7 +313,9 @@ def _deployment(
     by_fingerprint = {f"{each.fingerprint}{COMPARISON_SUFFIX}": each for each in revisions}
     candidate, comparison = by_fingerprint.get(both.fingerprint) if both else None, None
     if both and candidate and serving and candidate is not serving:
-        weights = weights_of(both.description["ProductionVariants"], "InitialVariantWeight")
+        weights = read_variant_weights(
+            both.description["ProductionVariants"], "InitialVariantWeight"
+        )
         comparison = RunningComparison(
             candidate=candidate,
             config=both.name,
@@ -404,7 +406,7 @@ def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
     uploaded = {
         uri: model.fingerprint
         for model in models
-        for uri in settings_of(model.description, no_variant)["weights"].values()
+        for uri in parse_values(model.description, no_variant)["weights"].values()
         if _is_uploaded(uri)
     }
     for uri, fingerprint in uploaded.items():

@@ -25,7 +25,7 @@ from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.plan import Plan
-from peagle.planning.weights import pins_of
+from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.resources import (
@@ -103,7 +103,7 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
     stored = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
-    serving = pins_of(record.current.served.variables) if record else None
+    serving = parse_pins(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
     desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
     compared = Compared(aws, live, desired, instances)
@@ -210,7 +210,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
         "Model": compared.model["ModelArn"],
     }
     for kind, arn in arns.items():
-        tags = sagemaker.tags_of(compared.aws, arn)
+        tags = sagemaker.read_tags(compared.aws, arn)
         yield from resources.differing(
             f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
         )
@@ -219,7 +219,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
 def _scaling(compared: Compared) -> Iterator[Change]:
     """The bounds and what the policy holds."""
     scaling = compared.plan.scaling
-    planned = autoscaling.bounds_of(scaling) if scaling else None
+    planned = autoscaling.to_bounds(scaling) if scaling else None
     registered = autoscaling.registered(compared.aws, compared.endpoint.name)
     sides = [
         {
@@ -265,7 +265,7 @@ def _schedule(compared: Compared) -> Iterator[Change]:
     yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
 
 
-def _of_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
+def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
     desired = kind.desired(compared.plan, compared.endpoint.revision)
     yield from resources.differences(kind, compared.aws, compared.plan, desired)
 
@@ -282,11 +282,11 @@ _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
     ),
     "configuration": _configuration,
     "scaling": _scaling,
-    "alarms": partial(_of_kind, resources.ALARMS),
-    "metric_filters": partial(_of_kind, resources.FILTERS),
-    "log": partial(_of_kind, resources.LOG),
-    "captured": partial(_of_kind, resources.CAPTURE),
-    "dashboard": partial(_of_kind, resources.DASHBOARD),
+    "alarms": partial(_compare_kind, resources.ALARMS),
+    "metric_filters": partial(_compare_kind, resources.FILTERS),
+    "log": partial(_compare_kind, resources.LOG),
+    "captured": partial(_compare_kind, resources.CAPTURE),
+    "dashboard": partial(_compare_kind, resources.DASHBOARD),
     "limit": _limit,
     "schedule": _schedule,
     "tags": _tags,

@@ -20,7 +20,7 @@ from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
-from peagle.checkpoints.contents import contents_of, files_below
+from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.checkpoints.files import CONFIG as CONFIG_FILE
 from peagle.checks.facts import destinations
 from peagle.checks.report import NOT_IN_SANDBOX
@@ -28,7 +28,7 @@ from peagle.data import weights_folder
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
-from peagle.deploy.discover import changes_of_live, current_deployment
+from peagle.deploy.discover import compare_live, current_deployment
 from peagle.deploy.resources import DASHBOARD
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
@@ -43,11 +43,11 @@ from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
-from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour, rollout_of
+from peagle.planning.operation import adapt_rollout, alarm_kinds, capture_text, most_usd_per_hour
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
-from peagle.render.alarms import kind_of_alarm, rollback_alarm_names
+from peagle.render.alarms import parse_alarm, rollback_alarm_names
 from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
@@ -133,7 +133,7 @@ def desired_state(
     model of that name made with another role: nothing in service is overwritten. Raises UserError
     for a folder that does not exist, and Refused when it has changed since the plan was made."""
     folders = [files_below(weights_folder(each.location)) for each in weights.local_weights(plan)]
-    contents = contents_of(folders)
+    contents = hash_contents(folders)
     if folders and weights.planned_contents(plan) is None:
         plan = weights.with_contents(plan, contents)
     elif folders and weights.planned_contents(plan) != contents:
@@ -256,7 +256,7 @@ def plan_with_live_prices(
     return _with_account_findings(aws, made, fresh, stored)
 
 
-def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
+def plan_with_price_of_today(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     """The plan of a file with today's price and the same findings; nothing else changes."""
     fresh = prices.fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
@@ -314,7 +314,7 @@ def preflight(
     record = _record(aws, plan.name, live, instances)
     if record and not beside:
         require_no_comparison(record)
-    serving = weights.pins_of(record.current.served.variables) if record else None
+    serving = weights.parse_pins(record.current.served.variables) if record else None
     pinned, pins = pin_plan(aws, plan, serving)
     priced, findings = _with_price(aws, pinned)
     used, bucket = role_and_bucket(aws, plan, record, role, bucket)
@@ -333,7 +333,7 @@ def preflight(
     if is_update and live:
         count = count_at_update(aws, record, desired.revision, live)
         if rollout and priced.copies is None:
-            rollout = rollout_of(rollout, count)
+            rollout = adapt_rollout(rollout, count)
     if change in ("create", "update"):
         more = 0
         if is_update:
@@ -401,14 +401,14 @@ def _changes(
     """What the change alters in an endpoint that serves, and in what belongs to it."""
     plan, revision, before = desired.plan, desired.revision, record.current.plan
     if is_update and live:
-        yield from changes_of_live(record, live, revision)
+        yield from compare_live(record, live, revision)
     if beside:
         return
     dashboards = [resource.name for resource in record.of_type("Dashboard")]
     names = [resource.name for resource in record.of_type("Alarm")]
     settings: dict[str, tuple[Iterable[str], Iterable[str]]] = {
         "dashboard": (dashboards, DASHBOARD.desired(plan, "")),
-        "alarms": ((kind_of_alarm(record.name, name) or name for name in names), alarm_kinds(plan)),
+        "alarms": ((parse_alarm(record.name, name) or name for name in names), alarm_kinds(plan)),
     }
     if before is not None:
         captures = (each.observe and each.observe.capture for each in (before, plan))
@@ -605,14 +605,14 @@ def _needs(
     """Actions, resource, who else may allow them ("" where only the role's policies do), and values
     of condition keys."""
 
-    def policy_of(bucket: str) -> str:
+    def name_policy(bucket: str) -> str:
         # The bucket that deploy creates has no policy.
         is_ours = bucket == default_bucket(aws.account, aws.region)
         return "" if is_ours else f"the policy of the bucket {bucket}"
 
     here, in_s3 = f"{aws.region}:{aws.account}", f"arn:{role.partition}:s3:::"
     for folder in folders:
-        others, below = policy_of(folder.bucket), {"s3:prefix": folder.key}
+        others, below = name_policy(folder.bucket), {"s3:prefix": folder.key}
         objects = f"{in_s3}{folder.bucket}/{folder.key}{CONFIG_FILE}"
         yield ("s3:GetObject",), objects, others, below
         yield ("s3:ListBucket",), f"{in_s3}{folder.bucket}", others, below
@@ -627,7 +627,7 @@ def _needs(
         return
     place = S3Uri.parse(capture.s3_uri).folder
     objects = f"{in_s3}{place.bucket}/{place.key}{plan.name}/*"
-    yield ("s3:PutObject",), objects, policy_of(place.bucket), through
+    yield ("s3:PutObject",), objects, name_policy(place.bucket), through
     key = capture.kms_key or ""
     if _KEY_ID.fullmatch(key):
         key = f"arn:{role.partition}:kms:{here}:key/{key}"

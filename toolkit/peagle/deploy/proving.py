@@ -33,8 +33,8 @@ from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
-from peagle.planning.speculation import floor_of
-from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, instance_of
+from peagle.planning.speculation import choose_floor
+from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, parse_instance
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.defaults import caches_prefixes
@@ -94,7 +94,7 @@ class ProofRequest:
         return Conversations(self.prompts, ask, **settings, two_turns=self.two_turns)
 
 
-def request_of_plan(plan: Plan, name: str) -> ProofRequest:
+def make_plan_request(plan: Plan, name: str) -> ProofRequest:
     """The proof that ``plan`` asks for, of the endpoint ``name``."""
     settings, speculation = plan.proof, plan.speculation
     return ProofRequest(
@@ -111,13 +111,13 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
     )
 
 
-def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
+def make_served_request(served: Served, catalog: Catalog) -> ProofRequest:
     """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its
     pair."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
-    floor = floor_of(drafter, served.k) if drafter and served.k else None
+    floor = choose_floor(drafter, served.k) if drafter and served.k else None
     return replace(
-        _request_of_target(target, served.name),
+        _make_target_request(target, served.name),
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
@@ -127,19 +127,19 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     )
 
 
-def request_of_revision(revision: Revision, catalog: Catalog) -> ProofRequest:
+def make_revision_request(revision: Revision, catalog: Catalog) -> ProofRequest:
     """The proof of a revision by its plan, else by ``catalog``."""
     if revision.plan:
-        return request_of_plan(revision.plan, revision.served.name)
-    return request_of_served(revision.served, catalog)
+        return make_plan_request(revision.plan, revision.served.name)
+    return make_served_request(revision.served, catalog)
 
 
-def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
+def make_model_request(model: str, name: str, catalog: Catalog) -> ProofRequest:
     """The proof of a server by the name of its model alone: any accepted draft passes."""
-    return replace(_request_of_target(catalog.targets.get(model), name), pair=model)
+    return replace(_make_target_request(catalog.targets.get(model), name), pair=model)
 
 
-def _request_of_target(target: Target | None, name: str) -> ProofRequest:
+def _make_target_request(target: Target | None, name: str) -> ProofRequest:
     settings = target.proof if target else None
     return ProofRequest(
         name=name,
@@ -204,7 +204,7 @@ class StatisticsReader:
                         live.hosts_components,
                     )
                 ):  # fmt: skip
-                    self.counts.ignored.add(instance_of(stream))
+                    self.counts.ignored.add(parse_instance(stream))
         except AccessDenied as denied:
             policy = f"logs:FilterLogEvents on log-group:{log_group('*', live.hosts_components)}"
             raise AccessDenied(
@@ -369,9 +369,9 @@ def prove(
         live = sagemaker.describe(aws, name) or live
     served = revisions.revision_in_service(record, live.revision) if record else None
     if served and served.plan:
-        request = request_of_plan(served.plan, name)
+        request = make_plan_request(served.plan, name)
     else:
-        request = request_of_served(Live(aws, live).served(), catalog)
+        request = make_served_request(Live(aws, live).served(), catalog)
     if floor is not None:
         if not request.speculates:
             fix = Fix("leave out --floor to prove only that it answers")

@@ -20,7 +20,7 @@ from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
-from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
+from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, name_log_groups
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
@@ -65,7 +65,7 @@ def _leftovers(aws: Aws, name: str) -> Iterator[tuple[ResourceType, str]]:
         watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
         if name in watched or alarm["AlarmName"] == on_log:  # which has no dimension
             yield "Alarm", alarm["AlarmName"]
-    for group in logs_of(name):
+    for group in name_log_groups(name):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
         if any(log["logGroupName"] == group for log in there):
             yield "LogGroup", group

@@ -130,7 +130,7 @@ class Log(Kind):
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.create_log_group(context.aws, name, company_of(revision).tags)
+        cloudwatch.create_log_group(context.aws, name, read_company(revision).tags)
         days = body["retention_days"]
         context.aws.call("logs", "put_retention_policy", logGroupName=name, retentionInDays=days)
 
@@ -221,17 +221,17 @@ class MetricFilter(Kind):
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.put_metric_filter(context.aws, body, company_of(revision).tags)
+        cloudwatch.put_metric_filter(context.aws, body, read_company(revision).tags)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        for group in logs_of(context.record.name):
+        for group in name_log_groups(context.record.name):
             place = {"logGroupName": group, "filterName": resource.name}
             context.aws.delete("logs", "delete_metric_filter", **place)
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         names = {
             str(each["filterName"])
-            for group in logs_of(endpoint)
+            for group in name_log_groups(endpoint)
             for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
         }
         yield from sorted(names)
@@ -329,7 +329,7 @@ class Bucket(Kind):
             return
         with context.creating(resource):
             context.say("Creating bucket", name)
-            s3.create_bucket(context.aws, name, company_of(revision).tag_list)
+            s3.create_bucket(context.aws, name, read_company(revision).tag_list)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> bool:
         try:
@@ -516,10 +516,10 @@ def schedule_names(region: str, name: str, copies: bool) -> tuple[str, ...]:
     return (*first, limit_name(region, name))
 
 
-def logs_of(name: str) -> tuple[str, str]:
+def name_log_groups(name: str) -> tuple[str, str]:
     """The log groups that the endpoint may have: its own, or that of its copies."""
     return log_group(name), log_group(name, copies=True)
 
 
-def company_of(revision: Revision) -> Company:
+def read_company(revision: Revision) -> Company:
     return revision.plan.company if revision.plan else NO_COMPANY

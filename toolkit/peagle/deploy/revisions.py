@@ -246,7 +246,7 @@ def require_own(deployment: Deployment) -> None:
         raise Refused(message, "change it there", "other-owner")
 
 
-def owner_of(tags: Mapping[str, str]) -> str:
+def read_owner(tags: Mapping[str, str]) -> str:
     """Who changes the resource: empty for this toolkit, else such as ``CloudFormation stack
     NAME``."""
     stack = tags.get(STACK_TAG) or tags.get(_STACK_TAG_OF_AWS)
@@ -289,7 +289,7 @@ def candidate_weight(share: float, weight: float) -> float:
     return round(weight * share / (1 - share), 6)
 
 
-def weights_of(variants: Iterable[Mapping[str, Any]], member: str) -> dict[str, float]:
+def read_variant_weights(variants: Iterable[Mapping[str, Any]], member: str) -> dict[str, float]:
     """The weights by variant: the ``member`` of a description of variants."""
     return {variant["VariantName"]: variant.get(member) or 0.0 for variant in variants}
 
@@ -311,7 +311,7 @@ def compares_now(record: Deployment, live: Endpoint | None) -> RunningComparison
     return comparison if live and comparison and live.revision == comparison.config else None
 
 
-def usd_per_hour_of(record: Deployment, live: Endpoint) -> dict[str, float | None]:
+def compute_usd_per_hour(record: Deployment, live: Endpoint) -> dict[str, float | None]:
     """Variant -> price per hour of its instances that run, or are configured; ``None``: unknown."""
     assert record.comparison is not None
     assert record.serving is not None

@@ -20,13 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from peagle.aws import autoscaling, sagemaker, scheduler
-from peagle.aws.autoscaling import Bounds, bounds_of
+from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
 from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import SCALING_TAG, company_of, delete, schedule_names
+from peagle.deploy.resources import SCALING_TAG, delete, read_company, schedule_names
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -90,14 +90,14 @@ def required_scaling(
                 before = autoscaling.registered(aws, live.name)
         return ScalingChange(before, None) if before and before.is_ours else None
     before = autoscaling.registered(aws, live.name) if live else None
-    return None if before == (bounds_of(after) if after else None) else ScalingChange(before, after)
+    return None if before == (to_bounds(after) if after else None) else ScalingChange(before, after)
 
 
 def _planned_before(record: Deployment | None) -> bool:
-    return record is not None and any(map(_scaling_of, (record.serving, record.pending)))
+    return record is not None and any(map(_read_scaling, (record.serving, record.pending)))
 
 
-def _scaling_of(revision: Revision | None) -> Scaling | None:
+def _read_scaling(revision: Revision | None) -> Scaling | None:
     return revision.plan.scaling if revision and revision.plan else None
 
 
@@ -106,8 +106,8 @@ def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: E
     try:
         registered = autoscaling.registered(aws, live.name, policies=False)
     except AccessDenied:
-        return _scaling_of(revision) is not None or _planned_before(record)
-    return registered is not None or _scaling_of(record.serving if record else None) is not None
+        return _read_scaling(revision) is not None or _planned_before(record)
+    return registered is not None or _read_scaling(record.serving if record else None) is not None
 
 
 def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> int:
@@ -120,7 +120,7 @@ def copies_at_update(aws: Aws, live: Endpoint, revision: Revision, planned: int)
     """How many copies an update brings up: those that scaling chose, else the ``planned``."""
     if live.component is None:
         return planned
-    scales = _scaling_of(revision) is not None
+    scales = _read_scaling(revision) is not None
     with suppress(AccessDenied):
         scales = autoscaling.registered(aws, live.name, policies=False) is not None
     return max(1, live.component.desired_copies) if scales else planned
@@ -134,7 +134,7 @@ def end_scaling_for_new_type(
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
-    planned = _scaling_of(revision) is not None or _planned_before(context.record)
+    planned = _read_scaling(revision) is not None or _planned_before(context.record)
     with suppress(AccessDenied):
         # Without a plan of ours that scales, the plans may be another machine's.
         registered = autoscaling.registered(context.aws, live.name, policies=not planned)
@@ -157,7 +157,7 @@ def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
     if after.scales_copies:
         before = autoscaling.registered(aws, record.name, policies=False)
     tags = [{"Key": DEPLOYMENT_TAG, "Value": record.name}, {"Key": ID_TAG, "Value": record.id}]
-    tags += company_of(record.current).tag_list
+    tags += read_company(record.current).tag_list
     autoscaling.register(aws, record.name, after, tags)
     if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
         autoscaling.stay_awake(aws, record.name)
@@ -167,16 +167,16 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
     """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales;
     else as the tag of its configuration says, and without that tag, what is registered stays."""
     aws, revisions = context.aws, context.record.revisions
-    after, is_known = _scaling_of(revision), revision.plan is not None
+    after, is_known = _read_scaling(revision), revision.plan is not None
     if not is_known:
         with suppress(AccessDenied, Missing, ValueError):
             config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
-            value = sagemaker.tags_of(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
+            value = sagemaker.read_tags(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
             if value != _NONE:
                 fields = zip(Scaling.model_fields, value.split("/"), strict=False)
                 after = Scaling.model_validate_strings(dict(fields))
             is_known = True
-    scales = any(map(_scaling_of, revisions)) or after is not None
+    scales = any(map(_read_scaling, revisions)) or after is not None
     if not scales and any(recorded.plan is None for recorded in revisions):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
@@ -266,7 +266,7 @@ def plan_scale(
     scaling = None
     if request.changes_bounds:
         after = _after(record, before, request)
-        scaling = None if before == bounds_of(after) else ScalingChange(before, after)
+        scaling = None if before == to_bounds(after) else ScalingChange(before, after)
     elif request.off and before is not None:
         scaling = ScalingChange(before, None)
     is_reached = live.status == "InService" and request.to == live.engine_count
@@ -301,9 +301,9 @@ def _require_room(record: Deployment, change: Scale) -> None:
 
 
 def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
-    planned, served = _scaling_of(record.current), record.current.served
+    planned, served = _read_scaling(record.current), record.current.served
     if before is None and planned is not None:
-        before = bounds_of(planned)
+        before = to_bounds(planned)
     maximum = request.maximum or (before.maximum if before else None)
     if maximum is None:
         message = f"{record.name} does not scale automatically, so --max is required"
@@ -431,7 +431,7 @@ def highest_price(
     """USD per hour at the most instances that ``live`` may have once it serves ``revision``: by its
     plan, else by what is registered if that stays."""
     served = revision.served
-    if after := _scaling_of(revision):
+    if after := _read_scaling(revision):
         return served.with_instances(after.max_instances).usd_per_hour
     if live is None:
         return served.usd_per_hour
@@ -457,7 +457,7 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
         copies = before.current.served.copies is not None
         called, fingerprint = limit_name(aws.region, name), before.current.fingerprint
         with context.creating(Resource(type="SchedulerRole", name=called, revision=fingerprint)):
-            role = scheduler.ensure_role(aws, name, before.id, company_of(revision), copies)
+            role = scheduler.ensure_role(aws, name, before.id, read_company(revision), copies)
         for schedule in schedule_names(aws.region, name, copies):
             with context.creating(Resource(type="Schedule", name=schedule, revision=fingerprint)):
                 context.say("Scheduling the end", utc_text(end.at))

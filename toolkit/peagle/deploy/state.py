@@ -104,11 +104,11 @@ def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Serve
         copies=plan.engines if plan.copies else None,
         usd_per_hour=plan.price_per_hour_usd,
         price_date=plan.price_date,
-        **settings_of(model, config, startup),
+        **parse_values(model, config, startup),
     )
 
 
-def settings_of(
+def parse_values(
     model: Mapping[str, Any], config: Mapping[str, Any], startup: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The fields of ``Served`` that CreateModel and CreateEndpointConfig contain, or their
@@ -297,6 +297,8 @@ class Deployment(Frozen):
     def __repr__(self) -> str:
         pairs = ", ".join(dict.fromkeys(revision.served.pair for revision in self.revisions))
         return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs or 'nothing'}>"
+
+    __str__ = __repr__
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -49,7 +49,7 @@ def is_past_end(record: Deployment, now: float | None = None) -> bool:
     return record.ends_at is not None and record.ends_at <= moment
 
 
-def state_of(record: Deployment, live: Endpoint | None) -> str:
+def decide_state(record: Deployment, live: Endpoint | None) -> str:
     """SageMaker's status of the endpoint, or one of ours:
 
     ``Incomplete``  deploy was interrupted before it requested the endpoint
@@ -73,7 +73,7 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
     if live.status == "Failed":
         return 0.0
     if revisions.compares_now(record, live):
-        prices = revisions.usd_per_hour_of(record, live).values()
+        prices = revisions.compute_usd_per_hour(record, live).values()
         return None if None in prices else round(sum(price or 0 for price in prices), 4)
     served = revisions.shown_revision(record, live).served
     if served.usd_per_hour is None or not served.instance_count:
@@ -82,7 +82,7 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
     return served.with_instances(running).usd_per_hour
 
 
-def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
+def price_remaining(aws: Aws, record: Deployment) -> float | None:
     """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts."""
     if not record.of_type("Endpoint"):
         return 0.0
@@ -118,7 +118,7 @@ def _common_fields(
         cost = round(max(0.0, until - since) / 3600 * rate, 2)
     return {
         "name": record.name,
-        "state": state_of(record, live),
+        "state": decide_state(record, live),
         "region": record.region,
         "pair": revision.served.pair,
         "price_per_hour_usd": price,
@@ -221,7 +221,7 @@ def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | N
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
         "instances_running": running.running.get(revisions.CANDIDATE, 0) if running else 0,
-        "price_per_hour_usd": revisions.usd_per_hour_of(record, running)[revisions.CANDIDATE]
+        "price_per_hour_usd": revisions.compute_usd_per_hour(record, running)[revisions.CANDIDATE]
         if running
         else None,
         "endpoint_config": comparison.candidate.endpoint_config,
@@ -291,7 +291,7 @@ def base_url(aws: Aws, live: Endpoint) -> str:
     return aws.openai_base_url(live.name, live.name if live.hosts_components else "")
 
 
-def stand_in_of(aws: Aws, name: str) -> str | None:
+def read_stand_in(aws: Aws, name: str) -> str | None:
     """What the sandbox serves instead of the endpoint's target; ``None`` if it serves that."""
     tags = sagemaker.readable_tags(aws, sagemaker.describe(aws, name)) or {}
     return tags.get(STAND_IN_TAG)
@@ -351,7 +351,7 @@ def reported_warm_start(
     return engine_log.warm_start_in([event.raw for event in events])
 
 
-def usage_of_endpoint(
+def read_endpoint_usage(
     aws: Aws, record: Deployment, window_seconds: float = WINDOW_SECONDS
 ) -> Usage:
     """The use in the last ``window_seconds``, or since the endpoint was created. During a
@@ -368,7 +368,7 @@ def usage_of_endpoint(
     whole = Usage(
         name=record.name,
         where="sandbox" if aws.in_sandbox else "aws",
-        state=state_of(record, live),
+        state=decide_state(record, live),
         at=now,
         window_seconds=window_seconds,
         instances=live.instance_count if live else 0,
@@ -378,7 +378,7 @@ def usage_of_endpoint(
     if live is None or comparison is None:
         used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
         return replace(used, notes=tuple(notes))
-    prices = revisions.usd_per_hour_of(record, live)
+    prices = revisions.compute_usd_per_hour(record, live)
     variants = []
     for name, share, its_revision in (
         (VARIANT, 1 - comparison.share, revision),

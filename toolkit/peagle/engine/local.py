@@ -136,14 +136,14 @@ def stop_local(name: str, now: bool = False) -> LocalEngine | None:
             limit = float(setting) if setting.isdecimal() else DRAIN_SECONDS
             drain_engine(engine.process, limit + 2 * STOP_SECONDS)
         stop_engine(engine.process, STOP_SECONDS)
-    shutil.rmtree(records.folder_of(name), ignore_errors=True)
+    shutil.rmtree(records.locate_folder(name), ignore_errors=True)
     return engine
 
 
 @contextmanager
 def exclusive(name: str, command: str) -> Iterator[None]:
     """Run only one ``command`` for the engine ``name`` at a time, else raise UserError."""
-    lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
+    lock = records.locate_folder(name) / f"{command.replace(' ', '-')}.lock"
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(lock, wait=False))

@@ -49,14 +49,14 @@ _ENDS = {"crash": "reason", "refused": "message"}
 """Events with which the entrypoint reports an end, and their field with the reason."""
 
 
-def crash_of(log: Path | str) -> crash.Crash:
+def read_crash(log: Path | str) -> crash.Crash:
     """The crash in the file ``log``; its line is "" when the engine was killed."""
     return find_crash(_last_lines(Path(log), _SEARCHED_BYTES))
 
 
 def crash_error(log: Path | str) -> EngineError:
     """The error with the reason why the engine exited, and the fix."""
-    end = crash_of(log)
+    end = read_crash(log)
     reason = end.line or "killed without a message, perhaps out of memory"
     fix = Fix(end.fix, end.command) if end.fix else f"read the log: {log}"
     return EngineError(f"the engine exited: {reason}", fix, "engine-exited")

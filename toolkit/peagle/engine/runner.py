@@ -374,7 +374,7 @@ class LocalOptions:
         before."""
         if self.image:
             return start_container(Docker(), self.container(plan, environment, port), log, record)
-        ml_root = state.folder_of(plan.name) / "ml"
+        ml_root = state.locate_folder(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
         link_folders(local_folders(plan), ml_root)
         variables = {**environment, **self._warm_variables(environment, str(state.warm_folder()))}

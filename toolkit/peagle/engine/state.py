@@ -58,7 +58,7 @@ class LocalEngine:
         return f"http://{LOOPBACK}:{self.process.port}/v1"
 
 
-def folder_of(name: str) -> Path:
+def locate_folder(name: str) -> Path:
     """The engine's folder: state, log, links to weights. Raises UserError for a path."""
     if name in ("", ".", "..") or "/" in name:
         message = f"{name!r} is not a valid engine name"
@@ -68,7 +68,7 @@ def folder_of(name: str) -> Path:
 
 def log_of(name: str) -> Path:
     """The engine's log, which is kept when the engine fails to start."""
-    return folder_of(name) / "engine.log"
+    return locate_folder(name) / "engine.log"
 
 
 def write(engine: LocalEngine) -> None:
@@ -77,7 +77,7 @@ def write(engine: LocalEngine) -> None:
 
 def read_local_engine(name: str) -> LocalEngine | None:
     """The recorded engine. Raises UserError for a record that cannot be read."""
-    fix = f"end its process if it still runs, then remove the folder {folder_of(name)}"
+    fix = f"end its process if it still runs, then remove the folder {locate_folder(name)}"
     return read_record(_state_file(name), LocalEngine, fix)
 
 
@@ -131,7 +131,7 @@ def unknown_engine(name: str) -> NotFound:
 
 
 def _state_file(name: str) -> Path:
-    return folder_of(name) / "state.json"
+    return locate_folder(name) / "state.json"
 
 
 def warm_folder() -> Path:
@@ -150,7 +150,7 @@ def warm_pins() -> str:
 
 def collected_folder(name: str) -> Path:
     """The cache folder of the collecting engine ``name``; useless after its end."""
-    return folder_of(name) / "collected"
+    return locate_folder(name) / "collected"
 
 
 def read_warm_start(log: Path) -> WarmStart | None:

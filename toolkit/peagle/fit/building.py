@@ -21,7 +21,7 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.heads import attention_of, read_head
+from peagle.checkpoints.heads import read_attention, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle.fit.estimate import FitCase
@@ -56,7 +56,7 @@ class GpuMemory(NamedTuple):
     driver_gib: float
 
 
-def gpu_of(instance: Instance) -> GpuMemory:
+def read_gpu(instance: Instance) -> GpuMemory:
     """The GPUs of this instance type."""
     visible = visible_gib(instance.gpu, instance.gpu_memory_mib)
     driver = instance.gpu_memory_mib / 1024 - visible
@@ -285,7 +285,7 @@ def read_drafter(
     _refuse_unknown(checkpoint)
     config, tensors = checkpoint.config, checkpoint.tensors or None
     shape, head = read_architecture(config), read_head(config)
-    shape = shape.model_copy(update={"attention": attention_of(head) or shape.attention})
+    shape = shape.model_copy(update={"attention": read_attention(head) or shape.attention})
 
     def has_matrix(name: str) -> bool:
         if tensors is None:

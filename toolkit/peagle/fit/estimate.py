@@ -166,7 +166,7 @@ class Layout(NamedTuple):
 
 
 @lru_cache(maxsize=256)  # a plan asks for a few of them hundreds of times
-def layout_of(
+def compute_layout(
     groups: tuple[AttentionGroup, ...],
     tensor_parallel_size: int,
     element: int,
@@ -231,7 +231,7 @@ def layout_of(
 def cache_layout(case: FitCase) -> Layout:
     """How vLLM divides the KV cache among the layers of target and drafter."""
     engine, shape = case.engine, case.target.architecture
-    return layout_of(
+    return compute_layout(
         (*shape.attention, *(case.drafter.shape.attention if case.drafter else ())),
         engine.tensor_parallel_size,
         cache_element_bytes(engine, case.target.dtype),
@@ -244,7 +244,7 @@ def cache_layout(case: FitCase) -> Layout:
 
 
 @lru_cache(maxsize=1024)  # the plans of a process compare the same instance types
-def fit_of(case: FitCase) -> Fit:
+def compute_fit(case: FitCase) -> Fit:
     """The memory of one GPU. The case fits when one request of max-model-len fits the cache."""
     engine, length = case.engine, case.engine.max_model_len
     taken = bytes_taken(case)
@@ -282,7 +282,7 @@ def compare(case: FitCase, fit: Fit) -> Comparison | None:
     """The same engine without its drafter; ``None`` when there is none."""
     if case.drafter is None and case.engine.draftless is None:
         return None
-    alone = fit_of(without_speculation(case))
+    alone = compute_fit(without_speculation(case))
     kept = fit.max_concurrency / alone.max_concurrency if alone.max_concurrency else None
     return Comparison(
         kv_cache_gib=alone.kv_cache_gib,
@@ -588,7 +588,7 @@ def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
     return size + allocated(drafter.shape.max_positions * drafter.head_dim * 2)
 
 
-def share_of_request(case: FitCase, tokens: int) -> float:
+def compute_request_share(case: FitCase, tokens: int) -> float:
     """What a request of ``tokens`` takes of the cache, as a share of one of max-model-len, for a
     target whose recurrent layers keep the same of each; 0 for others."""
     if not case.target.architecture.recurrent:
@@ -599,7 +599,7 @@ def share_of_request(case: FitCase, tokens: int) -> float:
     return request / layout.request_blocks(longest, in_flight)
 
 
-def share_of_prefix(case: FitCase, tokens: int) -> float:
+def compute_prefix_share(case: FitCase, tokens: int) -> float:
     """What requests that begin with the same ``tokens`` share of the cache, as a share of a request
     of max-model-len; 0 where prefix caching is off."""
     if not case.engine.prefix_caching:

@@ -22,9 +22,9 @@ from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, errors, severity, warning
 from peagle.fit.building import (
     fit_case,
-    gpu_of,
     gpu_with_memory,
     located,
+    read_gpu,
     unknown_quantization,
 )
 from peagle.fit.estimate import (
@@ -32,7 +32,7 @@ from peagle.fit.estimate import (
     Fit,
     FitCase,
     compare,
-    fit_of,
+    compute_fit,
     missing_bytes,
     refusal_reason,
 )
@@ -159,7 +159,7 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     head = read(request.drafter) if request.drafter else None
     checkpoints = Checkpoints(target, head, own_target=target is not None)
     case, fitted = _cases(request, catalog, pair, checkpoints)
-    refusal, memory = refusal_reason(fitted), fit_of(fitted)
+    refusal, memory = refusal_reason(fitted), compute_fit(fitted)
     if pair is None:
         title = f"{request.target}+{request.drafter}" if fitted.drafter else str(request.target)
     else:
@@ -177,7 +177,7 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
             changed_case, changed_fit = _cases(other, catalog, pair, checkpoints)
         except UserError:
             return None
-        return None if errors(_of_rules(changed_case, changed_fit, ("load",))) else changed_fit
+        return None if errors(_check_rules(changed_case, changed_fit, ("load",))) else changed_fit
 
     advice: tuple[Advice, ...] = ()
     if refusal:
@@ -185,7 +185,7 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         advice = advise(fitted, changed, catalog.instances, most)
     # A version's warnings concern what is served, not memory.
     findings = [
-        *_of_rules(case, fitted, ("target", "head", "load")),
+        *_check_rules(case, fitted, ("target", "head", "load")),
         *_estimated(case),
     ]
     return FitReport(
@@ -242,7 +242,7 @@ def _cases(
 ) -> tuple[Case, FitCase]:
     """The case, with the engine settings that the memory model used, and its memory."""
     if request.gpu_memory_gib is None:
-        gpu = gpu_of(find_instance(catalog.instances, str(request.instance_type)))
+        gpu = read_gpu(find_instance(catalog.instances, str(request.instance_type)))
     else:
         gpu = gpu_with_memory(catalog.instances, request.gpu_memory_gib)
     target = longest = pair.target if pair else None
@@ -310,13 +310,13 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
         )
         for size in ([request.tp] if request.tp else sizes)
     ]
-    fitting = (case for case in cases if fit_of(case).fits)
+    fitting = (case for case in cases if compute_fit(case).fits)
     # If something other than memory prevents the fit, more GPUs do not help.
     enough = (case for case in cases if not missing_bytes(case))
     return next(fitting, None) or next(enough, cases[-1])
 
 
-def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
+def _check_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
     """Errors and warnings about the subjects, and errors about versions and the GPU.
     ``refusal_reason`` reports a step that is too small for the drafts more precisely than
     drafting-slots."""
@@ -383,7 +383,7 @@ def advise(
 ) -> tuple[Advice, ...]:
     """The changes that each make the case fit, the smallest of each setting; empty when it fits.
     ``table`` lists the instance types to consider, ``max_gpus`` is the number of GPUs available."""
-    if fit_of(case).fits:
+    if compute_fit(case).fits:
         return ()
     engine, target, drafter = case.engine, case.target, case.drafter
     images = engine.images and target.is_multimodal
@@ -392,7 +392,7 @@ def advise(
         """Advice with the first value that makes the case fit."""
         for value in values:
             changed = apply_change(setting, value)
-            fit = fit_of(changed) if changed else None
+            fit = compute_fit(changed) if changed else None
             if fit and fit.fits:
                 text, instance = str(value), instances.get(str(value))
                 if instance and instance.gpu_count > 1:

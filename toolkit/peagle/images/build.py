@@ -73,11 +73,11 @@ class Member:
     chunks: Callable[[], Iterable[bytes]]
 
 
-def member_of(path: str, content: bytes) -> Member:
+def make_member(path: str, content: bytes) -> Member:
     return Member(path, len(content), lambda: (content,))
 
 
-def members_of(
+def collect_members(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
     """All files below ``folder``, at ``into`` in the archive; links are followed. Raises UserError
@@ -143,7 +143,7 @@ def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
             folder = parent.as_posix()
             if folder not in folders:
                 folders.add(folder)
-                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
+                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), make_member(folder, b"")
         yield header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
 
 
@@ -173,11 +173,11 @@ def with_digest(docker: Docker, base: str, progress: Progress = lambda line: Non
     name, digest = split_image(base)
     if digest or not has_host(name):
         return base
-    digests = digests_of(pulled(docker, name, progress), without_tag(name))
+    digests = read_digests(pulled(docker, name, progress), without_tag(name))
     return pinned(name, digests[0] if digests else None)
 
 
-def digests_of(image: Mapping[str, Any], repository: str) -> list[str]:
+def read_digests(image: Mapping[str, Any], repository: str) -> list[str]:
     """The digests under which an image is in ``repository``, from Docker's description."""
     with parsing_output("docker image inspect"):
         references = [reference.partition("@") for reference in image.get("RepoDigests") or ()]
@@ -223,7 +223,7 @@ def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ..
 def members(copied: Copied) -> list[Member]:
     folder = Path(copied.folder)
     chosen = {folder / name for name in copied.files}
-    return members_of(folder, copied.path, skip=lambda path: path not in chosen)
+    return collect_members(folder, copied.path, skip=lambda path: path not in chosen)
 
 
 def _baked(weights: Weights, progress: Progress) -> Baked:
@@ -301,7 +301,7 @@ class Built:
 
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
     """The build context, with the baked weights of local folders."""
-    files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
+    files = [make_member(file.path, file.content) for file in context_files(plan, recipe)]
     copied = [weights for weights in recipe.weights if isinstance(weights, Copied)]
     return [*files, *(member for weights in copied for member in members(weights))]
 
@@ -380,7 +380,7 @@ def engine_image(
         )
     progress(f"building {name} (2 GB, once for this base and engine)")
     docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
-                  doing=f"building {name}", stdin=tar(context_of(packages)),
+                  doing=f"building {name}", stdin=tar(build_context(packages)),
                   each_line=progress)  # fmt: skip
     return name
 
@@ -392,12 +392,12 @@ def engine_image_name(base_id: str, packages: Packages) -> str:
     return f"{REPOSITORY}:{packages.vllm}-{digest}"
 
 
-def context_of(packages: Packages) -> list[Member]:
+def build_context(packages: Packages) -> list[Member]:
     """The Dockerfile, and the packages as one archive: builders unpack 32,000 files faster than
     they copy them."""
     inside = f"lib/python{packages.python}/site-packages"
-    files = members_of(packages.folder, inside, skip=lambda path: "__pycache__" in path.parts)
-    return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
+    files = collect_members(packages.folder, inside, skip=lambda path: "__pycache__" in path.parts)
+    return [make_member("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
 
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
@@ -425,7 +425,7 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
     )
 
 
-def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:
+def check_format(plan: Plan, format: str) -> tuple[Finding, ...]:
     """The plan's findings for its files in that format of `peagle render`."""
     if format == "compose":
         return findings_on_this_machine(plan, "docker")
@@ -480,7 +480,7 @@ def push(
     docker.run("tag", name, address, doing=doing)
     with logged_in(docker, logins) as engine:
         engine.stream("push", address, doing=doing, each_line=progress)
-    digests = digests_of(docker.inspect("image", address) or {}, repository)
+    digests = read_digests(docker.inspect("image", address) or {}, repository)
     return f"{repository}@{digests[-1]}" if digests else address
 
 

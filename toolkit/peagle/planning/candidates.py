@@ -233,7 +233,7 @@ def rank(candidates: Iterable[Candidate], by_cost: bool = True) -> list[Candidat
     return sorted(ranked, key=tie)
 
 
-def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
+def select_best(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
     ranked = rank([*of_pair, *others])[:1]
@@ -246,7 +246,7 @@ def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[C
     return [usual] if alike and (usual.tokens_per_second or 0.0) >= least else ranked
 
 
-def cheapest_of(candidates: Iterable[Candidate]) -> Candidate | None:
+def find_cheapest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The lowest price per hour of those that hold the load, and that meet what is required, if
     any does."""
     priced = [c for c in candidates if c.usd_per_hour is not None and c.holds_load]

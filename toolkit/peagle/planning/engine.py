@@ -21,7 +21,7 @@ from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.overrides import settings_of, switch_or_text, with_overrides
+from peagle.planning.overrides import parse_values, switch_or_text, with_overrides
 from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
 from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
 from peagle.planning.weights import (
@@ -113,7 +113,7 @@ def configure_engine(
         image=placement.runtime.image,
         ami=options.ami or placement.runtime.ami,
         tensor_parallel_size=candidate.gpus,
-        settings=settings_of(options.settings),
+        settings=parse_values(options.settings),
         environment=environment,
         in_vpc=bool(options.subnets),
         network_isolation=options.network_isolation,
@@ -160,7 +160,7 @@ def _build_arguments(
         settings[_STREAMED.name] = _STREAMED
     overrides = placement.options.settings
     for name, text in overrides.items():
-        replaced = [settings.pop(each, None) for each in settings_of({name: text})]
+        replaced = [settings.pop(each, None) for each in parse_values({name: text})]
         if not text and not any(replaced):
             raise UserError(
                 f"--set {name}= leaves out nothing: the plan does not set {name}",

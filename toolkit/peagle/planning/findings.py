@@ -15,7 +15,7 @@ from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, cheapest_of, rank
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest, rank
 from peagle.planning.load import Load
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, decide
@@ -23,7 +23,7 @@ from peagle.planning.search import MOST_INSTANCES, Selection, is_cheaper
 from peagle.planning.speculation import SpeedsByK, is_drafter_named
 from peagle.speed.models import Slo
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.facts import facts_of
+from peagle.vllm.facts import find_facts
 
 
 def instances_text(candidate: Candidate) -> str:
@@ -138,7 +138,7 @@ def _why_speculation(selection: Selection, compared: SpeedsByK) -> str:
         because = f"the speed with {name} is unknown here"
         cheapest = candidate
         if asked.instance_type is None:
-            cheapest = cheapest_of(selection.alone) or candidate
+            cheapest = find_cheapest(selection.alone) or candidate
         if not is_cheaper(cheapest, unknown):
             return f"{because}, that without is known; --drafter {name} plans it"
         ours, theirs = (at_cost(each) or " at no known price" for each in (cheapest, unknown))
@@ -249,7 +249,7 @@ Fix: add --set max-num-queued-reqs=N: vLLM answers further requests with HTTP 50
 
 def queue_findings(options: Options, vllm: str, concurrency: int) -> Iterator[Finding]:
     """A note where an objective is given and this vLLM version can limit its queue."""
-    facts = facts_of(vllm)
+    facts = find_facts(vllm)
     if options.slo and facts.exact and _QUEUE in facts.arguments and _QUEUE not in options.settings:
         message = "vLLM's queue has no limit, so that under overload every request misses --slo"
         sentence = f"add --set {_QUEUE}={concurrency}: vLLM answers what is above with HTTP 503"

@@ -18,20 +18,20 @@ from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error, warning
-from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
+from peagle.fit.building import draft_model, fit_case, read_gpu, target_model
 from peagle.fit.estimate import (
     Fit,
     FitCase,
+    compute_fit,
+    compute_prefix_share,
+    compute_request_share,
     drafter_on_gpu,
-    fit_of,
     missing_bytes,
-    share_of_prefix,
-    share_of_request,
 )
 from peagle.options import Options
 from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, decide
-from peagle.speed.acceptance import acceptance_of
+from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
 from peagle.speed.models import PRESETS, Acceptance, Performance, Workload, names_in_runs
 from peagle.vllm.environment import Value
@@ -137,10 +137,10 @@ def choose_concurrency(options: Options) -> Decision[int]:
 def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    An error reports requests that exceed it. Raises UserError as ``size_of_requests`` does.
+    An error reports requests that exceed it. Raises UserError as ``choose_size_of_requests`` does.
     """
     prompt, output = options.prompt_tokens, options.output_tokens
-    workload, findings = size_of_requests(options, max_model_len), list[Finding]()
+    workload, findings = choose_size_of_requests(options, max_model_len), list[Finding]()
     if (prompt or output) and workload.tokens > max_model_len:
         needed = (prompt or USUAL_WORKLOAD.prompt_tokens) + (output or USUAL_WORKLOAD.output_tokens)
         message = f"requests of {needed:,} tokens exceed the context of {max_model_len:,} tokens"
@@ -158,7 +158,7 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
     return decide(workload, "workload", because, shown, findings)
 
 
-def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
+def choose_size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
     Raises OutOfRange for a prompt that is all in the cache, and for more shared than cached tokens.
@@ -278,7 +278,7 @@ class Load:
         key = drafter and drafter.name, k
         if key not in self.computed.acceptances:
             decay = self.catalog.speed_model.decay
-            self.computed.acceptances[key] = acceptance_of(
+            self.computed.acceptances[key] = find_acceptance(
                 drafter, k, self.runs, self.names(drafter), decay=decay
             )
         return self.computed.acceptances[key]
@@ -328,12 +328,12 @@ class Load:
                 built = build_case(self.catalog, self.target, drafter, options)
                 planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
                 built = replace(built, settings={**planned, **built.settings})
-                case = fit_case(built, gpu_of(instance))
+                case = fit_case(built, read_gpu(instance))
             least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
             tokens, length = self.workload.tokens, self.max_model_len
-            each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
-            shared = share_of_prefix(case, self.workload.shared_prompt_tokens)
-            self.computed.engines[key] = EngineFit(case, fit_of(case), each - shared, shared)
+            each = min(1.0, max(least, tokens / length, compute_request_share(case, tokens)))
+            shared = compute_prefix_share(case, self.workload.shared_prompt_tokens)
+            self.computed.engines[key] = EngineFit(case, compute_fit(case), each - shared, shared)
         return self.computed.engines[key]
 
     def engine_on(

@@ -149,7 +149,7 @@ def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
     return step.instances(count) if kind == "rolling" and step else count
 
 
-def rollout_of(rollout: Rollout, count: int) -> Rollout:
+def adapt_rollout(rollout: Rollout, count: int) -> Rollout:
     """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
     for one, and the default step where SageMaker rejects the planned one."""
     kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
@@ -163,7 +163,7 @@ def rollout_of(rollout: Rollout, count: int) -> Rollout:
     return rollout.model_copy(update=changed)
 
 
-def rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
+def adapt_rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
     """The rollout where ``count`` copies run; ``None`` for one, which has no batches. A batch that
     SageMaker rejects becomes the nearest that SageMaker accepts."""
     step = rollout.step

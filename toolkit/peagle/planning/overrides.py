@@ -24,7 +24,7 @@ from peagle_serve.contract import (
     WARM_PINS_VARIABLE,
     WEIGHTS_PIN_VARIABLE,
 )
-from peagle_serve.environment import flag_of
+from peagle_serve.environment import make_flag
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -55,7 +55,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.removeprefix("--").partition("=")
-        name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
+        name = make_flag(name).removeprefix("--") if name.startswith(PREFIX) else name
         name = canonical_name(name.replace("_", "-"))
         if not name or name in settings:
             raise UserError(
@@ -106,7 +106,7 @@ def check_variables(names: Iterable[str]) -> None:
     """Raise UserError for a variable that plan, image or toolkit set, and for an invalid name."""
     for name in names:
         if name.startswith(PREFIX) and _VARIABLE.fullmatch(name):
-            argument = flag_of(name).removeprefix("--")
+            argument = make_flag(name).removeprefix("--")
             plain = argument.partition(".")[0].removeprefix("no-")
             fix = DECIDED.get(plain) or f"use --set {argument}=VALUE instead"
             raise UserError(f"--env {name} is an argument of vLLM", fix, code="decided-by-plan")
@@ -124,10 +124,10 @@ def check_variables(names: Iterable[str]) -> None:
 def checked_settings(settings: Mapping[str, str]) -> dict[str, Value | None]:
     """The typed arguments for the memory model. Raises UserError as ``check_settings`` does."""
     check_settings(settings)
-    return memory_settings(settings_of(settings))
+    return memory_settings(parse_values(settings))
 
 
-def settings_of(settings: Mapping[str, str]) -> dict[str, Value | None]:
+def parse_values(settings: Mapping[str, str]) -> dict[str, Value | None]:
     """The arguments with typed values; ``None`` for what is left out, which is also the opposite
     of each switch."""
     arguments: dict[str, Value | None] = {}

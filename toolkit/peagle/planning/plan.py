@@ -450,6 +450,8 @@ class Plan(Frozen):
         where = f"{self.instance_count} x {self.instance_type} in {self.region}"
         return f"<Plan {self.name}: {self.pair}, {method}, {where}, {cost}>"
 
+    __str__ = __repr__
+
     @property
     def request_size(self) -> Workload | None:
         """The size of requests; ``None`` where the plan has none."""

@@ -36,7 +36,7 @@ from peagle.planning.operation import (
     choose_scaling,
     with_copies,
 )
-from peagle.planning.overrides import settings_of
+from peagle.planning.overrides import parse_values
 from peagle.planning.plan import (
     Decision,
     Decisions,
@@ -55,7 +55,7 @@ from peagle.planning.runtime import (
     choose_name,
     choose_region,
     choose_runtime,
-    price_of,
+    find_price,
     proof_source,
 )
 from peagle.planning.search import BATCH_LOADS, Search, select, select_on_type
@@ -129,7 +129,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     )
     speculation, arguments, environment = configure_engine(placement, runtime, decisions)
     decisions.findings += queue_findings(options, runtime.vllm, load.concurrency)
-    price, usd = price_of(candidate.instance, region), candidate.usd_per_hour
+    price, usd = find_price(candidate.instance, region), candidate.usd_per_hour
     if price.value is not None or options.max_price_per_hour is None:
         record(price)  # with a limit, the error of the limit says that the price is unknown
     download, startup = choose_timeouts(options, sizes, gpus)
@@ -250,7 +250,7 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
         length,
         choose_concurrency(options).value,
         catalog,
-        settings_of(options.settings),
+        parse_values(options.settings),
         choose_workload(options, target, length).value,
         own_head=pair.drafter if pair.own_head is not None else None,
         of_one_size=options.requests is not None,

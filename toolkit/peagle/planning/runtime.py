@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of
+from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, parse_family
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
     Instance,
@@ -125,7 +125,7 @@ def choose_ami(
     """The host AMI of the request; ``None`` for SageMaker's default. The rules judge the user's."""
     if options.ami is not None:
         return Decision(None if options.ami == DEFAULT_AMI else options.ami)
-    ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
+    ami, family = ami_for(table, runtime, instance_type), parse_family(instance_type)
     because = f"the image needs CUDA {runtime.cuda}; "
     because += f"the default AMI of {family} has an older driver"
     if ami is None:
@@ -180,7 +180,7 @@ def price_in(instance: Instance, region: str) -> Price | None:
     return by_region.get(region) or by_region.get(REFERENCE_REGION)
 
 
-def price_of(instance: Instance, region: str) -> Decision[Price | None]:
+def find_price(instance: Instance, region: str) -> Decision[Price | None]:
     """As ``price_in``, with a finding unless the price is that of ``region``. A price of another
     region than us-east-1 is named, not used."""
     price = price_in(instance, region)

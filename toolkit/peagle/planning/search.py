@@ -15,7 +15,7 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import Candidate, best_of, cheapest_of, prefer_measured, rank
+from peagle.planning.candidates import Candidate, find_cheapest, prefer_measured, rank, select_best
 from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
@@ -104,7 +104,7 @@ class Search:
         best: list[Candidate] = []
         for instance, candidates in by_type:
             others = self._others_on(instance, candidates) if by_cost or candidates else ()
-            best += best_of(candidates, others)
+            best += select_best(candidates, others)
         ranked = rank(best, by_cost)
         first = [self.candidate(candidate.instance) for candidate in ranked[:FULLY_EVALUATED_TYPES]]
         ranked = [*rank(first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
@@ -383,7 +383,7 @@ class Selection:
         another = (other for other in allowed if other.instance.gpu != best[0].instance.gpu)
         holding = (other for other in allowed if other.usd_per_million_tokens and other.holds_load)
         least = min(holding, key=lambda other: other.usd_per_million_tokens or 0.0, default=None)
-        for other in (next(another, None), cheapest_of(allowed), least):
+        for other in (next(another, None), find_cheapest(allowed), least):
             if other is not None and other not in best:
                 best.append(other)
         return best
@@ -423,7 +423,7 @@ def _instead(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
     unknown = candidate.tokens_per_second is None and candidate.fit.fits
     if candidate.drafter is None or not unknown or is_drafter_named(candidate.asked) or not alone:
         return candidate
-    best, cheapest = alone[0], cheapest_of(alone) or alone[0]
+    best, cheapest = alone[0], find_cheapest(alone) or alone[0]
     if candidate.holds_load and not best.holds_load:
         return candidate
     certain = best.tokens_per_second is not None or (best.meets and not candidate.meets)

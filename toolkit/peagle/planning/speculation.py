@@ -308,7 +308,7 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
     drafter, k, length = candidate.drafter, candidate.k, None
     if drafter is None:
         return Decision(None)
-    floor = floor_of(drafter, k)
+    floor = choose_floor(drafter, k)
     source: FloorSource = "catalogue"
     extrapolated = candidate.performance.extrapolated
     if floor is None or extrapolated:
@@ -348,7 +348,7 @@ def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:
     return Acceptance(min(LIKELY_LENGTH, k + 1), "assumed", "assumed: none is known")
 
 
-def floor_of(drafter: Drafter, k: int) -> float | None:
+def choose_floor(drafter: Drafter, k: int) -> float | None:
     """The least acceptance length of this drafter with this K that is a proof, if there is one.
 
     The catalogue's floor is for the recommended K; a smaller K has a lower one: later positions are

@@ -32,13 +32,13 @@ from peagle.planning.load import (
     EngineFit,
     Load,
     choose_length,
+    choose_size_of_requests,
     shorter_contexts,
-    size_of_requests,
     with_workload,
 )
 from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan, select_candidate
-from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
+from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
 from peagle.speed.verdict import (
@@ -103,7 +103,7 @@ class VerdictRequest:
         )
 
 
-def sizes_of_requests(
+def choose_sizes_of_requests(
     workload: WorkloadName | None,
     prompt_tokens: int | None,
     cached_prompt_tokens: int | None,
@@ -126,7 +126,7 @@ def sizes_of_requests(
         shared_prompt_tokens=shared_prompt_tokens,
         output_tokens=output_tokens,
     )
-    return {workload or "your requests": size_of_requests(with_workload(options))}
+    return {workload or "your requests": choose_size_of_requests(with_workload(options))}
 
 
 @dataclass
@@ -255,7 +255,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     if reason := compared.refusal(None):
         fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
         raise Refused(reason, fix, "does-not-fit")
-    priced = price_of(instance, region)
+    priced = find_price(instance, region)
     price = priced.value
     usd = price.usd_per_hour if price else None
     question = Question(
@@ -473,7 +473,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
-        workload = size_of_requests(options)
+        workload = choose_size_of_requests(options)
     tried: list[Setting] = []
     # The plan decides the numbers of instances and the size of requests, thus the load, by which
     # the verdict decides drafter and K. A setting that comes again ends it: each plan follows

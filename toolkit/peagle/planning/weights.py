@@ -419,7 +419,7 @@ def pin_variables(pins: Pins) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def pins_of(environment: Mapping[str, str]) -> Pins:
+def parse_pins(environment: Mapping[str, str]) -> Pins:
     """The pins in a container's variables, without invalid ones."""
     weights = environment.get(WEIGHTS_PIN_VARIABLE, "")
     try:

@@ -124,7 +124,7 @@ def alarm_name(endpoint: str, kind: AlarmKind) -> str:
     return f"{own_name(endpoint)}-{_SUFFIXES[kind]}"
 
 
-def kind_of_alarm(endpoint: str, name: str) -> AlarmKind | None:
+def parse_alarm(endpoint: str, name: str) -> AlarmKind | None:
     """What the alarm of that name watches; ``None`` for a name that is not ours."""
     return next((kind for kind in _SUFFIXES if alarm_name(endpoint, kind) == name), None)
 
@@ -273,7 +273,7 @@ def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, A
     ]
     length = {
         "Id": "length",
-        "Expression": _length(k),
+        "Expression": f"IF(drafted >= {MIN_DRAFTS * k}, 1 + {k} * accepted / drafted, {k + 1})",
         "Label": "acceptance length",
         "ReturnData": True,
     }
@@ -283,7 +283,3 @@ def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, A
         "DatapointsToAlarm": 1,
         "ComparisonOperator": "LessThanThreshold",
     }
-
-
-def _length(k: int) -> str:
-    return f"IF(drafted >= {MIN_DRAFTS * k}, 1 + {k} * accepted / drafted, {k + 1})"

@@ -18,7 +18,7 @@ from peagle.render.files import PLAN, RenderedFile, readme, template, text_file,
 from peagle.render.formats import only_sagemaker
 from peagle.render.requests import folders, pair_arguments
 from peagle_serve.contract import SERVED_NAME
-from peagle_serve.environment import tokens_of
+from peagle_serve.environment import make_tokens
 
 MANIFEST, GATE = "inference.yaml", "gate.yaml"
 FILES = (MANIFEST, GATE, "README.md")
@@ -141,7 +141,7 @@ def has_hub_weights(plan: Plan) -> bool:
 
 def served_names(plan: Plan) -> list[str]:
     """The names under which the engine serves the model, at least one."""
-    names = tokens_of("--served-model-name", plan.environment.get(SERVED_NAME, ""))
+    names = make_tokens("--served-model-name", plan.environment.get(SERVED_NAME, ""))
     return [name for name in names if name] or [plan.target.weights.engine_path]
 
 

@@ -90,7 +90,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     names, and a changed plan new resources, to which the endpoint is updated.
     """
     nameless = _requests(plan, "", "", [])
-    digest = digest_of([request.parameters for request in nameless])
+    digest = compute_digest([request.parameters for request in nameless])
     stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
     tags = [
         {"Key": DEPLOYMENT_TAG, "Value": plan.name},
@@ -100,7 +100,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     ]
     name = f"{stem}-{digest}"
     # Copies of another model run on the same instances, so their configuration has its own hash.
-    config = name if plan.copies is None else f"{stem}-{digest_of(nameless[1].parameters)}"
+    config = name if plan.copies is None else f"{stem}-{compute_digest(nameless[1].parameters)}"
     return _requests(plan, name, config, tags)
 
 
@@ -205,7 +205,7 @@ def component_path(plan: Plan) -> str:
     return f"/inference-components/{plan.name}" if plan.copies else ""
 
 
-def digest_of(document: Any) -> str:
+def compute_digest(document: Any) -> str:
     """A short hash of a document, for the name of what has this content."""
     canonical = json.dumps(document, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_DIGITS]

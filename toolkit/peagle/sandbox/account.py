@@ -27,9 +27,10 @@ from moto.utilities.utils import get_partition
 
 from peagle.catalog.tables import Instance
 from peagle.checks.facts import parse_ecr_image
+from peagle.errors import nearest
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
-from peagle.sandbox.launch import is_local_image, model_data, objects_of
+from peagle.sandbox.launch import find_objects, is_local_image, model_data
 from peagle.sandbox.state import catalog
 
 PRICES, QUOTAS = "AmazonSageMaker", "sagemaker"
@@ -95,7 +96,9 @@ def set_quota(instance_type: str, value: float, region: str) -> None:
     if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
         raise ValueError(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
     if instance_type not in quota_codes():
-        raise ValueError(f"endpoints cannot use the instance type {instance_type}")
+        message = f"endpoints cannot use the instance type {instance_type}"
+        hint = nearest(instance_type, quota_codes())
+        raise ValueError(f"{message}: {hint}" if hint else message)
     _quotas[region, instance_type] = value
 
 
@@ -235,7 +238,7 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
         if is_missing_image(image):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
-            if not any(objects_of(data, region)):
+            if not any(find_objects(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
     if vpc := parameters.get("VpcConfig"):
         # Importing it takes a second, and most models are in no VPC.

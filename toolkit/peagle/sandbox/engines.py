@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from peagle.engine.logs import crash_of
+from peagle.engine.logs import read_crash
 from peagle.engine.machine import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.engine.runner import adapt_to_cpu, cannot_run
@@ -133,7 +133,7 @@ class EngineInstance:
         """The deciding line of the log if the engine has ended; ``None`` while it runs."""
         if self.process and is_alive(self.process):
             return None
-        return crash_of(self._log).line or "killed without a message"
+        return read_crash(self._log).line or "killed without a message"
 
     def _choose_environment(self) -> dict[str, str]:
         """The model's environment as this machine can run it; every change is logged."""

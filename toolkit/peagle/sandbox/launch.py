@@ -50,7 +50,7 @@ from peagle_serve.contract import (
     WARM_MODE_VARIABLE,
     WEIGHTS_PIN_VARIABLE,
 )
-from peagle_serve.environment import flag_of, variable_of
+from peagle_serve.environment import make_flag, name_variable
 
 TINY = "peagle/tiny"
 
@@ -199,7 +199,7 @@ def stand_in_for(
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
         value = str(setting.value)
         value = value.lower() if isinstance(setting.value, bool) else value
-        changed[variable_of(setting.name)] = value
+        changed[name_variable(setting.name)] = value
     return changed, drafter
 
 
@@ -216,7 +216,7 @@ def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str
     for name, value in sorted(planned.items()):
         if not name.startswith(_OF_THE_ENGINE) or name in _REPLACED_KNOWINGLY:
             continue
-        flag = flag_of(name) if name.startswith(PREFIX) else name
+        flag = make_flag(name) if name.startswith(PREFIX) else name
         if name == SPECULATION:
             now = valid_speculation(run)
             for key, part in valid_speculation(planned).items():
@@ -273,7 +273,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     folder = ml_root / data.into
     private_folder(folder)
     try:
-        objects = dict(objects_of(data, region))
+        objects = dict(find_objects(data, region))
         if not objects:
             raise ValueError(f"no object exists below {data.uri}")
         prefix = S3Uri.parse(data.uri).key
@@ -356,7 +356,7 @@ def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     )
 
 
-def objects_of(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
+def find_objects(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
     """The keys and objects that the model data names; none where there is no such bucket."""
     source = S3Uri.parse(data.uri)
     bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)

@@ -468,7 +468,7 @@ _HANDLERS: dict[str, _Handler] = {
 
 
 def _operation(handler: _Handler) -> account.Operation:
-    return lambda region, parameters: handler(backend_of(region), parameters)
+    return lambda region, parameters: handler(find_backend(region), parameters)
 
 
 OPERATIONS: dict[str, account.Operation] = {
@@ -483,7 +483,7 @@ def install() -> None:
     sagemaker_backends.backend = SageMakerBackend
 
 
-def backend_of(region: str) -> SageMakerBackend:
+def find_backend(region: str) -> SageMakerBackend:
     backend = sagemaker_backends[ACCOUNT][region]
     assert isinstance(backend, SageMakerBackend), "install() precedes the first request"
     return backend
@@ -491,12 +491,12 @@ def backend_of(region: str) -> SageMakerBackend:
 
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
     is_region = region in sagemaker_backends[ACCOUNT]
-    return backend_of(region).endpoints.get(name) if is_region else None
+    return find_backend(region).endpoints.get(name) if is_region else None
 
 
 def all_endpoints() -> Iterator[SandboxEndpoint]:
     for _, region, _ in sagemaker_backends.iter_backends():
-        yield from list(backend_of(region).endpoints.values())
+        yield from list(find_backend(region).endpoints.values())
 
 
 def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:

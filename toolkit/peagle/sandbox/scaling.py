@@ -35,7 +35,7 @@ from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METR
 from peagle.sandbox.account import AwsError, Operation, find_role, may_be_assumed
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import RefusedForNowError
-from peagle.sandbox.sagemaker import backend_of, find_endpoint
+from peagle.sandbox.sagemaker import find_backend, find_endpoint
 from peagle_serve.json_reader import read
 
 _METRICS = {DIMENSION: METRIC, COPY_DIMENSION: COPY_METRIC}
@@ -160,7 +160,7 @@ def start() -> None:
 
 def _scaled_target(region: str, backend: Any, target: Any) -> ScaledTarget | None:
     """The variant of an existing endpoint, or the component, of moto's scalable target."""
-    parts, sagemaker = target.resource_id.split("/"), backend_of(region)
+    parts, sagemaker = target.resource_id.split("/"), find_backend(region)
     policies = _policies(backend, target.resource_id).values()
     is_woken = False
     if target.scalable_dimension == DIMENSION:
@@ -243,7 +243,7 @@ def _register(region: str, parameters: Mapping[str, Any]) -> None:
             extended = Enum("ScalableDimensionValueSet", more)  # type: ignore[misc]
             for module in (models, responses):
                 vars(module)["ScalableDimensionValueSet"] = extended
-        if resource.partition("/")[2] not in backend_of(region).components:
+        if resource.partition("/")[2] not in find_backend(region).components:
             raise AwsError(_INVALID, f"Inference component not found: {resource}")
     else:
         _, name, _, variant_name = (resource.split("/") + [""] * 4)[:4]
@@ -284,7 +284,7 @@ def _delete_policy(region: str, parameters: Mapping[str, Any]) -> None:
         raise AwsError(_NO_TARGET, f"No scaling policy found for {resource}, {name}")
 
 
-def _of_sagemaker(check: Callable[[str, Mapping[str, Any]], object]) -> Operation:
+def _require_sagemaker(check: Callable[[str, Mapping[str, Any]], object]) -> Operation:
     def operation(region: str, parameters: Mapping[str, Any]) -> None:
         if parameters.get("ScalableDimension") in _METRICS:
             check(region, parameters)
@@ -300,10 +300,10 @@ def _unless_loaded(empty: str) -> Operation:
 _SERVICE = "AnyScaleFrontendService"
 
 OPERATIONS: dict[str, Operation] = {
-    f"{_SERVICE}.RegisterScalableTarget": _of_sagemaker(_register),
-    f"{_SERVICE}.DeregisterScalableTarget": _of_sagemaker(_deregister),
-    f"{_SERVICE}.PutScalingPolicy": _of_sagemaker(_find_policies),
-    f"{_SERVICE}.DeleteScalingPolicy": _of_sagemaker(_delete_policy),
+    f"{_SERVICE}.RegisterScalableTarget": _require_sagemaker(_register),
+    f"{_SERVICE}.DeregisterScalableTarget": _require_sagemaker(_deregister),
+    f"{_SERVICE}.PutScalingPolicy": _require_sagemaker(_find_policies),
+    f"{_SERVICE}.DeleteScalingPolicy": _require_sagemaker(_delete_policy),
     f"{_SERVICE}.DescribeScalableTargets": _unless_loaded("ScalableTargets"),
     f"{_SERVICE}.DescribeScalingPolicies": _unless_loaded("ScalingPolicies"),
     # Terraform requires a response.
@@ -406,9 +406,9 @@ def _fire(schedule: Schedule, region: str, late_seconds: float) -> bool:
         operation = str(target["Arn"]).rpartition(":scheduler:::aws-sdk:sagemaker:")[2]
         parameters = read(target.get("Input") or "{}", "the target's input")
         if operation == "deleteEndpoint":
-            backend_of(region).begin_deleting(parameters["EndpointName"])
+            find_backend(region).begin_deleting(parameters["EndpointName"])
         elif operation == "deleteInferenceComponent":
-            backend_of(region).begin_deleting_component(parameters["InferenceComponentName"])
+            find_backend(region).begin_deleting_component(parameters["InferenceComponentName"])
         else:
             raise ValueError(f"the sandbox does not call {target['Arn']}")
     except (ServiceException, ValueError, LookupError, TypeError) as error:

@@ -117,7 +117,7 @@ def _respond(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
         return _answer(moto, environ, call)
     if fault.kind in ERRORS:
         request_body(environ)  # a client may send it whole before it reads the answer
-        return _error_of_fault(call, fault.kind).response(call.protocol)
+        return _make_fault_error(call, fault.kind).response(call.protocol)
     response = None
     if fault.kind in ("answer-lost", "timeout"):
         response = _answer(moto, environ, call)
@@ -130,7 +130,7 @@ def _respond(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
     return response
 
 
-def _error_of_fault(call: Call, kind: str) -> Refused:
+def _make_fault_error(call: Call, kind: str) -> Refused:
     """An error of AWS, with the code that it has in the protocol of the call."""
     mark = "(a fault added to the sandbox)"
     if kind == "access-denied":
@@ -215,7 +215,7 @@ def _install_stacks() -> None:
 def control(method: str, path: str, environ: WSGIEnvironment) -> Response:
     """The answer to a request of the sandbox's own; 400 for an invalid document."""
     fix = f"use an API operation, such as CreateEndpoint, and one of: {', '.join(KINDS)}"
-    fix = fix if path == "/faults" else "see the commands of peagle sandbox"
+    fix = fix if path == "/faults" else "show the help: peagle sandbox --help"
     try:
         answer = _control(method, path, json_parameters(environ))
     except (ServiceException, ValueError, TypeError, LookupError, AttributeError, Refused) as error:

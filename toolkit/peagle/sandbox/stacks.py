@@ -31,7 +31,7 @@ from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
 from peagle.sandbox.requests import problems_text
-from peagle.sandbox.sagemaker import backend_of
+from peagle.sandbox.sagemaker import find_backend
 
 _BUSY = "_IN_PROGRESS"
 _NUMBERS = {"integer": int, "long": int, "float": float, "double": float}
@@ -212,7 +212,7 @@ class _Resource:
     def create_from_cloudformation_json(
         cls, name: str, document: Document, _: str, region: str, **of: Any
     ) -> Any:
-        register = getattr(backend_of(region), f"register_{xform_name(cls.kind)}")
+        register = getattr(find_backend(region), f"register_{xform_name(cls.kind)}")
         return register(cls.parameters(name, document, region))
 
     @classmethod
@@ -227,7 +227,7 @@ class _Resource:
         if old == (new if is_named else {**new, name: old[name]}):
             return original_resource
         with suppress(NotFoundError):
-            getattr(backend_of(region_name), f"delete_{xform_name(cls.kind)}")(old[name])
+            getattr(find_backend(region_name), f"delete_{xform_name(cls.kind)}")(old[name])
         return cls.create_from_cloudformation_json(
             new_resource_name, cloudformation_json, account_id, region_name
         )
@@ -251,7 +251,7 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
     ) -> SandboxEndpoint:  # fmt: skip
         """Begin to give it another configuration. Alarms that do not exist, such as those of the
         stack itself, do not watch the update."""
-        name, backend = original_resource.endpoint_name, backend_of(region_name)
+        name, backend = original_resource.endpoint_name, find_backend(region_name)
         parameters = cls.parameters(name, cloudformation_json, region_name, "Update")
         parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
         deployment_config = parameters.get("DeploymentConfig") or {}
@@ -267,7 +267,7 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         cls, resource_name: str, document: Document, _: str, region: str
     ) -> None:
         """Delete it and wait, also while it is still being created."""
-        name, backend = resource_name.rpartition("/")[2], backend_of(region)
+        name, backend = resource_name.rpartition("/")[2], find_backend(region)
         if endpoint := backend.endpoints.get(name):
             endpoint.end()
             endpoint.join()

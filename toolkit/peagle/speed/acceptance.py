@@ -38,7 +38,7 @@ class Curve(NamedTuple):
         return 1 + sum(self.first * self.decay**position for position in range(k))
 
 
-def acceptance_of(
+def find_acceptance(
     drafter: Drafter | None,
     k: int,
     runs: Iterable[SpeedRun] = (),

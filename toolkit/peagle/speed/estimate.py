@@ -30,7 +30,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
-from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, fit_of
+from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, compute_fit
 from peagle.speed.models import (
     TARGET_ALONE,
     Acceptance,
@@ -39,7 +39,7 @@ from peagle.speed.models import (
     Workload,
     is_on,
 )
-from peagle.speed.step import Geometry, StepTimes, closed_load, geometry_of
+from peagle.speed.step import Geometry, StepTimes, closed_load, read_geometry
 from peagle.vllm import versions
 from peagle.vllm.defaults import cached_tokens
 
@@ -90,7 +90,7 @@ def performance(
         return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
     if workload.cached_prompt_tokens:
-        fit = fit or fit_of(case)
+        fit = fit or compute_fit(case)
         conversations = int(cached_requests(case, fit, workload))
         workload = on_engine(case, fit, workload, load, engines)
     measured = _measured(case, workload, load, runs, names, acceptance)
@@ -100,10 +100,10 @@ def performance(
     if acceptance.basis == "unknown" or gpu is None:
         lacking = acceptance.source if gpu else f"no data of the GPU {engine.gpu}"
         return Performance("unknown", acceptance, lacking)
-    running = slots(case, fit or fit_of(case), workload)
+    running = slots(case, fit or compute_fit(case), workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(geometry_of(case), gpu, model)
+    times = StepTimes(read_geometry(case), gpu, model)
     batched = engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
     factor, width, used = _correction(times, workload, load, engine.vllm, runs, names)

@@ -134,7 +134,7 @@ class Geometry(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def geometry_of(case: FitCase) -> Geometry:
+def read_geometry(case: FitCase) -> Geometry:
     """The geometry of a case; sizes are of the whole model, not of one GPU."""
     target, engine, shape = case.target, case.engine, case.target.architecture
     # Parameters that every token uses: attention, recurrent layers, dense layers, shared experts.

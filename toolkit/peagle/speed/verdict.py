@@ -163,6 +163,8 @@ class Verdict(VerdictEntry):
         loads = ", ".join(str(load.concurrency) for load in self.workloads[0].loads)
         return f"<Verdict {self.target} on {self.gpu}: {sizes}, {loads} at a time>"
 
+    __str__ = __repr__
+
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the
         nearest load; both nearest by ratio."""

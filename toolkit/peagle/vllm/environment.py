@@ -13,7 +13,7 @@ from peagle.errors import UserError
 from peagle.text import json_number
 from peagle.vllm.facts import canonical_name
 from peagle_serve.contract import PREFIX
-from peagle_serve.environment import WHOLE_ARRAY_FLAGS, flag_of, tokens_of, variable_of
+from peagle_serve.environment import WHOLE_ARRAY_FLAGS, make_flag, make_tokens, name_variable
 
 Value = str | int | float | bool
 """The value of one of vLLM's arguments; an object is its JSON."""
@@ -44,7 +44,7 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
         flags.append((token, []))
     environment: dict[str, str] = {}
     for flag, tokens in flags:
-        key = variable_of(flag)
+        key = name_variable(flag)
         if key in environment:
             raise UserError(
                 f"{flag} is given twice; the container's environment allows it once",
@@ -55,7 +55,7 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
         is_switch = len(tokens) == 1 and tokens[0].strip().lower() in {"", "true", "false"}
         if not tokens:
             environment[key] = "true"
-        elif len(tokens) == 1 and not is_switch and tokens_of(flag, tokens[0]) == tokens:
+        elif len(tokens) == 1 and not is_switch and make_tokens(flag, tokens[0]) == tokens:
             environment[key] = tokens[0]
         elif flag in WHOLE_ARRAY_FLAGS:
             raise UserError(
@@ -79,7 +79,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
     settings: dict[str, Value | None] = {}
     for key, value in engine_part(environment).items():
         switch: dict[str, Value | None] = {"": True, "true": True, "false": None}
-        text, name = value.strip().lower(), canonical_name(flag_of(key).removeprefix("--"))
+        text, name = value.strip().lower(), canonical_name(make_flag(key).removeprefix("--"))
         number = json_number(value.strip())
         settings[name] = switch.get(text, value if number is None else number)
     return settings

@@ -52,7 +52,7 @@ class EngineFacts:
 
 
 @cache
-def facts_of(vllm: str) -> EngineFacts:
+def find_facts(vllm: str) -> EngineFacts:
     """The facts of this version, else of the newest one before it, else of the oldest.
 
     Raises UserError for a malformed version.

@@ -42,7 +42,7 @@ def visible_gib(gpu: str, memory_mib: int) -> float:
     return round(whole * (1 - _LARGEST_LOSS), 2)
 
 
-def capability_of(architecture: str) -> int:
+def parse_capability(architecture: str) -> int:
     """The compute capability times ten: ``sm_90`` is 90."""
     return int(architecture.removeprefix("sm_"))
 

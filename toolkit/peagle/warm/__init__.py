@@ -33,7 +33,7 @@ from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import stand_in_of
+from peagle.deploy.status import read_stand_in
 from peagle.engine import state as engine_state
 from peagle.engine.local import (
     StepProgress,
@@ -51,8 +51,8 @@ from peagle.errors import (
     PeagleError,
     Refused,
     UserError,
-    count_of,
     parsing,
+    to_count,
 )
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
@@ -157,7 +157,7 @@ def collecting_plan(plan: Plan) -> Plan:
     )
 
 
-def prefix_of_weights(plan: Plan) -> WeightsPrefix:
+def find_weights_prefix(plan: Plan) -> WeightsPrefix:
     """The prefix mounted as /opt/ml/model. Raises Refused unless all weights are below it."""
     drafter = plan.drafter.weights if plan.drafter else None
     kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
@@ -200,7 +200,7 @@ def collect_on_aws(
         record = deploy(aws, preflight, observe, clock=clock)
         context = DeploymentContext(aws, record, observe, clock)
         with TemporaryDirectory(prefix="peagle-warm-") as folder:
-            stand_in = stand_in_of(aws, name)
+            stand_in = read_stand_in(aws, name)
             context.say("Packing", "compile caches")
             artifact = fetch(
                 partial(_send_to_endpoint, aws, name),
@@ -389,9 +389,9 @@ def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:
             key=key,
             archive=folder / f"{key}.tar.gz",
             manifest=folder / f"{key}.json",
-            size=count_of(document["size"]),
+            size=to_count(document["size"]),
             sha256=sha256,
-            files=count_of(document["files"]),
-            unpacked_bytes=count_of(document["unpacked_bytes"]),
+            files=to_count(document["files"]),
+            unpacked_bytes=to_count(document["unpacked_bytes"]),
             seconds_cold=float(document["seconds_cold"]),
         )

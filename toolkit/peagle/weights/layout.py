@@ -139,10 +139,10 @@ AwsOf = Callable[[], "Aws"]
 def checkpoint_at(location: str, aws_of: AwsOf | None = None) -> Checkpoint:
     """The checkpoint at ``location``; ``aws_of`` connects to AWS for ``s3://`` URIs, which are
     rejected without it."""
-    return read_checkpoint(source_of(location, aws_of))
+    return read_checkpoint(choose_source(location, aws_of))
 
 
-def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
+def choose_source(location: str, aws_of: AwsOf | None = None) -> Source:
     """The source at ``location``; nothing is read yet."""
     if is_s3_uri(location):
         if aws_of is None:

@@ -15,13 +15,13 @@ from peagle.catalog.documents import Location, dotted
 from peagle.catalog.find import UNKNOWN_DRAFTER, find_pair, target_named
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype, read_quantization
-from peagle.checkpoints.contents import contents_of, files_below
+from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.checkpoints.entries import (
     UNKNOWN_HEAD_K,
     count_parameters,
     drafter_from_checkpoint,
-    identity_of,
-    short_name_of,
+    parse_identity,
+    shorten_name,
     target_from_checkpoint,
 )
 from peagle.checkpoints.heads import trained_k
@@ -84,7 +84,7 @@ def with_own_target(
                 code="weights-not-safetensors",
             )
     refuse_head(location, checkpoint)
-    target = entry_of(checkpoint)
+    target = estimate_entry(checkpoint)
     if method is not None:
         # It is the same for every target.
         every = (each for other in catalog.targets.values() for each in other.drafters)
@@ -133,7 +133,7 @@ def is_on_hub(location: str) -> bool:
     return is_hub_id(location) and not means_folder(location)
 
 
-def entry_of(checkpoint: Checkpoint) -> Target:
+def estimate_entry(checkpoint: Checkpoint) -> Target:
     """The target in a checkpoint; without headers, the size of its weights is estimated. Raises
     CheckpointError."""
     with located(checkpoint):
@@ -173,7 +173,7 @@ class NewEntry:
 def entry_file(location: str, output: Path | None) -> Path:
     """Where the entry of the model at ``location`` is written: ``output``, and below it if that is
     a folder; without it ``ORGANIZATION/MODEL.yaml``. Raises UserError for another kind of file."""
-    name = Path(f"{identity_of(location)[0]}.yaml")
+    name = Path(f"{parse_identity(location)[0]}.yaml")
     if output is None:
         return name
     if output.is_dir() or output.suffix == "":
@@ -195,20 +195,20 @@ def new_entry(model: Checkpoint, head: Checkpoint | None, file: Path, vllm: str)
         )
     target_id = f"{file.absolute().parent.name}/{file.stem}"
     weights, guessed = _weights(model.location, file, target_id)
-    read = entry_of(model)
+    read = estimate_entry(model)
     target = read.model_copy(
         update={
             "id": target_id,
-            "short_name": short_name_of(target_id),
+            "short_name": shorten_name(target_id),
             "title": file.stem,
             "weights": weights,
             "licence": "unknown",
             "min_vllm": vllm,
             "parameters": count_parameters(model) or max(1, read.weight_bytes // 2),
-            "source": f"config.json and weight headers of {identity_of(model.location)[0]}",
+            "source": f"config.json and weight headers of {parse_identity(model.location)[0]}",
         }
     )
-    unknown = _of_target(model, target, guessed)
+    unknown = _explain_unknown(model, target, guessed)
     if head is None:
         unknown["drafters",] = "no head was read; plans use no speculation"
         return NewEntry(target, unknown)
@@ -235,7 +235,7 @@ _NO_COMMIT = "the commit, so the downloaded files may change"
 _ESTIMATED = "no weight header was read; estimated from config.json"
 
 
-def _of_target(model: Checkpoint, target: Target, guessed: bool) -> dict[Location, str]:
+def _explain_unknown(model: Checkpoint, target: Target, guessed: bool) -> dict[Location, str]:
     """Why values of the target are not known."""
     longest = target.architecture.max_positions
     unknown: dict[Location, str] = {
@@ -270,7 +270,7 @@ def _drafter(
     """The drafter, and what is not known of it or left out, by key of the entry."""
     read = drafter_from_checkpoint(head)
     organization = target.id.partition("/")[0]
-    head_name = identity_of(head.location)[0].partition("/")[2]
+    head_name = parse_identity(head.location)[0].partition("/")[2]
     weights, guessed = _weights(head.location, file, f"{organization}/{head_name}")
     trained = trained_k(head.config)
     usual = UNKNOWN_HEAD_K if read.parallel_drafting else SEQUENTIAL_K
@@ -302,7 +302,7 @@ def _drafter(
             "k_trained": trained,
             "k_recommended": min(usual, trained or usual),
             "own_embeddings": any("embed_tokens" in n for n in tensors) if tensors else None,
-            "source": f"config.json and weight headers of {identity_of(head.location)[0]}",
+            "source": f"config.json and weight headers of {parse_identity(head.location)[0]}",
         }
     )
     return drafter, {("drafters", 0, key): why for key, why in unknown.items()}
@@ -363,4 +363,4 @@ def plan_pair(
     folders = [weights_folder(weights.location) for weights in local_weights(plan)]
     if not folders or not all(folder.is_dir() for folder in folders):
         return plan
-    return with_contents(plan, contents_of(map(files_below, folders)))
+    return with_contents(plan, hash_contents(map(files_below, folders)))

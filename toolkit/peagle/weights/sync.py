@@ -92,7 +92,7 @@ class PairWeights:
     findings: tuple[Finding, ...] = ()
 
 
-def weights_of_pair(
+def find_pair_weights(
     catalog: Catalog,
     name: str,
     named: Mapping[str, Weights],

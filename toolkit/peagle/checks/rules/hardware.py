@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peagle.case import Case, family_of
+from peagle.case import Case, parse_family
 from peagle.catalog.find import find_instance
 from peagle.catalog.tables import Ami, ami_report, nearest_region, region_hint
 from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
@@ -85,7 +85,7 @@ def gpu_too_new(case: Case) -> Findings:
     Blackwell needs CUDA 12.8 (sm_100, sm_120) or 12.9 (sm_103). With an older version vLLM
     finds no GPU, or no kernels for it.
     """
-    instance, ami = case.instance, _ami_of(case)
+    instance, ami = case.instance, _find_ami(case)
     first = FIRST_CUDA.get(instance.gpu_architecture) if instance else None
     if instance is None or first is None or case.on_cpu:
         return
@@ -99,7 +99,7 @@ def gpu_too_new(case: Case) -> Findings:
             yield error("instance_type", message, fix)
 
 
-def _ami_of(case: Case) -> Ami | None:
+def _find_ami(case: Case) -> Ami | None:
     """The case's host AMI, if the catalogue has it."""
     return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
 
@@ -125,8 +125,8 @@ def ami_driver(case: Case) -> Findings:
     A driver of the same CUDA major version works; with an older major version vLLM finds no
     GPU. The default AMI of some instance families has an older one than images with CUDA 13 need.
     """
-    ami, cuda, message = _ami_of(case), case.runtime.cuda, ""
-    family = family_of(case.instance.type) if case.instance else ""
+    ami, cuda, message = _find_ami(case), case.runtime.cuda, ""
+    family = parse_family(case.instance.type) if case.instance else ""
     if ami is not None and _numbers(ami.cuda)[0] < _numbers(cuda)[0]:
         message = f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image uses {cuda}"
     elif case.ami is None and not case.on_cpu and family in case.runtimes.ami_families:
@@ -142,11 +142,11 @@ def ami_unverified(case: Case) -> Findings:
     """An instance family for which AWS's SDK has no rule about the host AMI."""
     if case.instance is None or case.on_cpu or not case.runtimes.amis:
         return
-    family, amis = family_of(case.instance.type), case.runtimes.amis
+    family, amis = parse_family(case.instance.type), case.runtimes.amis
     if family in case.runtimes.ami_families:
         return
     newest = max(amis, key=lambda ami: _numbers(ami.driver)).name
-    report, ami = ami_report(case.runtimes, family), _ami_of(case)
+    report, ami = ami_report(case.runtimes, family), _find_ami(case)
     other = "default" if ami is not None and ami.name == newest else newest
     fix = Fix(f"if vLLM finds no GPU, try --ami {other}", options=("--ami", other))
     if report is None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.heads import Head, attention_of
+from peagle.checkpoints.heads import Head, read_attention
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
 from peagle.vllm.defaults import PADDING_RATIO
 from peagle_serve.checkpoint import first_names
@@ -23,10 +23,10 @@ from peagle_serve.heads import (
     MIXED_FILES,
     HeadConfig,
     Problem,
-    classes_of,
     is_head,
-    layer_of,
+    parse_layer,
     problems,
+    read_classes,
     vllm_class,
 )
 
@@ -56,7 +56,7 @@ def required(head: HeadConfig) -> Shapes | None:
     ``None`` for a head whose layout is unknown: of a different class, quantized, or with a
     config that leaves out numbers.
     """
-    groups = attention_of(head)
+    groups = read_attention(head)
     hidden, inner, queries = head.hidden_size, head.intermediate_size, head.query_heads
     if head.quantized or head.model_type not in ("llama", "qwen3") or not groups:
         return None
@@ -278,7 +278,7 @@ def head_not_a_drafter(case: Case) -> Findings:
     """A drafter location that is not a draft head."""
     checkpoint = case.drafter_checkpoint
     if checkpoint is not None and case.is_eagle and not is_head(checkpoint.config):
-        what = ", ".join(classes_of(checkpoint.config)) or "no class"
+        what = ", ".join(read_classes(checkpoint.config)) or "no class"
         message = f"{checkpoint.location} is not a draft head: its config.json names {what}"
         yield error("drafter", message, OTHER_HEAD)
 
@@ -395,11 +395,11 @@ def tensors_missing(case: Case, head: Head) -> Findings:
     Missing ones stay uninitialized: the endpoint becomes healthy, and nearly no draft is accepted.
     Another rule reports whole layers.
     """
-    shapes, layers = required(head.config), {None, *map(layer_of, head.tensors)}
+    shapes, layers = required(head.config), {None, *map(parse_layer, head.tensors)}
     names = {plain_name(name) for name in head.tensors}
     if shapes is None or not names or any(map(is_merged, names)):
         return
-    missing = [name for name in shapes if name not in names and layer_of(name) in layers]
+    missing = [name for name in shapes if name not in names and parse_layer(name) in layers]
     if missing:
         yield error("drafter", f"the weights lack {first_names(missing, 3)}", COPY_AGAIN)
 
@@ -423,7 +423,7 @@ def tensors_unknown(case: Case, head: Head) -> Findings:
         for name in head.tensors
         if plain_name(name) not in loaded
         and not has_own_rule(name)
-        and (layer_of(name) or 0) < len(layers)
+        and (parse_layer(name) or 0) < len(layers)
         and not is_merged(name)
         and not name.startswith("input_norm.")
     ]

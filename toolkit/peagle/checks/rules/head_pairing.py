@@ -18,7 +18,7 @@ from peagle.checkpoints.models import is_hub_id, reserved_tokens, split_revision
 from peagle.checks.registry import Findings, error, rule, warning
 from peagle.checks.rules.head_layout import OTHER_HEAD
 from peagle.findings import Finding
-from peagle_serve.heads import classes_of, placeholder
+from peagle_serve.heads import placeholder, read_classes
 
 
 @rule("head-not-for-target", about="head", vllm_notices="never")
@@ -97,7 +97,7 @@ def speculators_verifier(case: Case, head: Head) -> Findings:
     if theirs in (ours, last(case.target.weights)):
         return
     message = f"trained for {name}, but the target is {case.target.id}"
-    of_class = case.architecture.class_name in classes_of(verifier)
+    of_class = case.architecture.class_name in read_classes(verifier)
     if ours in theirs or theirs in ours or (case.own_target and of_class):
         fix = "measure acceptance: the hidden states of a variant differ slightly"
         yield warning("drafter", message, fix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from peagle.case import Case
-from peagle.catalog.tables import support_of
+from peagle.catalog.tables import find_support
 from peagle.checks.facts import destinations, is_aws_image
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, nearest
@@ -18,7 +18,7 @@ from peagle.vllm.facts import (
     SWITCH,
     WHOLE_NUMBER,
     EngineFacts,
-    facts_of,
+    find_facts,
     first_version,
 )
 from peagle_serve.checks import (
@@ -40,14 +40,14 @@ from peagle_serve.contract import (
     WARM_PINS_VARIABLE,
     is_s3_uri,
 )
-from peagle_serve.environment import flag_of
+from peagle_serve.environment import make_flag
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
 
-def _option_of(variable: str) -> str:
+def _name_option(variable: str) -> str:
     """The option that sets a variable of the container: ``--set NAME`` or ``--env NAME``."""
     is_argument = variable.startswith(PREFIX)
-    return f"--set {flag_of(variable)[2:]}" if is_argument else f"--env {variable}"
+    return f"--set {make_flag(variable)[2:]}" if is_argument else f"--env {variable}"
 
 
 def _fix(name: str, section: str, facts: EngineFacts) -> str:
@@ -60,7 +60,7 @@ def _fix(name: str, section: str, facts: EngineFacts) -> str:
 @rule("engine-argument", about="version", vllm_notices="at start")
 def engine_argument(case: Case) -> Findings:
     """An argument that vLLM does not have, or that it announces to remove."""
-    facts = facts_of(case.runtime.vllm)
+    facts = find_facts(case.runtime.vllm)
     report = error if facts.exact else warning
     for name in sorted(case.settings):
         # ``no-`` turns an argument off; ``compilation-config.mode`` sets a key of one.
@@ -80,7 +80,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, flo
 @rule("engine-value", about="version", vllm_notices="at start")
 def engine_value(case: Case) -> Findings:
     """A value that an argument of vLLM does not take: for a switch, no choice of it, no number."""
-    facts = facts_of(case.runtime.vllm)
+    facts = find_facts(case.runtime.vllm)
     for name, value in sorted(case.settings.items()) if facts.exact else ():
         plain, is_switch = name.removeprefix("no-"), isinstance(value, bool)
         argument = facts.arguments.get(plain, {})
@@ -117,7 +117,7 @@ def speculative_setting(case: Case) -> Findings:
     if sampling == _LOSSY:
         message = f"{_SAMPLING} {_LOSSY} is lossy: answers differ from those of the target alone"
         yield error("drafter", message, f"leave {_SAMPLING} out: the standard method is lossless")
-    facts = facts_of(vllm)
+    facts = find_facts(vllm)
     report = error if facts.exact else warning
     for key in sorted(asked.keys() - facts.speculative_keys.keys()):
         message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
@@ -139,7 +139,7 @@ def speculative_setting(case: Case) -> Findings:
     adaptive = "enable_adaptive_verification"
     if drafter is not None and asked.get(adaptive) is True:
         parallel = drafter.parallel_drafting
-        support = support_of(case.runtimes, drafter.method, parallel, vllm)
+        support = find_support(case.runtimes, drafter.method, parallel, vllm)
         conflicts[adaptive] = support is not None and not support.adaptive
     for what in (key for key, conflict in conflicts.items() if conflict):
         name = drafter.title if drafter else case.target.id
@@ -183,7 +183,7 @@ def variable_ignored(case: Case) -> Findings:
     variables of their own; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other
     images, with which nothing is drafted.
     """
-    facts = facts_of(case.runtime.vllm)
+    facts = find_facts(case.runtime.vllm)
     for name in sorted(case.environment):
         if ignored := _ignored_as(name, facts):
             report = error if name.upper().startswith(_SPECULATIVE) else warning
@@ -193,7 +193,7 @@ def variable_ignored(case: Case) -> Findings:
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
     """A variable or an argument that may choose the code that the engine loads."""
-    facts = facts_of(case.runtime.vllm)
+    facts = find_facts(case.runtime.vllm)
     for name in code_variables(case.variables):
         if name == CONFIG_FILE:
             message = "--config makes vLLM read arguments from a file, which no check has seen"
@@ -201,7 +201,7 @@ def code_variable(case: Case) -> Findings:
         elif _ignored_as(name, facts) is None:
             yield warning(
                 "environment",
-                f"{_option_of(name)} may choose the code that the engine loads, which runs with "
+                f"{_name_option(name)} may choose the code that the engine loads, which runs with "
                 "the endpoint's role",
                 "remove it, unless you trust its author; an engine outside of a container "
                 "refuses it",
@@ -229,7 +229,7 @@ def weights_format(case: Case) -> Findings:
     speculation = {SPECULATION: json.dumps(dict(case.speculative_settings), default=str)}
     for name, value in {**speculation, **case.variables}.items():
         if name.startswith(PREFIX) and (load_format := unsafe_load_format(name, value)) is not None:
-            flag = flag_of(name)
+            flag = make_flag(name)
             where = "" if name == LOAD_FORMAT else f" in {flag}"
             yield error(
                 "vllm",
@@ -251,7 +251,7 @@ def secret_in_environment(case: Case) -> Findings:
         if value and (is_secret(name) or HIDDEN in redactor.text(value)):
             yield error(
                 "environment",
-                f"{_option_of(name)} is a secret, and DescribeModel shows it to readers",
+                f"{_name_option(name)} is a secret, and DescribeModel shows it to readers",
                 "leave it out: the execution role gives access to S3, and callers sign their "
                 "requests; for gated weights use --model-source s3://...",
             )

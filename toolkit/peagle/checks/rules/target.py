@@ -11,7 +11,7 @@ from peagle.checkpoints.architecture import (
     division_problem,
     divisions,
     is_expert_parallel,
-    sizes_of_heads,
+    list_head_sizes,
 )
 from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.checks.facts import is_aws_image, needs_vocabulary
@@ -113,14 +113,14 @@ _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 def target_incomplete(case: Case) -> Findings:
     """A target whose weights lack layers."""
     read = case.target_read
-    absent = set(range(case.architecture.layers)) - layers_of(read.tensors or () if read else ())
+    absent = set(range(case.architecture.layers)) - parse_layers(read.tensors or () if read else ())
     if read is not None and read.tensors and absent:
         shown = ", ".join(map(str, sorted(absent)[:3]))
         fix = "copy the model again: its index, a shard or config.json comes from another model"
         yield error("target", f"the weights at {read.location} lack layers {shown}", fix)
 
 
-def layers_of(tensors: Iterable[str]) -> set[int]:
+def parse_layers(tensors: Iterable[str]) -> set[int]:
     """The numbers of the decoder layers among these names."""
     decoder = (name for name in tensors if not any(part in name for part in _OTHER_TOWERS))
     return {int(match[1]) for match in map(_LAYER.search, decoder) if match}
@@ -147,7 +147,7 @@ def quantization_block(case: Case) -> Findings:
     shape, size = case.architecture, case.tensor_parallel_size
     whole_experts = is_expert_parallel(case.settings)
     gpus = max(size, case.instance.gpu_count if case.instance else size)
-    for tried in (size, *(s for s in sizes_of_heads(shape, gpus) if s > size)):
+    for tried in (size, *(s for s in list_head_sizes(shape, gpus) if s > size)):
         problem = division_problem(shape, tried, whole_experts)
         if shape.query_heads % tried or problem is None:  # tensor-parallel reports the heads
             continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from peagle import findings
-from peagle.case import Case, family_of, prefix_caching_with
+from peagle.case import Case, parse_family, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
-from peagle.checkpoints.heads import Head, attention_of
+from peagle.checkpoints.heads import Head, read_attention
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import Fix
@@ -33,7 +33,7 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     version = case.runtime.vllm
     if version in releases or case.image is not None:
         return None
-    who, minimum = minimum_of(case.target, case.drafter)
+    who, minimum = find_minimum(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]
     recent.sort(key=versions.parse)
     newer = (name for name in recent if versions.compare(name, version) > 0)
@@ -67,7 +67,7 @@ def vllm_below_minimum(case: Case) -> Findings:
 def below_minimum(case: Case) -> Finding | None:
     """The finding if the version is older than the pair needs, also where another rule names the
     missing feature."""
-    who, minimum = minimum_of(case.target, case.drafter)
+    who, minimum = find_minimum(case.target, case.drafter)
     version = case.runtime.vllm
     if versions.compare(version, minimum) >= 0:
         return None
@@ -76,7 +76,7 @@ def below_minimum(case: Case) -> Finding | None:
     return findings.error("vllm-below-minimum", "vllm", message, fix)
 
 
-def minimum_of(target: Target, drafter: Drafter | None) -> tuple[str, str]:
+def find_minimum(target: Target, drafter: Drafter | None) -> tuple[str, str]:
     """The target or drafter that needs the newer vLLM, and that version."""
     needs = [(model.title, model.min_vllm) for model in (target, drafter) if model is not None]
     return max(needs, key=lambda need: versions.parse(need[1]))
@@ -107,7 +107,7 @@ def vllm_cpu_broken(case: Case) -> Findings:
 @rule("known-problem", about="version", vllm_notices="never")
 def known_problem(case: Case) -> Findings:
     """Known problems of a drafter on a vLLM version."""
-    family = case.instance_type and family_of(case.instance_type)
+    family = case.instance_type and parse_family(case.instance_type)
     for problem in case.drafter.problems if case.drafter else ():
         here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
         families = problem.instance_families
@@ -177,7 +177,7 @@ def kv_group_rule(case: Case) -> Findings:
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:
     """The head's layers: as read, from the catalogue, or like the target's full layers."""
     drafter = case.drafter
-    groups = (attention_of(case.head.config) if case.head else ()) or (
+    groups = (read_attention(case.head.config) if case.head else ()) or (
         drafter.attention if drafter else ()
     )
     if groups or drafter is None or drafter.hidden_layers is None:

@@ -102,7 +102,7 @@ def with_command(text: str, command: str, width: int) -> list[str]:
     whole = f"{text}{' ' if text.endswith('?') else ': '}{command}" if text else command
     if not command or len(whole) <= width:
         return folded(whole if command else text, width)
-    return [*(folded(f"{text}:", width) if text else ()), f"  {command}"]
+    return [*folded(f"{text}:", width), f"  {command}"] if text else [command]
 
 
 def print_line(text: str, command: str = "", bold: bool = False, err: bool = False) -> None:

@@ -31,13 +31,13 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
+from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.state import Deployment, utc_text
-from peagle.deploy.status import cost_of_remaining, deployment_status
+from peagle.deploy.status import deployment_status, price_remaining
 from peagle.engine.usage import Usage
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning.operation import cost_text, limit_text
@@ -91,7 +91,7 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
         yield "ends", f"{utc_text(preflight.record.ends_at)}; --ttl or --no-limit changes it"
     yield from company_facts(plan.company)
     if plan.speed is not None and plan.speed.tokens_per_second is not None:
-        yield "speed", speed_of_plan(plan, plan.speed)
+        yield "speed", format_plan_speed(plan, plan.speed)
     yield "role", f"{role.arn}{f' ({role.because})' if role.because else ''}"
     folders = preflight.record.of_type("S3Objects") if preflight.record else ()
     in_s3 = {(folder.name, folder.contents) for folder in folders if folder.made}
@@ -198,7 +198,7 @@ def show_remaining_resources(
         print_status("These resources exist:")
         for resource in record.resources:
             print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-    usd_per_hour = cost_of_remaining(aws, record)
+    usd_per_hour = price_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
     if again:
         remove = destroy if tuple(again) != destroy else ()

@@ -157,7 +157,7 @@ def _answer(plan: Plan) -> Iterator[Fact]:
             yield "option", (finding.fix, command_text(finding.command or ()))
     yield "instance", _instance_text(plan)
     if speed is not None:
-        text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
+        text = format_plan_speed(plan, speed, plan.price_per_hour_usd)
         if speed.ttft_seconds is not None and speed.itl_seconds is not None:
             is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
             tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
@@ -223,7 +223,7 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     return text
 
 
-def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
+def format_plan_speed(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
     """Tokens per second of the plan's instances together, and their cost with a ``price``."""
     return _speed_text(speed, price, _busy_engines(plan), "copy" if plan.copies else "instance")
 

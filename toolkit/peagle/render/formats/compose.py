@@ -18,7 +18,7 @@ from peagle.data import weights_folder
 from peagle.planning.plan import MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, readme, request_example, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
-from peagle.render.formats.dockerfile import recipe_of
+from peagle.render.formats.dockerfile import choose_recipe
 from peagle.render.image import CACHE_FOLDER, context_files, image_name, is_own_image
 from peagle.render.kubernetes import has_hub_weights, served_names
 from peagle.s3uri import S3Uri
@@ -130,7 +130,7 @@ _HUB_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     has_own_image, from_hub = is_own_image(plan, catalog.runtimes), has_hub_weights(plan)
-    recipe, runtime = recipe_of(plan, catalog), plan.runtime
+    recipe, runtime = choose_recipe(plan, catalog), plan.runtime
     context = () if has_own_image else context_files(plan, recipe)
     environment: dict[str, str | None] = {**plan.environment}
     if from_hub:

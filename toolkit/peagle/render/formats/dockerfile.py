@@ -12,10 +12,10 @@ NO_ENDPOINT = True
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    return (*context_files(plan, recipe_of(plan, catalog)), readme(plan, catalog, "dockerfile"))
+    return (*context_files(plan, choose_recipe(plan, catalog)), readme(plan, catalog, "dockerfile"))
 
 
-def recipe_of(plan: Plan, catalog: Catalog) -> Recipe:
+def choose_recipe(plan: Plan, catalog: Catalog) -> Recipe:
     """How the image for the plan's GPUs is made."""
     base = pinned_base(plan, catalog.runtimes)
     return Recipe("gpu", base, catalog.targets.get(plan.target.id))

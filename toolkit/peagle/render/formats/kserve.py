@@ -31,7 +31,7 @@ from peagle.render.kubernetes import (
     startup_probe,
     variables,
 )
-from peagle.render.requests import digest_of
+from peagle.render.requests import compute_digest
 from peagle_serve.contract import (
     ML_ROOT,
     MODEL,
@@ -65,7 +65,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         "template": _pod(plan, catalog),
     }
     # The name has a hash of all but replicas and weight.
-    name = f"{group[:49].rstrip('-')}-{digest_of(spec)}"
+    name = f"{group[:49].rstrip('-')}-{compute_digest(spec)}"
     route = {"group": group, "weight": _FULL_WEIGHT}
     document = {
         "apiVersion": API_VERSION,
