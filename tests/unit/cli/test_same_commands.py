@@ -30,8 +30,8 @@ RETIRED = {
     "--quotas: is gone",
     "--gpu-memory-gib: type was 'float', is 'float range'",
     "--gpu-memory-utilization: type was 'float', is 'float range'",
-    "--output: type was 'path', is 'directory'",
     "-o: type was 'path', is 'directory'",
+    "--output: type was 'path', is 'directory'",
     "--allow-unpinned-warm: is gone",  # an option of deploy alone
     *(f"--{key.replace('_', '-')}: is gone" for key in KEYS_OF_FILE),
 }

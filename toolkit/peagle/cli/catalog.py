@@ -13,7 +13,7 @@ from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
-from peagle.catalog.loading import check_catalog, check_catalog_file
+from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
@@ -108,6 +108,9 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         if path is not None and path.is_file():
             folder, checked = catalog_folder, [path]
             of_path = check_catalog_file(path, catalog_folder)
+            if not of_path and path.suffix == ".json" and not holds_measurements(path):
+                text = "has no results, speeds or starts: the catalogue ignores the file"
+                print_status(f"{path} {text}")
         else:
             folder = path or catalog_folder
             checked, of_path = check_catalog(folder)
