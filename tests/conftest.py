@@ -92,7 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 _SECONDS = {
     "sandbox with sandbox, from s": 400, "sandbox with sandbox": 300, "engine with sandbox": 230,
-    "docker": 200, "test_owners_terraform.py": 120, "test_warm_vllm.py": 110,
+    "docker": 200, "test_owners_terraform.py": 120,
+    "test_sandbox_clients.py": 110, "test_warm_vllm.py": 110,
     "test_refusals_vllm.py": 85, "test_bench_load_vllm.py": 50, "test_faults_sample.py": 45,
     "test_local_vllm.py": 35, "test_bench_vllm.py": 35, "engine with ask": 30,
     "test_checkov.py": 24, "test_cdk.py": 24, "test_serve_vllm.py": 20, "test_cfn_lint.py": 20,
@@ -104,7 +105,7 @@ _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
 _SLOW_FILES = ("test_cdk.py", "test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
 """Also slow; test_cdk.py loads the CDK into Node.js, which each worker would do again."""
-_OWN_SANDBOX = ("test_owners_terraform.py",)
+_OWN_SANDBOX = ("test_owners_terraform.py", "test_sandbox_clients.py")
 """Modules so long that a sandbox of their own costs less than that a worker ends later."""
 
 

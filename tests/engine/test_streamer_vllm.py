@@ -175,12 +175,3 @@ def test_an_s3_uri_without_a_model_fails_with_the_command_that_lists_it(
     last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
     assert cause in last["message"]
     assert last["command"][:3] == ["peagle", "weights", "list"]
-
-
-def test_an_engine_without_the_streamer_is_rejected_at_once(
-    stored: dict[str, str], tmp_path: Path
-) -> None:
-    with running(planned(f"{PLACE}drafter/"), tmp_path, stored, tmp_path) as engine:
-        until(lambda: is_alive(engine), lambda alive: not alive, 20)
-    (last,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert "has no runai_model_streamer" in last["message"]

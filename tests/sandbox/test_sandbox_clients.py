@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
+from peagle.engine.machine import pip_settings, uv_variables
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -38,9 +40,11 @@ def installed(requirement: str) -> Path:
     """The programs of an environment with this package of Python."""
     folder = ENVIRONMENTS / requirement
     if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = (folder / "bin" / "pip", "--disable-pip-version-check", "install", "--quiet")
-        subprocess.run([*pip, requirement], check=True)
+        environment = {**os.environ, **uv_variables(pip_settings())}
+        make = [find_uv_bin(), "venv", "--clear", "--python", sys.executable, str(folder)]
+        install = [find_uv_bin(), "pip", "install", "--python", folder / "bin/python", requirement]
+        for command in (make, install):
+            subprocess.run([*command, "--quiet"], env=environment, check=True)
         (folder / "complete").touch()
     return folder / "bin"
 
