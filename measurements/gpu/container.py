@@ -277,10 +277,10 @@ def _free_port() -> int:
 
 def _session(leader: int) -> list[int]:
     """The running processes of a session; see proc_pid_stat(5)."""
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = path.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] not in "ZX":
-                found.append(int(path.parent.name))
-    return found
+                processes.append(int(path.parent.name))
+    return processes

@@ -90,7 +90,7 @@ def test_the_wheel_has_the_licences_of_what_it_bundles_and_its_bill_of_materials
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in licence
     assert {f"{folder}/licenses/LICENSE", f"{folder}/licenses/NOTICE"} <= set(names)
     assert "License-Expression: Apache-2.0 AND PSF-2.0\n" in head
-    assert "boto3" in {one["name"] for one in sbom["components"]}
+    assert "boto3" in {component["name"] for component in sbom["components"]}
 
 
 def test_an_installed_wheel_lists_the_catalogue_without_the_checkout(

@@ -36,10 +36,10 @@ def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     monkeypatch.setattr(drafting, "outcome", outcome)
     monkeypatch.setattr(drafting, limit, seconds)
     monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.1)
-    found = drafting.in_a_fork({})
-    assert found["stage"] == "killed"
-    assert found["error"].startswith("exit -9: stopped after ")
-    assert reason in found["error"]
+    killed = drafting.in_a_fork({})
+    assert killed["stage"] == "killed"
+    assert killed["error"].startswith("exit -9: stopped after ")
+    assert reason in killed["error"]
 
 
 @pytest.mark.thorough

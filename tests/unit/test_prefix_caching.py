@@ -42,7 +42,7 @@ def test_a_plan_leaves_the_cache_on_where_it_is_known_to_work(
     pair: str, vllm: str, on: bool
 ) -> None:
     plan = make_plan(Options(pair=pair, vllm=vllm), CATALOG)
-    (reason,) = [one for one in plan.reasons if "prefix-caching" in one.what]
+    (reason,) = [entry for entry in plan.reasons if "prefix-caching" in entry.what]
     assert ("--no-enable-prefix-caching" not in plan.engine_arguments) is on
     assert ("each hit recomputes" in reason.because) is on
 

@@ -48,8 +48,8 @@ def test_prompts_are_sent_greedily_between_two_readings() -> None:
     assert calls[0] == calls[-1] == "counters"
     assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
     assert all(body["temperature"] == 0 for body in calls[1:-1])  # type: ignore[index]
-    one = InstanceProof(None, 4, 3.5, (1.0, 1.5), passed=True)
-    assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True, instances=(one,))
+    instance = InstanceProof(None, 4, 3.5, (1.0, 1.5), passed=True)
+    assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True, instances=(instance,))
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,10 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
     ids=["single prompts", "unknown", "a hit", "no hits", "no hits, few drafts", "below the floor"],
 )
 def test_a_second_turn_without_hits_is_a_warning(second: Counters | None, codes: list[str]) -> None:
-    found = evaluate(Counters(200, 1000, 400), 2.2, second=second).document()["findings"]
-    assert [(one["level"], one["code"]) for one in found] == [("warning", code) for code in codes]
+    findings = evaluate(Counters(200, 1000, 400), 2.2, second=second).document()["findings"]
+    assert [(finding["level"], finding["code"]) for finding in findings] == [
+        ("warning", code) for code in codes
+    ]
 
 
 def test_a_log_without_hit_rates_says_unknown() -> None:

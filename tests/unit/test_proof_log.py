@@ -113,10 +113,14 @@ def test_what_vllm_rounds_gives_the_counts_back(drafts: int, accepted: list[int]
         f"Accepted: {total} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: "
         f"{rates}, Avg Draft acceptance rate: {100 * total / drafted:.1f}%"
     )
-    found = counters_in_log(line)
-    assert found is not None
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (drafts, drafted, total)
-    errors = [abs(a - b) for a, b in zip(found.accepted_per_position, positions, strict=True)]
+    counters = counters_in_log(line)
+    assert counters is not None
+    assert (counters.drafts, counters.draft_tokens, counters.accepted_tokens) == (
+        drafts,
+        drafted,
+        total,
+    )
+    errors = [abs(a - b) for a, b in zip(counters.accepted_per_position, positions, strict=True)]
     assert max(errors) <= max(1, drafts / 1000)
 
 
@@ -163,21 +167,23 @@ def proof(counted: dict[str, Counters], instances: int = 2, floor: float | None 
 
 
 def test_every_instance_passes_by_its_own_stream() -> None:
-    found = proof({ONE: COUNTED, TWO: COUNTED + COUNTED})
-    require_passed(found)
-    assert (found.source, found.drafts, found.instance_count) == ("log", 300, 2)
-    assert found.acceptance_length == pytest.approx(2.51)
-    assert [(one.stream, one.drafts, one.passed) for one in found.instances] == [
+    result = proof({ONE: COUNTED, TWO: COUNTED + COUNTED})
+    require_passed(result)
+    assert (result.source, result.drafts, result.instance_count) == ("log", 300, 2)
+    assert result.acceptance_length == pytest.approx(2.51)
+    assert [
+        (instance.stream, instance.drafts, instance.passed) for instance in result.instances
+    ] == [
         (ONE, 100, True),
         (TWO, 200, True),
     ]
-    assert found.document()["instances"][0]["acceptance_per_position"][0] == pytest.approx(0.73)
+    assert result.document()["instances"][0]["acceptance_per_position"][0] == pytest.approx(0.73)
 
 
 def test_an_instance_that_has_ended_needs_no_drafts() -> None:
-    found = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
-    assert found.passed
-    assert [instance.stream for instance in found.instances] == [ONE]
+    result = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
+    assert result.passed
+    assert [instance.stream for instance in result.instances] == [ONE]
 
 
 @pytest.mark.parametrize(
@@ -200,10 +206,10 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     ids=["silent", "missing", "few drafts", "below the floor", "no statistics"],
 )
 def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, text: str) -> None:
-    found = proof(counted)
-    assert not found.passed
+    result = proof(counted)
+    assert not result.passed
     with raises_code(code, NotProved) as failed:
-        require_passed(found, "a/b+c", "mine")
+        require_passed(result, "a/b+c", "mine")
     assert text in failed.value.message
     assert failed.value.fix
 

@@ -194,13 +194,13 @@ def entry(**fields: object) -> str:
 def test_the_log_reports_a_warm_start() -> None:
     assert warm_start_in(["Hello", entry(event="starting")]) is None
     restored, cold_start = entry(**RESTORED), entry(**NOT_RESTORED)
-    found = warm_start_in([cold_start, restored, "INFO warm start: (key none)"])
+    start = warm_start_in([cold_start, restored, "INFO warm start: (key none)"])
     cold = warm_start_in([restored, cold_start])
-    assert found is not None
+    assert start is not None
     assert cold is not None
     what = f"restored 4 files, 0.1 MB in 0.01 s (key {KEY}; a cold start takes 70 s)"
-    assert found.text == f"Warm start: {what}"
-    assert found.document()["key"] == KEY
+    assert start.text == f"Warm start: {what}"
+    assert start.document()["key"] == KEY
     assert cold.text == "No warm start: the image is another"
     assert cold.document() == {"restored": False, "key": None, "detail": "the image is another",
                                "differences": []}  # fmt: skip

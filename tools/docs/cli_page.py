@@ -132,18 +132,28 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
     yield f"### {ctx.command_path}\n"
     yield f"`{usage}`\n"
     yield f"{_help(command.help or '')}\n"
-    options = [one for one in command.params if isinstance(one, click.Option) and _is_option(one)]
-    common = [f"`{one}`" for one in _COMMON if any(one in option.opts for option in options)]
-    of_plan = [one for one in options if one.name in shared]
-    remaining = [one for one in options if not _is_common(one) and one not in of_plan]
+    options = [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and _is_option(parameter)
+    ]
+    common = [
+        f"`{parameter}`"
+        for parameter in _COMMON
+        if any(parameter in option.opts for option in options)
+    ]
+    of_plan = [parameter for parameter in options if parameter.name in shared]
+    remaining = [
+        parameter for parameter in options if not _is_common(parameter) and parameter not in of_plan
+    ]
     if 0 < len(of_plan) < _FEW:
-        remaining, of_plan = [one for one in options if not _is_common(one)], []
+        remaining, of_plan = [parameter for parameter in options if not _is_common(parameter)], []
     if described := _options(ctx, remaining):
         yield f"{described}\n"
     also = [f"[{_OF_SEVERAL}](#options-that-several-commands-have): {', '.join(common)}"]
     also = also if common else []
     if of_plan:
-        names = [f"`{max(one.opts, key=len)}`" for one in of_plan]
+        names = [f"`{max(parameter.opts, key=len)}`" for parameter in of_plan]
         which = "all" if len(of_plan) == len(shared) else ", ".join(names)
         also.append(f"[options of a plan](#options-of-a-plan): {which}")
     if also:

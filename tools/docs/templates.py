@@ -55,12 +55,12 @@ _PLUS = (Text(" + "),)
 
 @dataclass(frozen=True)
 class Scope:
-    """Where an expression stands; ``given`` are the texts of the function's parameters."""
+    """Where an expression stands; ``arguments`` are the texts of the function's parameters."""
 
     module: ModuleType
     body: Body
     place: Place
-    given: Mapping[str, Sequence[Text]] = field(default_factory=dict)
+    arguments: Mapping[str, Sequence[Text]] = field(default_factory=dict)
     depth: int = 0
 
     def value(self, node: ast.expr) -> Any:
@@ -119,7 +119,7 @@ def _named(name: str, node: ast.expr, scope: Scope) -> list[Text]:
         ]
         is_part = any(isinstance(value.node, ast.Subscript) for value in reaching)
         return values or ([_place(node)] if is_part else [])
-    return list(scope.given.get(name, ())) or _constant(scope.value(node)) or [_place(node)]
+    return list(scope.arguments.get(name, ())) or _constant(scope.value(node)) or [_place(node)]
 
 
 def _constant(value: object) -> list[Text]:

@@ -81,15 +81,15 @@ def plan_for() -> PlanFor:
 
 def processes_with(text: str) -> list[int]:
     """All living processes that have ``text`` in their environment."""
-    found = []
+    processes = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.name != str(os.getpid()):
             try:
                 if text.encode() in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
+                    processes.append(int(folder.name))
             except OSError:
                 continue
-    return found
+    return processes
 
 
 @pytest.fixture

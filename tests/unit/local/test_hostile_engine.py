@@ -108,7 +108,7 @@ def test_a_rejected_request_names_the_log_of_the_engine_on_that_port(own_home: P
         for name, on, started_at in (("old", port, 1.0), ("new", port, 2.0), ("other", 1, 3.0)):
             process = EngineProcess(2**22 + 1, 1, on, "log")
             records.write(LocalEngine(name, "a+b", "a", "0.28.0", {}, (), process, started_at))
-        for ask in (local.ask, lambda *given: list(local.stream(*given))):
+        for ask in (local.ask, lambda *arguments: list(local.stream(*arguments))):
             with pytest.raises(EngineError) as refused:
                 ask(port, BODY)
             assert refused.value.message.endswith('rejected a request (400): {"error": "too long"}')

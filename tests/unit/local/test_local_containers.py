@@ -54,15 +54,15 @@ def container(tmp_path: Path) -> Container:
 
 
 def test_the_port_is_on_loopback_and_values_are_not_in_argv(container: Container) -> None:
-    given = run_arguments(container)
-    assert given[given.index("--publish") + 1] == "127.0.0.1:8123:8080"
-    assert {"--read-only", "--cap-drop", "--security-opt"} <= set(given)
-    assert given[-2:] == ["image:1", "serve"]
-    assert not any(SECRET in word for word in given)
-    assert [given[n + 1] for n, word in enumerate(given) if word == "--env"] == [
+    argv = run_arguments(container)
+    assert argv[argv.index("--publish") + 1] == "127.0.0.1:8123:8080"
+    assert {"--read-only", "--cap-drop", "--security-opt"} <= set(argv)
+    assert argv[-2:] == ["image:1", "serve"]
+    assert not any(SECRET in word for word in argv)
+    assert [argv[n + 1] for n, word in enumerate(argv) if word == "--env"] == [
         "HF_TOKEN", "SM_VLLM_X",
     ]  # fmt: skip
-    assert given[given.index("--gpus") + 1] == "all"
+    assert argv[argv.index("--gpus") + 1] == "all"
 
 
 def test_a_folder_with_a_comma_is_mounted_as_one(container: Container) -> None:
@@ -112,7 +112,7 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert service["image"] == "registry.example.com/tiny:1"
     assert service["ports"] == ["127.0.0.1:8123:8080"]
-    assert {one["target"] for one in service["volumes"]} >= {
+    assert {volume["target"] for volume in service["volumes"]} >= {
         "/opt/ml/model/target", "/opt/ml/model/drafter",
     }  # fmt: skip
 
@@ -146,9 +146,9 @@ def test_the_newest_image_with_the_current_entrypoint_is_found(docker: FakeDocke
                    "label=peagle.weights=mounted",
                    out=json.dumps(line))  # fmt: skip
     docker.has_image("mine:1")
-    found = find_image(Docker(), plan_for("tiny"), "cpu")
-    assert found is not None
-    assert found.name == "mine:1"
+    newest = find_image(Docker(), plan_for("tiny"), "cpu")
+    assert newest is not None
+    assert newest.name == "mine:1"
     assert find_image(Docker(), plan_for("tiny"), "gpu") is None
 
 
@@ -266,9 +266,13 @@ def test_gpu_settings_of_the_speculation_are_dropped() -> None:
 
 
 def test_the_users_own_settings_stay() -> None:
-    own = {"VLLM_CPU_KVCACHE_SPACE": "12", "OMP_NUM_THREADS": "2", "SM_VLLM_ENFORCE_EAGER": "false"}
-    changed, _ = adapt_to_cpu(own, MACHINE)
-    assert own.items() <= changed.items()
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "12",
+        "OMP_NUM_THREADS": "2",
+        "SM_VLLM_ENFORCE_EAGER": "false",
+    }
+    changed, _ = adapt_to_cpu(settings, MACHINE)
+    assert settings.items() <= changed.items()
 
 
 @pytest.mark.parametrize(

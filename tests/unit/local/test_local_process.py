@@ -74,11 +74,11 @@ def test_it_gets_its_environment_and_no_secrets_of_the_parent(
     monkeypatch.setenv("HF_TOKEN", "secret")
     process = start(SM_VLLM_X="50 % of 'it'")
     until(lambda: is_healthy(process.port))
-    given = json.loads((tmp_path / "given.json").read_text())
-    assert "secret" not in given["environment"].values()
-    assert given["argv"][given["argv"].index("--x") + 1] == "50 % of 'it'"
-    assert given["argv"][given["argv"].index("--host") + 1] == "127.0.0.1"
-    assert given["argv"][given["argv"].index("--port") + 1] == str(process.port)
+    received = json.loads((tmp_path / "given.json").read_text())
+    assert "secret" not in received["environment"].values()
+    assert received["argv"][received["argv"].index("--x") + 1] == "50 % of 'it'"
+    assert received["argv"][received["argv"].index("--host") + 1] == "127.0.0.1"
+    assert received["argv"][received["argv"].index("--port") + 1] == str(process.port)
 
 
 @pytest.mark.thorough
@@ -150,6 +150,6 @@ def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr("random.sample", lambda ports, count: [taken, *ports])
-        found = free_port()
-    assert found != taken
-    assert found < 32_768
+        port = free_port()
+    assert port != taken
+    assert port < 32_768

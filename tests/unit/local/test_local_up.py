@@ -57,8 +57,8 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
     assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
     assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}
-    given = json.loads((records.locate_folder(NAME) / "given.json").read_text())
-    target = Path(given["argv"][given["argv"].index("--model") + 1])
+    received = json.loads((records.locate_folder(NAME) / "given.json").read_text())
+    target = Path(received["argv"][received["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
@@ -344,21 +344,21 @@ SECOND = page(1120.0, tokens=400, requests=9, all=15, seconds=5, accepted=450)
 
 
 def test_the_first_page_is_about_the_whole_life_of_the_engine() -> None:
-    found = usage_between(ENGINE, MetricsPage(1000.0, ()), FIRST)
-    assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
-    assert (found.running, found.waiting, found.kv_cache_share) == (2, 1, 0.25)
-    assert (found.k, found.acceptance_length) == (7, 2.5)
-    assert found.itl == pytest.approx(0.02)
-    assert found.usd_per_hour is None
+    usage = usage_between(ENGINE, MetricsPage(1000.0, ()), FIRST)
+    assert (usage.window_seconds, usage.requests_per_minute) == (60.0, 5.0)
+    assert (usage.running, usage.waiting, usage.kv_cache_share) == (2, 1, 0.25)
+    assert (usage.k, usage.acceptance_length) == (7, 2.5)
+    assert usage.itl == pytest.approx(0.02)
+    assert usage.usd_per_hour is None
 
 
 def test_later_pages_are_about_the_time_between_them() -> None:
-    found = usage_between(ENGINE, FIRST, SECOND)
-    assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
-    assert (found.tokens_per_second, found.acceptance_length) == (5.0, 2.0)
-    assert found.itl == pytest.approx(0.01)
-    assert found.ttft_p50 == pytest.approx(0.1), "5 of 10 requests took at most 0.1 s"
-    assert found.ttft_p90 == pytest.approx(0.42)
+    usage = usage_between(ENGINE, FIRST, SECOND)
+    assert (usage.window_seconds, usage.requests_per_minute) == (60.0, 5.0)
+    assert (usage.tokens_per_second, usage.acceptance_length) == (5.0, 2.0)
+    assert usage.itl == pytest.approx(0.01)
+    assert usage.ttft_p50 == pytest.approx(0.1), "5 of 10 requests took at most 0.1 s"
+    assert usage.ttft_p90 == pytest.approx(0.42)
 
 
 @pytest.mark.parametrize(

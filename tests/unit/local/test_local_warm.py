@@ -79,11 +79,11 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
             environments.append(environment_of(f"{NAME}-warm"))
 
     collect(plan_for(), artifacts, progress)
-    (given,) = environments
-    assert given["PEAGLE_WARM"] == "collect"
-    assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "a folder of its own"
-    assert "PEAGLE_WARM_FOLDER" not in given
-    assert "SM_VLLM_ENFORCE_EAGER" not in given
+    (environment,) = environments
+    assert environment["PEAGLE_WARM"] == "collect"
+    assert environment["PEAGLE_CACHE"].startswith(str(engine_home)), "a folder of its own"
+    assert "PEAGLE_WARM_FOLDER" not in environment
+    assert "SM_VLLM_ENFORCE_EAGER" not in environment
 
 
 @pytest.mark.thorough
@@ -169,8 +169,8 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
 
 
 # Containers of `peagle warm --local`: mounts of artifacts, and the image's compiler.
-def image(docker: FakeDocker, **found: Any) -> Image:
-    docker.has_image("mine", LABELS, **found)
+def image(docker: FakeDocker, **facts: Any) -> Image:
+    docker.has_image("mine", LABELS, **facts)
     return show_image(Docker(), "mine")
 
 
@@ -202,9 +202,9 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
 
     def volumes(collecting: bool) -> list[str]:
         host = LocalOptions(image(docker), collecting=collecting)
-        given = run_arguments(host.container(plan_for(), {}, 1))
-        assert "--rm" in given, "which removes a volume without a name too"
-        return [word for word in given if word.startswith("type=volume")]
+        argv = run_arguments(host.container(plan_for(), {}, 1))
+        assert "--rm" in argv, "which removes a volume without a name too"
+        return [word for word in argv if word.startswith("type=volume")]
 
     assert volumes(collecting=True) == ["type=volume,dst=/var/cache/peagle"]
     assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]

@@ -102,16 +102,16 @@ def test_network_and_throttling_are_never_fatal(exception: str) -> None:
 )
 def test_what_a_restart_might_cure_is_fatal_once_a_restart_has_not(exception: str) -> None:
     log = StartLog()
-    found = []
+    causes = []
     for _ in range(2):
         for line in _in_engine(exception):
             log.add(line)
         log.judge()
         log.judge()
-        found.append(log.fatal)
-    assert found[0] is None
-    assert found[1]
-    assert found[1].line == exception
+        causes.append(log.fatal)
+    assert causes[0] is None
+    assert causes[1]
+    assert causes[1].line == exception
 
 
 def test_an_end_is_judged_once_all_of_its_lines_are_there() -> None:
