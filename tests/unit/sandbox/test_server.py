@@ -185,7 +185,8 @@ def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, cont
     assert started is not None
     living = EngineProcess(os.getpid(), started, 1, "")
     (folder / "engines" / f"{living.pid}.json").write_text(json.dumps(asdict(living)))
-    for name in ("daemon.json", "engine", "engines/9.json", "engines/1000.json"):
+    others = (f"engines/{living.pid + 1}.json", f"engines/{living.pid + 2}.json")
+    for name in ("daemon.json", "engine", *others):
         (folder / name).write_bytes(content)
     assert state.living_engines() == (living,)
     left = (state.LeftoverEngine(living.pid, "unknown", "unknown"),)
