@@ -92,8 +92,8 @@ def tried(engine: Engine) -> Iterator[Tried]:
         for number, (pair, trial) in enumerate(TRIALS.items()):
             (folder / str(number)).mkdir()
             cases[pair] = trial.make(folder / str(number))
-        wanted = {pair: (TRIALS[pair], case) for pair, case in cases.items()}
-        yield Tried(cases, outcomes_of(wanted, engine, folder))
+        trials_and_cases = {pair: (TRIALS[pair], case) for pair, case in cases.items()}
+        yield Tried(cases, outcomes_of(trials_and_cases, engine, folder))
 
 
 @pytest.mark.exhaustive

@@ -87,18 +87,20 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "tag", "said"),
+    ("owner", "tag", "owner_text"),
     [
         ("terraform", None, "a Terraform module"),
         ("cloudformation", "chat", "CloudFormation stack chat"),
         ("cdk", None, "a CDK app"),
     ],
 )
-def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None, said: str) -> None:
+def test_a_template_owns_what_it_made(
+    world: World, owner: str, tag: str | None, owner_text: str
+) -> None:
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
     (record,) = find_deployments(world.aws, prices)
-    assert (record.name, record.owner) == (NAME, said)
+    assert (record.name, record.owner) == (NAME, owner_text)
     with raises_code("other-owner"):
         require_own(record)
     with raises_code("other-owner"):
