@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -42,7 +41,7 @@ def case(
     options = CaseOptions(k=k or None, instance_type=instance, tensor_parallel_size=tp)
     on = find_instance(CATALOG.instances, instance)
     built = fit_case(build_case(CATALOG, listed, head, options), read_gpu(on))
-    return replace(built, engine=replace(built.engine, **engine))
+    return built._replace(engine=built.engine._replace(**engine))
 
 
 def accepted(length: float) -> Acceptance:

@@ -302,10 +302,9 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
         problem = problem or f"--tp {request.tp} is not possible on {most} GPUs"
         raise UserError(problem, f"use {', '.join(map(str, sizes))}", code="tensor-parallel")
     cases = [
-        replace(
-            case,
-            engine=replace(
-                case.engine, tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
+        case._replace(
+            engine=case.engine._replace(
+                tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
             ),
         )
         for size in ([request.tp] if request.tp else sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from peagle.errors import UserError
 from peagle.text import format_decimal
@@ -84,8 +84,7 @@ measurements of the catalogue: ``measurements/gpu/load.py``, which runs on a GPU
 toolkit, has the same."""
 
 
-@dataclass(frozen=True)
-class Acceptance:
+class Acceptance(NamedTuple):
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
     text, file or publication. ``extrapolated``: none is known of this K or a larger one."""
 
@@ -95,8 +94,7 @@ class Acceptance:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True)
-class Performance:
+class Performance(NamedTuple):
     """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
     ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
     outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are
