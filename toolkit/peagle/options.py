@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 from peagle.checkpoints import Checkpoint
-from peagle.speed.models import PRESETS, Slo, WorkloadName
 from peagle.text import exact_duration
+from peagle.workload import PRESETS, Slo, WorkloadName
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""

@@ -26,7 +26,6 @@ from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
-from peagle.speed.models import parse_slo
 from peagle.store import write_output
 from peagle.text import plain, sanitize
 from peagle.weights.layout import checkpoint_at
@@ -38,6 +37,7 @@ from peagle.weights.own_target import (
     target_not_read,
     with_own_target,
 )
+from peagle.workload import parse_slo
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from peagle.planning.company import Company
 from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
-from peagle.speed.models import Slo
 from peagle.text import plain
+from peagle.workload import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.network import denied

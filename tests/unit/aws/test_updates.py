@@ -35,7 +35,7 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     assert set(world.cloud.configs) == set(world.cloud.models) == {before}
     status = deployment_status(world.aws, world.saved())
     assert status.acceptance_length == pytest.approx(GOOD)
-    assert "rolled back" in status.failure_reason
+    assert "rolled back" in str(status.failure_reason)
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert tags["peagle:revision"] == status.fingerprint
     assert f"revision={status.fingerprint} passed=yes" in tags["peagle:proof"]
