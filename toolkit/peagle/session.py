@@ -24,7 +24,7 @@ from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
 from peagle.store import write_output
-from peagle.text import sanitize
+from peagle.text import plain, sanitize
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -331,7 +331,8 @@ class Session(Account):
         from peagle.deploy.status import deployment_status
 
         record, aws = self.find(name, complete=True)
-        return deployment_status(aws, record)
+        status: dict[str, Any] = plain(deployment_status(aws, record))
+        return status
 
     def deployments(self) -> list[dict[str, Any]]:
         """The rows of ``peagle list --json``: the account's deployments in the session's region, or
@@ -345,7 +346,7 @@ class Session(Account):
             raise unknown
         for damaged in listing.damaged:
             warnings.warn(str(damaged), stacklevel=2)
-        return list(listing.rows)
+        return [plain(row) for row in listing.rows]
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
