@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Scaling
-from peagle.speed.models import Slo
+from peagle.workload import Slo
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import codes, reason_of
 
