@@ -14,25 +14,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws import autoscaling, sagemaker, scheduler
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, changes, differing, nested
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.state import utc_moment
+from peagle.deploy.resources import (
+    ALARMS,
+    CAPTURE,
+    DASHBOARD,
+    FILTERS,
+    LOG,
+    SCALING,
+    SCHEDULE,
+)
+from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.resources import (
-    BUDGET_TAG,
-    ENDS_TAG,
-    limit_name,
-)
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG
 from peagle.text import json_object
 from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
@@ -156,7 +161,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
         values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*resources.nested(field, *map(json_object, texts))]
+            values = [*nested(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
@@ -187,16 +192,12 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from resources.differing("configuration", *sides)
+    yield from differing("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from resources.nested(
-        f"configuration.{capture}", planned.get(capture), config.get(capture)
-    )
+    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from resources.nested(
-            f"configuration.{key}", *(variant.get(key) for variant in variants)
-        )
+        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -211,27 +212,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.read_tags(compared.aws, arn)
-        yield from resources.differing(
-            f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
-        )
-
-
-def _scaling(compared: Compared) -> Iterator[Change]:
-    """The bounds and what the policy holds."""
-    scaling = compared.plan.scaling
-    planned = autoscaling.to_bounds(scaling) if scaling else None
-    registered = autoscaling.registered(compared.aws, compared.endpoint.name)
-    sides = [
-        {
-            **bounds.document(),
-            "scale_in_cooldown": bounds.scale_in_cooldown,
-            "scale_out_cooldown": bounds.scale_out_cooldown,
-        }
-        if bounds
-        else {}
-        for bounds in (planned, registered)
-    ]
-    yield from resources.differing("scaling", *sides)
+        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -241,7 +222,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -254,39 +235,34 @@ def _limit(compared: Compared) -> Iterator[Change]:
 
 def _schedule(compared: Compared) -> Iterator[Change]:
     """The schedules that delete endpoint and copies, by the endpoint's tag."""
-    planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
-    ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
-    if planned is None or planned.removes or ends is None:
+    limit, plan, aws = compared.plan.limit, compared.plan, compared.aws
+    ends = end_in(compared.tags)
+    if limit is None or limit.removes or ends is None:
         return
-    names = resources.schedule_names(region, plan.name, plan.copies is not None)
-    desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
-    at = scheduler.at_expression(ends)
-    desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
-    yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
+    desired = SCHEDULE.at(aws.region, plan.name, plan.copies is not None, ends)
+    yield from resources.compare_kind(SCHEDULE, aws, plan, desired)
 
 
 def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
     desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from resources.differences(kind, compared.aws, compared.plan, desired)
+    yield from resources.compare_kind(kind, compared.aws, compared.plan, desired)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: resources.differing(
+    "endpoint": lambda compared: differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: resources.differing(
+    "role": lambda compared: differing(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
-    "scaling": _scaling,
-    "alarms": partial(_compare_kind, resources.ALARMS),
-    "metric_filters": partial(_compare_kind, resources.FILTERS),
-    "log": partial(_compare_kind, resources.LOG),
-    "captured": partial(_compare_kind, resources.CAPTURE),
-    "dashboard": partial(_compare_kind, resources.DASHBOARD),
+    **{
+        kind.area: partial(_compare_kind, kind)
+        for kind in (SCALING, ALARMS, FILTERS, LOG, CAPTURE, DASHBOARD)
+    },
     "limit": _limit,
     "schedule": _schedule,
     "tags": _tags,
