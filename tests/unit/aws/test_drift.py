@@ -19,7 +19,8 @@ from peagle.planning.company import Company
 from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
-from peagle.speed.models import Slo
+from peagle.text import plain
+from peagle.workload import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.network import denied
@@ -66,7 +67,7 @@ def drift_of(world: World, plan: Plan | None = None) -> Drift:
 
 
 def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
-    return {change.path: (change.after, change.before) for change in drift.fields}
+    return {change.field: (change.planned, change.found) for change in drift.fields}
 
 
 @pytest.mark.thorough
@@ -206,11 +207,11 @@ def test_what_an_update_gives_back_its_planned_value_is_shown_before(
 ) -> None:
     """The same fields as in a drift, whether the endpoint changes or not."""
     CHANGES[field](deployed.cloud)
-    shown = {each.path: each for each in deployed.preflight(change()).changes}
+    shown = {each.setting: each for each in deployed.preflight(change()).changes}
     assert shown[field].after is not None
     assert shown[field].before != shown[field].after
     deployed.deploy(change())
-    assert field not in {each.path for each in deployed.preflight(change()).changes}
+    assert field not in {each.setting for each in deployed.preflight(change()).changes}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_what_may_not_be_read_before_an_update_is_unknown(
     deployed: World, operation: str, area: str
 ) -> None:
     deployed.cloud.before = denied(operation)
-    shown = {each.path: each.before for each in deployed.preflight(full_plan()).changes}
+    shown = {each.setting: each.before for each in deployed.preflight(full_plan()).changes}
     shown.pop("end")
     assert shown == {area: "unknown"}
 
@@ -231,8 +232,8 @@ def test_a_changed_threshold_is_shown_before_an_update(deployed: World) -> None:
     assert plan.speculation is not None
     speculation = plan.speculation.model_copy(update={"acceptance_floor": 2.75})
     raised = plan.model_copy(update={"speculation": speculation})
-    (change,) = [c for c in deployed.preflight(raised).changes if c.path.startswith("alarm.")]
-    assert (change.path, change.after) == (f"alarm.{ACCEPTANCE}.Threshold", 2.75)
+    (change,) = [c for c in deployed.preflight(raised).changes if c.setting.startswith("alarm.")]
+    assert (change.setting, change.after) == (f"alarm.{ACCEPTANCE}.Threshold", 2.75)
     assert change.before == plan.speculation.acceptance_floor
 
 
@@ -253,7 +254,7 @@ def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: Worl
     assert list(drift.unknown) == ["dashboard"]
     assert isinstance(drift.unknown["dashboard"], AccessDenied)
     assert len(drift.fields) == 2
-    assert drift.document()["unknown"][0]["area"] == "dashboard"
+    assert plain(drift)["unknown"][0]["area"] == "dashboard"
 
 
 def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
     before = {
-        change.path: change.before for change in find_template_drift(other, tmp_path, catalog)
+        change.field: change.found for change in find_template_drift(other, tmp_path, catalog)
     }
     assert before.pop("template.main.tf") == "other text"
     assert all(field.startswith("template.values.json.") for field in before)
@@ -284,7 +285,7 @@ def test_formats_with_the_same_files_are_told_apart(
         (tmp_path / file.path).write_bytes(file.content)
     assert find_template_drift(plan, tmp_path, catalog) == ()
     (tmp_path / edited).write_text("kind: Mine\n")
-    paths = [change.path for change in find_template_drift(plan, tmp_path, catalog)]
+    paths = [change.field for change in find_template_drift(plan, tmp_path, catalog)]
     assert paths == [f"template.{edited}"]
 
 

@@ -8,11 +8,13 @@ not the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict, field_serializer
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
@@ -22,17 +24,9 @@ from peagle.deploy import records, resources
 from peagle.deploy.diff import Change, changes, differing, nested
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.resources import (
-    ALARMS,
-    CAPTURE,
-    DASHBOARD,
-    FILTERS,
-    LOG,
-    SCALING,
-    SCHEDULE,
-)
 from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
+from peagle.options import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
@@ -75,52 +69,74 @@ class Compared(Live):
 
 
 @dataclass(frozen=True)
-class Drift:
+class Difference:
+    """A field of a resource: what the plan wants, and what the account has."""
+
+    field: str
+    planned: Any
+    found: Any
+
+    @classmethod
+    def of(cls, change: Change) -> Difference:
+        """What applying the plan would change."""
+        return cls(change.setting, change.after, change.before)
+
+
+class Drift(Result):
     """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str
     region: str
-    fields: tuple[Change, ...]
+    drifted: bool
+    fields: tuple[Difference, ...]
     compared: tuple[str, ...]
-    unknown: Mapping[str, CloudError]
+    unknown: dict[str, CloudError]
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "name": self.name,
-            "region": self.region,
-            "drifted": bool(self.fields),
-            "fields": [
-                {"field": each.path, "planned": each.after, "found": each.before}
-                for each in self.fields
-            ],
-            "compared": list(self.compared),
-            "unknown": [{"area": area, **error.document()} for area, error in self.unknown.items()],
-        }
+    @field_serializer("unknown")
+    def _list_by_area(self, unknown: Mapping[str, CloudError]) -> list[dict[str, Any]]:
+        return [{"area": area, **error.document()} for area, error in unknown.items()]
 
 
-def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. What may not be read is
-    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
+def find_drift(
+    aws: Aws,
+    plan: Plan,
+    instances: InstanceTable,
+    role: str | None = None,
+    of_files: Sequence[Difference] = (),
+) -> Drift:
+    """Compare the plan, as deploy would apply it, with the account; ``of_files`` are differences of
+    rendered files. What may not be read is unknown, and named; raises CloudError when the endpoint
+    itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
-    if live is None:
-        missing = (Change("endpoint.status", None, "InService"),)
-        return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = records.load_record(aws.scope, aws.region, plan.name)
-    record = current_deployment(aws, plan.name, stored, lambda: instances, live)
-    serving = parse_pins(record.current.served.variables) if record else None
-    used, bucket = role_and_bucket(aws, plan, record, role)
-    desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
-    compared = Compared(aws, live, desired, instances)
-    fields: list[Change] = []
+    fields: list[Difference] = []
     unknown: dict[str, CloudError] = {}
-    for area, compare in _AREAS.items():
-        try:
-            fields += compare(compared)
-        except CloudError as error:
-            unknown[area] = error
-    areas = tuple(area for area in _AREAS if area not in unknown)
-    return Drift(plan.name, aws.region, tuple(fields), areas, unknown)
+    if live is None:
+        areas: tuple[str, ...] = ("endpoint",)
+        fields.append(Difference("endpoint.status", "InService", None))
+    else:
+        stored = records.load_record(aws.scope, aws.region, plan.name)
+        record = current_deployment(aws, plan.name, stored, lambda: instances, live)
+        serving = parse_pins(record.current.served.variables) if record else None
+        used, bucket = role_and_bucket(aws, plan, record, role)
+        desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
+        compared = Compared(aws, live, desired, instances)
+        for area, compare in _AREAS.items():
+            try:
+                fields += map(Difference.of, compare(compared))
+            except CloudError as error:
+                unknown[area] = error
+        areas = tuple(area for area in _AREAS if area not in unknown)
+    fields += of_files
+    return Drift(
+        name=plan.name,
+        region=aws.region,
+        drifted=bool(fields),
+        fields=tuple(fields),
+        compared=areas,
+        unknown=unknown,
+    )
 
 
 def served_image(aws: Aws, name: str) -> str | None:
@@ -129,7 +145,7 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Difference, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
@@ -145,7 +161,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
         )
     drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
     fewest = min(drifts, key=len)
-    return tuple(fewest)
+    return tuple(map(Difference.of, fewest))
 
 
 def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
@@ -175,11 +191,11 @@ def _served(compared: Compared) -> Iterator[Change]:
         if scaling.scales_copies:
             chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
     for change in changes(compared.served(compared.instances), compared.desired.revision.served):
-        if change.path == "usd_per_hour" or change.before in chosen.get(change.path, ()):
+        if change.setting == "usd_per_hour" or change.before in chosen.get(change.setting, ()):
             continue
-        area = "configuration" if change.path in _CONFIGURATION else "model"
-        area = "endpoint" if change.path in _ENDPOINT else area
-        yield Change(f"{area}.{change.path}", change.before, change.after)
+        area = "configuration" if change.setting in _CONFIGURATION else "model"
+        area = "endpoint" if change.setting in _ENDPOINT else area
+        yield Change(f"{area}.{change.setting}", change.before, change.after)
 
 
 def _configuration(compared: Compared) -> Iterator[Change]:
@@ -233,19 +249,12 @@ def _limit(compared: Compared) -> Iterator[Change]:
         yield Change("limit.budget_usd", *sides)
 
 
-def _schedule(compared: Compared) -> Iterator[Change]:
-    """The schedules that delete endpoint and copies, by the endpoint's tag."""
-    limit, plan, aws = compared.plan.limit, compared.plan, compared.aws
-    ends = end_in(compared.tags)
-    if limit is None or limit.removes or ends is None:
-        return
-    desired = SCHEDULE.at(aws.region, plan.name, plan.copies is not None, ends)
-    yield from resources.compare_kind(SCHEDULE, aws, plan, desired)
-
-
 def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
-    desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from resources.compare_kind(kind, compared.aws, compared.plan, desired)
+    """What is outside of the endpoint; its end is the one in its tags."""
+    plan, limit = compared.plan, compared.plan.limit
+    ends_at = end_in(compared.tags) if limit and not limit.removes else None
+    wanted = resources.Wanted(plan, compared.endpoint.revision, ends_at)
+    return resources.compare_kind(kind, compared.aws, wanted)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
@@ -259,12 +268,11 @@ _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
+    "limit": _limit,
     **{
         kind.area: partial(_compare_kind, kind)
-        for kind in (SCALING, ALARMS, FILTERS, LOG, CAPTURE, DASHBOARD)
+        for kind in (resources.SCALING, *resources.SETTINGS, resources.SCHEDULE)
     },
-    "limit": _limit,
-    "schedule": _schedule,
     "tags": _tags,
 }
 """What is compared, each alone: what may not be read is unknown, and the rest is compared."""

@@ -29,7 +29,7 @@ from peagle.deploy import records, resources
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import compare_live, current_deployment
-from peagle.deploy.resources import SCHEDULE
+from peagle.deploy.resources import Wanted
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
     SAME_END_SECONDS,
@@ -357,12 +357,12 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
-    lost = [c for c in changes if c.path in _PRESCRIBED and c.before and not c.after]
+    lost = [c for c in changes if c.setting in _PRESCRIBED and c.before and not c.after]
     if is_update and lost:
         message = "the update leaves out what the deployment has: "
         message += "; ".join(change.text for change in lost)
-        fix = f"set {' and '.join(change.path for change in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
+        fix = f"set {' and '.join(change.setting for change in lost)} to keep them"
+        findings.append(warning("company-settings-removed", lost[0].setting, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
@@ -405,16 +405,12 @@ def _changes(
         yield from compare_live(record, live, revision)
     if beside:
         return
-    serves = live.revision if live else revision.name
-    compared = [(kind, kind.desired(plan, serves)) for kind in resources.SETTINGS]
-    if live and record.ends_at is not None:
-        copies = record.current.served.copies is not None
-        schedules = SCHEDULE.at(aws.region, record.name, copies, record.ends_at)
-        compared.append((SCHEDULE, schedules))
-    for kind, wanted in compared:
-        recorded = [resource.name for resource in record.of_type(kind.type)]
+    wanted = Wanted(plan, revision.name)
+    if live:  # as it serves: alarms follow an update, and the end is a setting of its own
+        wanted = Wanted(plan, live.revision, record.ends_at)
+    for kind in (*resources.SETTINGS, resources.SCHEDULE):
         try:
-            yield from resources.compare_kind(kind, aws, plan, wanted, recorded)
+            yield from resources.compare_kind(kind, aws, wanted, record.of_type(kind.type))
         except AccessDenied:
             yield Change(kind.area, "unknown", "as planned")
     if before is not None:

@@ -82,6 +82,15 @@ class Tagged:
     copies: bool = False
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A plan as the revision with that name, and with that end, in epoch seconds."""
+
+    plan: Plan
+    revision: str = ""
+    ends_at: float | None = None
+
+
 class Kind:
     """One kind of resource. ``area`` is its name in a drift, ``path`` how the fields of one begin,
     and ``missing`` the field of one that does not exist."""
@@ -92,8 +101,8 @@ class Kind:
     path: ClassVar[str] = ""
     missing: ClassVar[str] = ""
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        """Name -> document of what the plan wants, as that revision."""
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        """Name -> document of what the plan wants."""
         return {}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -132,7 +141,7 @@ class Kind:
 
     def is_stale(self, plan: Plan, name: str) -> bool:
         """Whether one that is on record goes, as this plan does not want it."""
-        return name not in self.desired(plan, "")
+        return name not in self.desired(Wanted(plan))
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         """The fields that differ."""
@@ -146,9 +155,9 @@ class Log(Kind):
     type = "LogGroup"
     area = path = "log"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        days = log_retention_days(plan)
-        return {} if days is None else {alarms.log_of(plan): {"retention_days": days}}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        days = log_retention_days(wanted.plan)
+        return {} if days is None else {alarms.log_of(wanted.plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -174,7 +183,8 @@ class Dashboard(Kind):
     type, noun = "Dashboard", "dashboard"
     area = path = missing = "dashboard"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        plan = wanted.plan
         if not has_dashboard(plan):
             return {}
         body = json_object(json.dumps(dashboard_body(plan)))
@@ -211,8 +221,8 @@ class CaptureRule(Kind):
     type = "LifecycleRule"
     area, path, missing = "captured", "captured", "captured.rule"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        captured = capture_rule(plan)
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        captured = capture_rule(wanted.plan)
         return {captured[0].uri: captured[1]} if captured else {}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -257,8 +267,8 @@ class MetricFilter(Kind):
     type, noun, area = "MetricFilter", "metric filter", "metric_filters"
     path = missing = "metric_filter.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in alarms.metric_filters(plan)}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        return {str(each["filterName"]): each for each in alarms.metric_filters(wanted.plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
@@ -291,8 +301,9 @@ class Alarm(Kind):
     type, noun, area = "Alarm", "alarm", "alarms"
     path = missing = "alarm.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {alarm["AlarmName"]: alarm for alarm in alarms.alarms(plan, revision)}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        listed = alarms.alarms(wanted.plan, wanted.revision)
+        return {alarm["AlarmName"]: alarm for alarm in listed}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         described = cloudwatch.described_alarms(aws, list(names))
@@ -352,8 +363,8 @@ class ScalingTarget(Kind):
     type = "ScalableTarget"
     area = path = "scaling"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {plan.name: scaling_body(plan.scaling)}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        return {wanted.plan.name: scaling_body(wanted.plan.scaling)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         registered = {name: autoscaling.registered(aws, name) for name in names}
@@ -409,7 +420,7 @@ def _fields(bounds: autoscaling.Bounds | None) -> Body:
     if bounds is None:
         return {}
     return {
-        **bounds.document(),
+        **bounds.by_name,
         "scale_in_cooldown": bounds.scale_in_cooldown,
         "scale_out_cooldown": bounds.scale_out_cooldown,
     }
@@ -434,8 +445,8 @@ class SchedulerRole(Kind):
 
 
 class Schedule(Kind):
-    """A schedule of EventBridge that deletes the endpoint at its end, or its copies before. The end
-    may be later than the plan says, or earlier (``scaling``), so that no plan alone wants one."""
+    """A schedule of EventBridge that deletes the endpoint at its end, or its copies before. No plan
+    alone wants one: the end depends on when it was applied, and moves (``scaling``)."""
 
     type, area = "Schedule", "schedule"
     path = missing = "schedule.{}"
@@ -446,6 +457,12 @@ class Schedule(Kind):
         first = copies_limit_name(region, endpoint)
         names = (*([first] if copies else ()), limit_name(region, endpoint))
         return {name: {"ends_at": ends_at, "copies": name == first} for name in names}
+
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        plan, ends_at = wanted.plan, wanted.ends_at
+        if ends_at is None:
+            return {}
+        return self.at(plan.region, plan.name, plan.copies is not None, ends_at)
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         schedules = {name: aws.find("scheduler", "get_schedule", Name=name) for name in names}
@@ -676,15 +693,13 @@ it exists, and the configuration its model."""
 
 
 def compare_kind(
-    kind: Kind,
-    aws: Aws,
-    plan: Plan,
-    desired: Mapping[str, Body],
-    recorded: Collection[str] = (),
+    kind: Kind, aws: Aws, wanted: Wanted, recorded: Collection[Resource] = ()
 ) -> Iterator[Change]:
-    """Where the account differs from ``desired``; of those that are ``recorded`` too, which the
-    plan removes. Further resources are others'. Raises AccessDenied."""
-    stale = [name for name in recorded if name not in desired and kind.is_stale(plan, name)]
+    """Where the account differs from what is wanted. Those that are ``recorded`` and that the plan
+    removes are too many; further resources are others'. Raises AccessDenied."""
+    plan, desired = wanted.plan, kind.desired(wanted)
+    stale = [each.name for each in recorded if kind.is_stale(plan, each.name)]
+    stale = [name for name in stale if name not in desired]
     names = (*desired, *stale)
     actual = kind.read(aws, plan, names) if names else {}
     for name in names:
@@ -704,7 +719,7 @@ def put_settings(
     plan = revision.plan
     assert plan is not None
     for kind in kinds:
-        for name, document in kind.desired(plan, revision.name).items():
+        for name, document in kind.desired(Wanted(plan, revision.name)).items():
             kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
         for resource in context.record.of_type(kind.type) if kind in kinds else ():
