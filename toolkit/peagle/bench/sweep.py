@@ -289,7 +289,7 @@ class ResultFile:
             rows = (*(other for other in rows if _key(other.setting, other.load) != key), row)
         spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
         self.result = replace(self.result, rows=rows, spent_usd=spent)
-        write_json(self.path, self.result.document())
+        write_json(self.path, self.result)
 
 
 def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:

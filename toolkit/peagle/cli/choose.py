@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 
 from peagle.catalog import find_pair
 from peagle.checks.registry import rules_found
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, check_document
+from peagle.checks.report import HUB, NOT_IN_SANDBOX
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     COUNT,
@@ -40,11 +39,11 @@ from peagle.cli.view.console import (
 )
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.findings import errors
-from peagle.fit.report import MAX_GPUS, fit_document, mildest
+from peagle.fit.report import MAX_GPUS, mildest
 from peagle.planning.overrides import checked_settings, parse_settings
 from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
 from peagle.project import EndpointChoice
-from peagle.render.plan_file import verdict_bytes, verdict_document
+from peagle.render.plan_file import verdict_bytes
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
@@ -133,7 +132,7 @@ def check(
     if list_rules:
         rules = rules_found()
         if as_json:
-            return print_json({"rules": [rule.document() for rule in rules]})
+            return print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
@@ -155,10 +154,10 @@ def check(
     report = session.check(pair, **options)
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
-        report = replace(report, findings=kept)
+        report = report.model_copy(update={"findings": kept})
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(check_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_check
 
@@ -241,7 +240,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     report = session.fit(pair, **options)
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(fit_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_fit
 
@@ -334,7 +333,7 @@ def verdict(
         write_output(output, verdict_bytes(made))
         print_written(output)
     if as_json:
-        print_json(verdict_document(made))
+        print_json(made)
     else:
         from peagle.cli.view.choose import print_verdict
 

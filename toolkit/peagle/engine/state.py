@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -72,7 +72,7 @@ def log_of(name: str) -> Path:
 
 
 def write(engine: LocalEngine) -> None:
-    write_json(_state_file(engine.name), asdict(engine))
+    write_json(_state_file(engine.name), engine)
 
 
 def read_local_engine(name: str) -> LocalEngine | None:
