@@ -121,8 +121,8 @@ class Options(Frozen):
 
     Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
     four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
-    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
-    ``fitting_length`` is the longest default context that fits.
+    head or target that the catalogue does not have, ``chosen_by`` is the file of the verdict that
+    chose drafter and K, ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
