@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peagle.errors import Fix, UserError
-from peagle.text import plain
 from peagle_serve import json_reader
 
 if TYPE_CHECKING:
@@ -121,8 +120,8 @@ def write_output(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a document or a result to ``path`` atomically; make its folder if needed."""
-    write_text(path, json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n")
+    """Write ``document`` to ``path`` atomically; make its folder if needed."""
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
