@@ -58,7 +58,7 @@ from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record, refuse_weights_in_use
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import require_known_price
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
     CloudError,
@@ -534,7 +534,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with _sigterm_as_interrupt(), StatusLine() as status:
-        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+        artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **_artifact_document(artifact)}
     if as_json:
