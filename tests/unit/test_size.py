@@ -10,7 +10,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_090, 3_650),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_140, 3_650),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_110, 3_600),
     "vllm": (660, 500),
     "catalog": (2_190, 1_800),
@@ -28,7 +28,7 @@ BUDGET = {
     "deploy": (6_290, 4_600),
     "bench": (3_940, 3_100),
     "sandbox": (4_930, 5_000),
-    "cli": (8_520, 6_000),
+    "cli": (8_380, 6_000),
 }
 MOST_LINES, MOST_FILES = 60_500, 220
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from peagle.account import Account, Say, make_observer, read_path, remove_with_leftovers, silent
+from peagle.account import Account, Say, read_path, silent
 from peagle.catalog import find_pair
 from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import load_record
-from peagle.errors import NotFound, OptionMissing, UserError, nearest
-from peagle.findings import Finding, errors, refused
+from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
+from peagle.findings import refuse_errors
 from peagle.fit.report import fit
 from peagle.options import Options
 from peagle.planning.runtime import DEFAULT_REGION
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
     from peagle.deploy.diff import PlanComparison
     from peagle.deploy.invoke import InvokeResult
+    from peagle.deploy.preflight import Preflight
+    from peagle.deploy.removal import Ended, EndedSearch
     from peagle.deploy.state import Deployment, Resource
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
@@ -273,6 +275,8 @@ class Session(Account):
         *,
         role: str | None = None,
         bucket: str | None = None,
+        fallbacks: Sequence[Plan] = (),
+        retry_seconds: float = 0.0,
         wait: bool = True,
         keep_unproved: bool = False,
         keep_failed: bool = False,
@@ -283,37 +287,35 @@ class Session(Account):
         on. The same plan again changes nothing, or continues what was interrupted; another plan of
         the same name is an update. Nothing is asked: look at ``plan.price_per_hour_usd`` before.
 
-        ``role`` and ``bucket`` (for local weights) are by default found or made. Without ``wait``
-        it returns once the endpoint is requested. ``keep_unproved`` keeps an update whose proof
-        fails, and ``keep_failed`` a new endpoint whose engine can never serve. ``serving.proof`` of
-        the deployment is what was measured.
+        ``role`` and ``bucket`` (for local weights) are by default found or made. While AWS has no
+        free instance, ``fallbacks``, plans of the same name on other types, are tried in this
+        order, and all again for ``retry_seconds``. Without ``wait`` it returns once the endpoint is
+        requested. ``keep_unproved`` keeps an update whose proof fails, and ``keep_failed`` a new
+        endpoint whose engine can never serve. ``serving.proof`` of the deployment is what was
+        measured.
 
         Raises Refused when a check of plan or account failed, and nothing was created; NotProved,
         and an update is undone; CloudError, and ``destroy`` removes what exists; EngineError when
         the engine cannot serve; UserError without credentials or a role.
         """
-        from peagle.deploy.apply import deploy
-        from peagle.deploy.context import DeploymentContext, WillNotServe
-        from peagle.deploy.preflight import preflight as run_preflight
-        from peagle.deploy.removal import remove_failed_start
-        from peagle.deploy.status import require_known_price
-        from peagle.sandbox.client import check_sandbox_engine
+        from peagle.deploy.apply import Fallback, deploy_where_possible
 
-        refuse_errors(plan.findings)
-        observe = make_observer(say)
-        if self.sandbox:
-            check_sandbox_engine()
-        with self.starting(plan.region, plan.name) as aws:
-            preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
-            refuse_errors(preflight.findings)
-            require_known_price(preflight.desired.plan, accept_unknown_price)
-            try:
-                return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
-            except WillNotServe:
-                record = load_record(aws.scope, aws.region, plan.name)
-                if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(DeploymentContext(aws, record, observe))
-                raise
+        for chosen in (plan, *fallbacks):
+            refuse_errors(chosen.findings)
+        with self.changing(plan.name, plan.region, say, creates=True) as change:
+
+            def prepare(plan: Plan) -> Preflight:
+                return change.prepare(plan, role, bucket, accept_unknown_price=accept_unknown_price)
+
+            change.run(
+                deploy_where_possible,
+                prepare(plan),
+                Fallback(prepare, lambda _: fallbacks, retry_seconds),
+                wait,
+                keep_unproved=keep_unproved,
+                keeps_failed=lambda _: keep_failed,
+            )
+            return change.record
 
     def invoke(
         self,
@@ -375,11 +377,9 @@ class Session(Account):
         serves again without a proof, and CloudError, after which the same call continues.
         """
         from peagle.deploy.apply import rollback
-        from peagle.deploy.context import DeploymentContext
 
-        with self.changing(name) as change:
-            context = DeploymentContext(change.aws, change.record, make_observer(say))
-            return rollback(context, self.catalog)
+        with self.changing(name, say=say) as change:
+            return change.run(rollback, self.catalog)
 
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None
@@ -389,23 +389,46 @@ class Session(Account):
 
         Raises NotFound, Refused when a template owns it, and CloudError; repeat it for the rest.
         """
-        from peagle.deploy.context import DeploymentContext
-        from peagle.deploy.removal import find_leftovers, goes_with_endpoint
-        from peagle.deploy.revisions import require_own
+        from peagle.deploy.removal import destroy, plan_removal
 
         try:
-            with self.changing(name) as change:
-                require_own(change.record)
-                leftovers = [
-                    left for left in find_leftovers(change.aws, name) if goes_with_endpoint(left)
-                ]
-                context = DeploymentContext(change.aws, change.record, make_observer(say))
-                removed, _ = remove_with_leftovers(context, leftovers)
+            with self.changing(name, say=say) as change:
+                removal = plan_removal(change.aws, name, change.record)
+                removed, _ = change.run(destroy, removal.leftovers)
                 return removed
         except NotFound:
             if missing_ok:
                 return ()
             raise
+
+    def find_ended(self, regions: Sequence[str] = ()) -> EndedSearch:
+        """The deployments whose end time (``ttl``, ``budget``) has passed, in these regions, or in
+        all of SageMaker. Raises CloudError when no region accepts the credentials."""
+        from peagle.aws.regions import hosting_regions
+        from peagle.deploy.removal import find_ended
+
+        aws = self.aws(regions[0] if regions else None)
+        places = regions or hosting_regions(aws.partition)
+        return find_ended(aws, sorted({*places}), self.prices)
+
+    def reap(self, ended: Sequence[Ended], *, say: Say | None = None) -> tuple[Ended, ...]:
+        """Remove what remains of these deployments of ``find_ended``, one after the other; one that
+        fails, by its ``error``, does not stop the next. One that got another end time meanwhile
+        stays."""
+        from peagle.deploy.removal import destroy
+        from peagle.deploy.status import is_past_end
+
+        done: list[Ended] = []
+        for outcome in ended:
+            try:
+                with self.changing(outcome.record.name, outcome.record.region, say) as change:
+                    if is_past_end(change.record):
+                        removed, kept = change.run(destroy, continues=False)
+                        outcome = replace(outcome, removed=removed, kept=kept)
+            except PeagleError as error:
+                outcome = replace(outcome, error=error)
+            done.append(outcome)
+        return tuple(done)
 
     def connect(self, region: str | None = None) -> Aws:
         """A connection to the account, or to the sandbox, which is started if it does not run.
@@ -453,12 +476,6 @@ def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[s
             message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
             raise UserError(message, problem.replace("Input should be", "use")) from None
     return values
-
-
-def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Raise Refused with the first error."""
-    for finding in errors(findings)[:1]:
-        raise refused(finding)
 
 
 def plan_pair_online(

@@ -25,7 +25,7 @@ from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow,
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
-from peagle.deploy.context import Observer
+from peagle.deploy.context import DeploymentContext, Observer
 from peagle.deploy.preflight import preflight
 from peagle.deploy.records import find_record
 from peagle.deploy.state import Deployment
@@ -498,7 +498,7 @@ class EndpointSweep:
         prepared = preflight(self.aws, plan, self._catalog.instances)
         for first in errors(prepared.findings):
             raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
-        deploy(self.aws, prepared, self._observe)
+        deploy(DeploymentContext(self.aws, self.record, self._observe), prepared)
 
 
 def plan_with(plan: Plan, setting: BenchSetting) -> Plan:
