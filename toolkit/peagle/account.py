@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from peagle.catalog.tables import InstanceTable
     from peagle.deploy.context import Observer, Progress
     from peagle.deploy.preflight import Preflight
-    from peagle.deploy.status import Listing
+    from peagle.deploy.status import DeploymentStatus, Listing
     from peagle.engine.state import LocalEngine
     from peagle.planning.plan import Plan
     from peagle.sandbox.client import Address
@@ -367,8 +367,8 @@ class DeploymentChange:
         self.is_unfinished = False
         return result
 
-    def status(self) -> dict[str, Any]:
-        """The state of the deployment, as ``peagle status --json`` prints it."""
+    def status(self) -> DeploymentStatus:
+        """The state of the deployment now."""
         from peagle.deploy.status import deployment_status
 
         return deployment_status(self.aws, self.record)

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from peagle.account import Account, Say, read_path, silent
 from peagle.catalog import find_pair
-from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
 from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
 from peagle.findings import refuse_errors
-from peagle.fit.report import fit
-from peagle.options import Options
+from peagle.options import Options, read_keywords
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.planning.verdict import choose_sizes_of_requests, make_verdict
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
-from peagle.speed.models import parse_slo
 from peagle.store import write_output
-from peagle.text import sanitize
+from peagle.text import plain, sanitize
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -38,6 +33,7 @@ from peagle.weights.own_target import (
     target_not_read,
     with_own_target,
 )
+from peagle.workload import parse_slo
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -48,7 +44,7 @@ if TYPE_CHECKING:
     from peagle.deploy.diff import PlanComparison
     from peagle.deploy.invoke import InvokeResult
     from peagle.deploy.preflight import Preflight
-    from peagle.deploy.removal import Ended, EndedSearch
+    from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
@@ -57,12 +53,6 @@ if TYPE_CHECKING:
     from peagle.render.files import RenderedFile
     from peagle.speed.verdict import Verdict
     from peagle.weights.layout import AwsOf
-
-
-SIZE_OPTIONS = (
-    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "shared_prompt_tokens",
-)  # fmt: skip
-"""The options of a verdict that are the size of its requests."""
 
 
 class Session(Account):
@@ -92,8 +82,6 @@ class Session(Account):
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
         del fields["pair"]
-        if isinstance(fields.get("slo"), str):
-            fields["slo"] = parse_slo(fields["slo"])
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
         reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
@@ -130,25 +118,21 @@ class Session(Account):
         Raises NotFound for an unknown pair, GPU or type, UserError when an option is missing, and
         Refused when not even the target alone fits.
         """
-        from peagle.planning.verdict import LOADS, VerdictRequest
+        from peagle.planning.verdict import VerdictOptions, make_verdict
 
         if options.get("gpu") is None and options.get("instance_type") is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        loads = LOADS if concurrency is None else concurrency
-        loads = tuple(loads) if isinstance(loads, Sequence) else (loads,)
-        if not all(type(load) is int and load > 0 for load in loads):
+        loads = (concurrency,) if isinstance(concurrency, int) else concurrency
+        if loads is not None and not all(type(load) is int and load > 0 for load in loads):
             raise UserError(
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
-        _validate_options(sizes, Options, "verdict")
-        named = {"pair": pair, "loads": loads, "region": self.region, **options}
-        fields = _validate_options(named, VerdictRequest, "verdict")
-        workloads = choose_sizes_of_requests(**sizes)
-        return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
+        named = {"pair": pair, "loads": loads and list(loads), "region": self.region, **options}
+        fields = _validate_options(named, VerdictOptions, "verdict")
+        return make_verdict(VerdictOptions(**fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -160,33 +144,36 @@ class Session(Account):
         Errors in the report's ``findings`` are what ``deploy`` would refuse. Raises NotFound for an
         unknown pair or location, and CheckpointError for files that cannot be read.
         """
-        from peagle.checks.report import HUB, CheckRequest
+        from peagle.checks.report import HUB, CheckOptions, check
 
         named = {"pair": pair, "target": target, "drafter": drafter}
-        fields = _validate_options({**named, **options}, CheckRequest, "check")
+        fields = _validate_options({**named, **options}, CheckOptions, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         catalog, model = with_own_target(self.catalog, pair, lambda location: read(at or location))
         if model is not None and at is None:
             fields["target"] = model.location
-        return check(CheckRequest(**fields), catalog, read)
+        return check(CheckOptions(**fields), catalog, read)
 
-    def fit(self, pair: str | None = None, **options: Any) -> FitReport:
+    def fit(
+        self, pair: str | None = None, *, no_speculation: bool = False, **options: Any
+    ) -> FitReport:
         """Estimate the GPU memory and the concurrent capacity of a pair, or of a model in a folder.
 
         The report's ``refusal`` says why it does not fit, and ``advice`` what would. Raises
         NotFound for an unknown pair or instance type, and CheckpointError for files that cannot be
         read.
         """
-        from peagle.fit.report import FitRequest
+        from peagle.fit.report import FitOptions, fit
 
-        fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
+        named = {"pair": pair, "speculation": False if no_speculation else None, **options}
+        fields = _validate_options(named, FitOptions, "fit")
         read, catalog = self._reader(online=True), self.catalog
         if pair is not None and "target" not in fields and is_own_target(catalog, pair):
             catalog, model = with_own_target(catalog, pair, read)
             fields["target"] = model.location if model else None
-            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else None
-        return fit(FitRequest(**fields), catalog, read)
+            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else ""
+        return fit(FitOptions(**fields), catalog, read)
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -345,7 +332,8 @@ class Session(Account):
         from peagle.deploy.status import deployment_status
 
         record, aws = self.find(name, complete=True)
-        return deployment_status(aws, record)
+        status: dict[str, Any] = plain(deployment_status(aws, record))
+        return status
 
     def deployments(self) -> list[dict[str, Any]]:
         """The rows of ``peagle list --json``: the account's deployments in the session's region, or
@@ -359,7 +347,7 @@ class Session(Account):
             raise unknown
         for damaged in listing.damaged:
             warnings.warn(str(damaged), stacklevel=2)
-        return list(listing.rows)
+        return [plain(row) for row in listing.rows]
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
@@ -411,22 +399,25 @@ class Session(Account):
         places = regions or hosting_regions(aws.partition)
         return find_ended(aws, sorted({*places}), self.prices)
 
-    def reap(self, ended: Sequence[Ended], *, say: Say | None = None) -> tuple[Ended, ...]:
+    def reap(self, ended: Sequence[Ended], *, say: Say | None = None) -> tuple[Reaped, ...]:
         """Remove what remains of these deployments of ``find_ended``, one after the other; one that
         fails, by its ``error``, does not stop the next. One that got another end time meanwhile
         stays."""
-        from peagle.deploy.removal import destroy
+        from peagle.deploy.removal import Reaped, destroy
         from peagle.deploy.status import is_past_end
 
-        done: list[Ended] = []
-        for outcome in ended:
+        done: list[Reaped] = []
+        for deployment in ended:
+            outcome = Reaped(**dict(deployment), error=None)
             try:
-                with self.changing(outcome.record.name, outcome.record.region, say) as change:
+                name, region = deployment.name, deployment.region
+                with self.changing(name, region, say) as change:
                     if is_past_end(change.record):
                         removed, kept = change.run(destroy, continues=False)
-                        outcome = replace(outcome, removed=removed, kept=kept)
+                        update = {"removed": removed, "kept": kept}
+                        outcome = outcome.model_copy(update=update)
             except PeagleError as error:
-                outcome = replace(outcome, error=error)
+                outcome = outcome.model_copy(update={"error": error})
             done.append(outcome)
         return tuple(done)
 
@@ -449,33 +440,41 @@ class Session(Account):
         return read
 
 
-def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
-    """The options of the model or dataclass ``kind`` that are not ``None``, lists as tuples. Raises
+def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) -> dict[str, Any]:
+    """The fields of ``kind`` that the options set, lists as tuples; ``None`` sets none. Raises
     UserError for a name that ``of`` does not have, and for a value of another type."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {
-        "target_checkpoint", "drafter_checkpoint", "chosen_by", "fitting_length",
-    }  # fmt: skip
-    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    keywords = read_keywords(kind)
     values: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in names:
-            fix = nearest(name, names)
-            raise UserError(f"{of} has no option {name!r}", fix, code="unknown-option")
-        if value is None and name != "pair":
+        if name not in keywords:
+            raise UserError(
+                f"{of} has no option {name!r}", nearest(name, keywords), "unknown-option"
+            )
+        field = keywords[name]
+        if value is None:
             continue
-        values[name] = tuple(value) if isinstance(value, list) else value
-        if name == "slo" and isinstance(value, str):  # parsed later
-            continue
+        if field == "slo" and isinstance(value, str):
+            value = parse_slo(value)
+        if field == "settings" and isinstance(value, Mapping):
+            value = {key: _as_text(setting) for key, setting in value.items()}
+        values[field] = tuple(value) if isinstance(value, list) else value
         try:
-            TypeAdapter(types[name], config=config).validate_python(values[name])
+            annotation: Any = kind.model_fields[field].annotation
+            TypeAdapter(annotation).validate_python(values[field], strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
             raise UserError(message, problem.replace("Input should be", "use")) from None
     return values
+
+
+def _as_text(value: object) -> object:
+    """A setting of vLLM as on the command line; ``None`` leaves it out."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 def plan_pair_online(

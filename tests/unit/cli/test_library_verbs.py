@@ -212,7 +212,7 @@ def test_reap_removes_what_has_ended_and_nothing_else(
     (end,) = [record.ends_at for record in [world.saved()]]
     assert end
     world.cloud.now = end - 1
-    assert session.find_ended(["us-east-1"]).ended == ()
+    assert session.find_ended(["us-east-1"]).removable == ()
     world.cloud.now = end
     search = session.find_ended(["us-east-1"])
     assert [ended.record.name for ended in search.removable] == [NAME]

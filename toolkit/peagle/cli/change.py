@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from peagle.account import DeploymentChange
 from peagle.bench.variants import comparison_report
-from peagle.cli.context import command_text, deployment_in_context, is_plan_file
+from peagle.cli.context import command_text, is_plan_file, status_in_context
 from peagle.cli.options import (
     POSITIVE,
     Parsed,
@@ -56,6 +56,7 @@ from peagle.deploy.revisions import require_own, required_comparison
 from peagle.deploy.scaling import ScaleRequest, plan_scale
 from peagle.deploy.scaling import scale as apply_scale
 from peagle.deploy.state import Deployment
+from peagle.deploy.status import DeploymentStatus
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -64,12 +65,25 @@ from peagle.text import counted, format_price, k_text, parse_share
 _DEFAULT_SHARE = 0.1
 
 
+class ChangedStatus(DeploymentStatus):
+    """A deployment after a change of it; of its other keys a command has those that it sets."""
+
+    changed: bool | None = None
+    changes: tuple[Change, ...] | None = None
+    instances_desired: int | None = None
+    copies_desired: int | None = None
+
+
+def _read_status(change: DeploymentChange, **changed: Any) -> ChangedStatus:
+    return ChangedStatus(**dict(status_in_context(change.status())), **changed)
+
+
 def _change_and_prove(
     ctx: click.Context,
     change: DeploymentChange,
     verb: Callable[..., Deployment],
     how: str,
-    changes: Sequence[Change] | None = None,
+    changes: tuple[Change, ...] | None = None,
 ) -> None:
     """Run a change that ends with a proof, and print what serves then, ``how``. Raises NotProved
     after that."""
@@ -78,16 +92,14 @@ def _change_and_prove(
         change.run(verb, command_catalog(ctx))
     except NotProved as error:
         unproved = error
-    document = change.status()
-    if changes is not None:
-        document["changes"] = [setting.document() for setting in changes]
+    status = _read_status(change, changes=changes)
     if ctx.params["as_json"]:
-        print_json(deployment_in_context(document))
+        print_json(status)
     elif not unproved:
         name, in_sandbox = change.record.name, change.account.sandbox
-        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
-        print_line(f"It serves configuration {document['endpoint_config']} {how}.")
-        print_status(f"Costs    {format_price(document['price_per_hour_usd'], in_sandbox)}")
+        print_line(f"{name} is {status.state}{measured(status)}", bold=True)
+        print_line(f"It serves configuration {status.endpoint_config} {how}.")
+        print_status(f"Costs    {format_price(status.price_per_hour_usd, in_sandbox)}")
     if unproved:
         raise unproved
 
@@ -158,13 +170,15 @@ def scale(
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled", yes=yes)
             change.run(apply_scale, scaling, continues=False)
-    document = change.status()
-    running = document[f"{counts}_running"]
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    document |= {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+    changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+    status = _read_status(change, **changed)
     if as_json:
-        return print_json(deployment_in_context(document))
+        return print_json(status)
+    running = status.instances_running
+    if live.hosts_components:
+        running = status.copies_running or 0
     text = f"{name} runs {running} {counted(running, live.hosts_components)}"
     if running != desired:
         text += f", on the way to {desired}"
@@ -250,7 +264,7 @@ def compare(
         record, aws = session.find(name, complete=True)
         report = comparison_report(aws, record, last)
         if as_json:
-            print_json(report.document())
+            print_json(report)
         else:
             print_comparison_report(report)
         return
@@ -281,12 +295,12 @@ def compare(
             fix = Fix("review the above, then pass --yes", options=("--yes",))
             confirm("Serve both plans?", "not compared", fix, yes)
             change.run(start_comparison, preflight, chosen, session.catalog)
-    document = change.status()
+    status = status_in_context(change.status())
     if as_json:
-        print_json(deployment_in_context(document))
+        print_json(status)
     else:
-        price = format_price(document["price_per_hour_usd"], session.sandbox)
-        print_line(f"{name} serves two plans: {comparison_text(document['comparison'])}", bold=True)
+        price = format_price(status.price_per_hour_usd, session.sandbox)
+        print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
         print_facts([("Price", price), *facts], label=9, err=False)

@@ -12,7 +12,7 @@ from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.context import deployment_in_context, is_plan_file, own_command
+from peagle.cli.context import is_plan_file, own_command, status_in_context
 from peagle.cli.options import (
     add_options,
     complete_instance_types,
@@ -32,16 +32,18 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
-from peagle.deploy.apply import Fallback, RolledBack, deploy_where_possible
+from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan, warm_start_text
+from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.context import WillNotServe
+from peagle.deploy.diff import Change
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
-from peagle.deploy.status import reported_warm_start
+from peagle.deploy.status import DeploymentStatus, reported_warm_start
+from peagle.engine_log import WarmStart
 from peagle.errors import Fix, NotProved, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative
+from peagle.planning.plan import Alternative, Pins
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price, format_usd
@@ -158,6 +160,20 @@ def deploy(
             raise unproved
 
 
+class DeployResult(DeploymentStatus):
+    """What a deploy made of a deployment; ``not_applied`` are the arguments that the sandbox's
+    engine did not get."""
+
+    changed: bool
+    changes: tuple[Change, ...]
+    rolled_back: bool
+    warm_start: WarmStart | None
+    tried: tuple[Attempt, ...]
+    licences: dict[str, str | None]
+    pins: Pins
+    not_applied: tuple[str, ...] | None = None
+
+
 def _report(
     ctx: click.Context,
     session: Session,
@@ -171,28 +187,29 @@ def _report(
     plan, aws, is_waited_for = preflight.desired.plan, change.aws, not ctx.params["no_wait"]
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
-        print_status(warm.text)
-    document = change.status() | {
-        "changed": preflight.change in _CHANGES or bool(preflight.changes),
-        "changes": [setting.document() for setting in preflight.changes],
-        "rolled_back": isinstance(unproved, RolledBack),
-        "warm_start": warm.document() if warm else None,
-        "tried": [attempt.document() for attempt in fallback.attempts],
-        "licences": {
+        print_status(warm_start_text(warm))
+    not_applied = session.sandbox and is_waited_for
+    status = DeployResult(
+        **dict(status_in_context(change.status())),
+        changed=preflight.change in _CHANGES or bool(preflight.changes),
+        changes=preflight.changes,
+        rolled_back=isinstance(unproved, RolledBack),
+        warm_start=warm,
+        tried=tuple(fallback.attempts),
+        licences={
             "target": plan.target.licence or None,
             "drafter": plan.drafter.licence if plan.drafter else None,
         },
-        "pins": plan.pins.model_dump(mode="json"),
-    }
-    if session.sandbox and is_waited_for:
-        document["not_applied"] = show_not_applied(plan.name, aws.region)
+        pins=plan.pins,
+        not_applied=show_not_applied(plan.name, aws.region) if not_applied else None,
+    )
     if ctx.params["as_json"]:
-        print_json(deployment_in_context(document))
+        print_json(status)
     elif not is_waited_for:
         requested = "The endpoint was requested. To wait for it and verify acceptance"
         print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
     elif not unproved:
-        print_calls(document, preflight, session)
+        print_calls(status, preflight, session)
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:

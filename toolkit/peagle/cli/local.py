@@ -39,7 +39,7 @@ from peagle.cli.view.console import (
     print_small,
     print_status,
 )
-from peagle.cli.view.deploy import second_turn_text
+from peagle.cli.view.deploy import second_turn_text, warm_start_text
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import (
@@ -66,7 +66,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, compose_command, connect_docker, unchecked_image
+from peagle.images.docker import Image, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -160,8 +160,8 @@ def up(
         if as_json:
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = f"{compose_command()} --file {emit_compose} up"
-            print_status(f"{emit_compose} publishes port {published}", up)
+            up = ("docker", "compose", "--file", str(emit_compose), "up")
+            print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     with StatusLine() as status:
         engine = start_local(plan, port, status.show, options)
@@ -179,7 +179,7 @@ def _print_engine(engine: LocalEngine) -> None:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)
     if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm.text)
+        print_line(warm_start_text(warm))
     if engine.notes:
         print_line(f"{len(engine.notes)} settings were changed for the CPU; the log lists them.")
     body = request_body("Hello!", chat=True, max_tokens=64)
@@ -265,7 +265,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
         "drafts": engine.drafts,
         "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
         "findings": [finding.model_dump() for finding in proof_findings(engine.second_turn)],
-        "warm_start": warm.document() if warm else None,
+        "warm_start": warm,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
         "vllm": engine.vllm,

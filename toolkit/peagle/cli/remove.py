@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
-from typing import Any
 
 import click
 
@@ -26,9 +25,10 @@ from peagle.deploy.records import deployment_names
 from peagle.deploy.removal import destroy as remove_deployment
 from peagle.deploy.removal import plan_removal, remove_leftover
 from peagle.deploy.revisions import stale_resources
-from peagle.deploy.state import Resource
+from peagle.deploy.state import Resource, ResourceName
 from peagle.deploy.status import endpoint_created, price_remaining
 from peagle.errors import CloudError, Fix, NotFound, OptionMissing, OptionsConflict, Refused
+from peagle.options import Result
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
@@ -173,6 +173,15 @@ def _confirm_removal(
         confirm(question, "not removed")
 
 
+class RemovalResult(Result):
+    """What ``destroy`` removed, what others use, and what it leaves."""
+
+    name: str
+    removed: tuple[ResourceName, ...]
+    kept: tuple[ResourceName, ...]
+    left: tuple[ResourceName, ...]
+
+
 def _report(
     name: str,
     as_json: bool,
@@ -181,10 +190,8 @@ def _report(
     left: Sequence[Resource] = (),
 ) -> None:
     if as_json:
-        document: dict[str, Any] = {"name": name}
-        for key, resources in (("removed", removed), ("kept", kept), ("left", left)):
-            document[key] = [resource.document() for resource in resources]
-        return print_json(document)
+        groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
+        return print_json(RemovalResult(name=name, **groups))
     _print_removed(removed, kept)
     for resource in removed:
         if resource.type == "LifecycleRule":
@@ -196,7 +203,9 @@ def _report(
     return None
 
 
-def _print_removed(removed: Iterable[Resource], kept: Iterable[Resource], where: str = "") -> None:
+def _print_removed(
+    removed: Iterable[ResourceName], kept: Iterable[ResourceName], where: str = ""
+) -> None:
     for resource in removed:
         print_line(f"removed {resource.text}{where}")
     for resource in kept:
@@ -245,21 +254,21 @@ def reap(
     if not session.is_available:
         raise sandbox_not_running()
     search = session.find_ended(regions)
-    for ended in search.ended:
+    for ended in (*search.removable, *search.of_others):
         record = ended.record
         costs = "its endpoint is deleted"
-        if ended.usd_per_hour != 0.0:
-            price = format_price(ended.usd_per_hour, session.sandbox)
+        if ended.price_per_hour_usd != 0.0:
+            price = format_price(ended.price_per_hour_usd, session.sandbox)
             costs = f"its endpoint still costs {price}"
         title = f"{record.name} in {session.where(record.region)} ended at "
-        title += f"{ended.document()['ended_at']}; {costs}"
+        title += f"{ended.ended_at}; {costs}"
         if record.owner:
             print_status(f"{title}; left to {record.owner}")
         else:
             _show(title, record.resources)
     for region, error in search.unknown.items():
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
-    removable = [] if dry_run else list(search.removable)
+    removable = () if dry_run else search.removable
     if removable:
         confirm("Delete all of these?", "not deleted", yes=yes)
     done = session.reap(removable)
@@ -270,10 +279,10 @@ def reap(
         print_json(
             {
                 "dry_run": dry_run,
-                "ended": [ended.document() for ended in search.removable],
-                "reaped": [ended.document(reaped=True) for ended in done if not ended.error],
-                "failed": [ended.document(reaped=True) for ended in failed],
-                "left": [ended.document() for ended in search.of_others],
+                "ended": search.removable,
+                "reaped": [ended for ended in done if not ended.error],
+                "failed": failed,
+                "left": search.of_others,
                 "unknown": unknown,
             }
         )

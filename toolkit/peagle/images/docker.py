@@ -240,17 +240,6 @@ def parsing_output(command: str) -> contextlib.AbstractContextManager[None]:
     return parsing(f"the output of {command}", EngineError, "update Docker")
 
 
-def compose_command() -> str:
-    """The command of Compose on this machine: Docker's plugin (also if neither is installed), or
-    Debian's separate program."""
-    program, plugin = "docker-compose", f"{DOCKER} compose"
-    try:
-        Docker().run("compose", "version", doing="looking for Compose")
-    except PeagleError:
-        return program if shutil.which(program) else plugin
-    return plugin
-
-
 @dataclass(frozen=True)
 class Image:
     """An image that ``peagle image build`` made. ``size`` is of the whole image and ``layer_bytes``

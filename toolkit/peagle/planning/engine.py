@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peagle.case import (
-    CaseOptions,
     Checkpoints,
     applicable,
     build_case,
@@ -21,7 +20,7 @@ from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.overrides import parse_values, switch_or_text, with_overrides
+from peagle.planning.overrides import with_overrides
 from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
 from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
 from peagle.planning.weights import (
@@ -33,7 +32,13 @@ from peagle.planning.weights import (
     streamer_variables,
 )
 from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
-from peagle.vllm.environment import Value, check_environment, to_environment
+from peagle.vllm.environment import (
+    Value,
+    check_environment,
+    parse_values,
+    switch_or_text,
+    to_environment,
+)
 from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,
@@ -102,26 +107,28 @@ def configure_engine(
     environment |= pin_variables(choose_pins(options))
     check_environment(environment)
     environment = dict(sorted(environment.items()))
-    case_options = CaseOptions(
-        k=candidate.k,
+    decided = {
+        "k": candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or load.max_model_len,
-        vllm=runtime.vllm,
-        concurrency=candidate.load,
-        instance_type=candidate.instance.type,
-        region=placement.region,
-        image=placement.runtime.image,
-        ami=options.ami or placement.runtime.ami,
-        tensor_parallel_size=candidate.gpus,
-        settings=parse_values(options.settings),
-        environment=environment,
-        in_vpc=bool(options.subnets),
-        network_isolation=options.network_isolation,
-        kms_key=options.kms_key,
-    )
+        "max_model_len": options.max_model_len or load.max_model_len,
+        "vllm": runtime.vllm,
+        "concurrency": candidate.load,
+        "instance_type": candidate.instance.type,
+        "region": placement.region,
+        "image": placement.runtime.image,
+        "ami": options.ami or placement.runtime.ami,
+        "environment": environment,
+    }
     checkpoint, pair = options.target_checkpoint, placement.pair
-    read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
-    findings = check(build_case(load.catalog, pair.target, pair.drafter, case_options, read))
+    case = build_case(
+        load.catalog,
+        pair.target,
+        pair.drafter,
+        options.model_copy(update=decided),
+        Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None),
+        tensor_parallel_size=candidate.gpus,
+    )
+    findings = check(case)
     for finding in findings:
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)

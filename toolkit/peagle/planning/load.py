@@ -8,11 +8,11 @@ so all plans and verdicts of a process for the same load share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
@@ -29,12 +29,11 @@ from peagle.fit.estimate import (
     missing_bytes,
 )
 from peagle.options import Options
-from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, decide
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
-from peagle.speed.models import PRESETS, Acceptance, Performance, Workload, names_in_runs
-from peagle.vllm.environment import Value
+from peagle.speed.models import Acceptance, Performance, names_in_runs
+from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
 """The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
@@ -216,9 +215,10 @@ class Computed:
 class Load:
     """A target under a load, independent of drafter and instance.
 
-    ``settings`` are the user's own arguments of vLLM; ``None`` leaves one of the catalogue out.
-    ``own_head`` is the user's own drafter, which runs name by its location only, even if it has the
-    name of the catalogue's. ``of_one_size``: no request is longer than ``workload``, as in a batch.
+    ``settings`` are the user's own arguments of vLLM; an empty value leaves out one of the
+    catalogue's. ``own_head`` is the user's own drafter, which runs name by its location only, even
+    if it has the name of the catalogue's. ``of_one_size``: no request is longer than ``workload``,
+    as in a batch.
 
     Loads are equal if the same is computed from them: of the catalogue they compare what fits and
     speeds are computed from, by identity. A catalogue that is loaded again keeps what has not
@@ -230,7 +230,7 @@ class Load:
     max_model_len: int
     concurrency: int
     catalog: Catalog
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     workload: Workload = USUAL_WORKLOAD
     own_head: Drafter | None = None
     of_one_size: bool = False
@@ -247,7 +247,7 @@ class Load:
         tables = catalog.runtimes, catalog.instances, catalog.version_rules, catalog.speed_model
         same = [*map(id, (self.target, *tables, *self.runs))]
         load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
-        return same, load, repr(self.settings), self.own_head  # as text: true and 1 differ
+        return same, load, self.settings, self.own_head
 
     @cached_property
     def computed(self) -> Computed:
@@ -306,6 +306,18 @@ class Load:
             self.computed.ks[drafter.name] = tuple(sorted(k for k in ks if 0 < k <= most))
         return self.computed.ks[drafter.name]
 
+    def options(self, instance: Instance, k: int | None) -> Options:
+        """The options of one engine under this load."""
+        return Options(
+            pair=self.target.id,
+            k=k,
+            max_model_len=self.max_model_len,
+            concurrency=self.concurrency,
+            vllm=self.vllm,
+            instance_type=instance.type,
+            settings=self.settings,
+        )
+
     def engine(self, instance: Instance, gpus: int, drafter: Drafter | None, k: int) -> EngineFit:
         """The engine on this many GPUs of the instance's kind."""
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
@@ -316,16 +328,10 @@ class Load:
                 config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
                 case = replace(case, engine=config)
             else:
-                options = CaseOptions(
-                    k=k,
-                    max_model_len=self.max_model_len,
-                    concurrency=self.concurrency,
-                    vllm=self.vllm,
-                    instance_type=instance.type,
-                    tensor_parallel_size=1,
-                    settings=memory_settings(self.settings),
+                options = self.options(instance, k)
+                built = build_case(
+                    self.catalog, self.target, drafter, options, tensor_parallel_size=1
                 )
-                built = build_case(self.catalog, self.target, drafter, options)
                 planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
                 built = replace(built, settings={**planned, **built.settings})
                 case = fit_case(built, read_gpu(instance))

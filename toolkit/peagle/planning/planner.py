@@ -36,7 +36,6 @@ from peagle.planning.operation import (
     choose_scaling,
     with_copies,
 )
-from peagle.planning.overrides import parse_values
 from peagle.planning.plan import (
     Decision,
     Decisions,
@@ -250,7 +249,7 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
         length,
         choose_concurrency(options).value,
         catalog,
-        parse_values(options.settings),
+        options.settings,
         choose_workload(options, target, length).value,
         own_head=pair.drafter if pair.own_head is not None else None,
         of_one_size=options.requests is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, parse_family
+from peagle.case import DEFAULT_AMI, ami_for, build_case, parse_family
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
     Instance,
@@ -78,7 +78,8 @@ def choose_runtime(
     """
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
-    case = build_case(catalog, target, drafter, CaseOptions(vllm=version, image=options.image))
+    asked = Options(pair=options.pair, vllm=version, image=options.image)
+    case = build_case(catalog, target, drafter, asked)
     unknown = unknown_version(case, takes_image=takes_image)
     if unknown is not None:
         too_old = below_minimum(case)
@@ -96,7 +97,7 @@ def choose_image(
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
     image = options.image
-    here = CaseOptions(vllm=runtime.vllm, region=region, image=image)
+    here = Options(pair=options.pair, vllm=runtime.vllm, region=region, image=image)
     case = build_case(catalog, pair.target, pair.drafter, here)
     if image is None:
         because = f"AWS's image of vLLM {runtime.vllm} in {region}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.case import CaseOptions, Checkpoints, build_case
+from peagle.case import Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
@@ -177,7 +177,8 @@ def _own_head(
         )
     head, target_read = own_drafter(location, target, kind, read), options.target_checkpoint
     checkpoints = Checkpoints(target_read, read, own_target=target_read is not None)
-    case = build_case(catalog, target, head, CaseOptions(vllm=options.vllm), checkpoints)
+    asked = Options(pair=options.pair, vllm=options.vllm)
+    case = build_case(catalog, target, head, asked, checkpoints)
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
