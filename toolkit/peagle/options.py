@@ -6,9 +6,8 @@ A field is written once, with its ``Flag``. The command line is made of them in
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -47,8 +46,7 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 """The headings of ``--help``, in its order."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """How a field is an option. ``name`` is the option without dashes, by default the field's, or
     several with blanks between them. ``in_file``: it is a key of ``peagle.yaml`` and a keyword of
     the library, and no option. ``variables`` of the environment set it too."""
@@ -121,8 +119,8 @@ class Options(Frozen):
 
     Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
     four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
-    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
-    ``fitting_length`` is the longest default context that fits.
+    head or target that the catalogue does not have, ``chosen_by`` is the file of the verdict that
+    chose drafter and K, ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str

@@ -61,7 +61,9 @@ def test_the_plan_has_the_verdicts_setting(size: Workload, concurrency: int) -> 
     k = made.speculation.k if made.speculation else 0
     assert (drafter, k) == (best.drafter, best.k)
     assert made.instance_type == verdict().instance_type
-    assert any("the verdict verdict.json" in reason.because for reason in made.reasons)
+    reason = made.reasons[0]
+    assert (reason.what, reason.code) == ("drafter", "best-in-verdict")
+    assert reason.values["file"] == "verdict.json"
 
 
 @pytest.mark.parametrize(("drafter", "k"), [("eagle3", 2), ("p-eagle", 9), (None, 0)])
@@ -69,7 +71,7 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     made = planned(with_winner(verdict(), drafter, k))
     assert (made.drafter.name if made.drafter else None) == drafter
     assert (made.speculation.k if made.speculation else 0) == k
-    reasons = [reason for reason in made.reasons if "verdict" in reason.because]
+    reasons = [reason for reason in made.reasons if reason.code == "best-in-verdict"]
     assert [reason.what for reason in reasons] == (["drafter", "k"] if drafter else ["drafter"])
     assert reasons[0].value == (drafter or "none")
 

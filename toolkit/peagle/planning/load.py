@@ -29,10 +29,11 @@ from peagle.fit.estimate import (
     missing_bytes,
 )
 from peagle.options import Options
-from peagle.planning.plan import Decision, decide
+from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, names_in_runs
+from peagle.speed.step import Geometry, read_geometry
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -83,37 +84,40 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     """The longest context in tokens, at most what the target supports; the rules report a longer
     one from the options. By default the target's, or what requests and the further turns of a
     conversation need, as a power of two; less where only that fits."""
-    longest, findings = target.architecture.max_positions, list[Finding]()
-    because = f"the default for {target.id}, which supports more"
     if options.max_model_len is not None:
-        length = min(options.max_model_len, longest)
-    else:
-        length, turns = target.default_max_model_len, ""
-        output, cached = options.output_tokens, options.cached_prompt_tokens
-        needed = (options.prompt_tokens or 0) + (output or USUAL_WORKLOAD.output_tokens)
-        if cached and cached > (options.shared_prompt_tokens or 0):
-            needed += FURTHER_TURNS * (needed - cached)
-            turns = f" and {FURTHER_TURNS} more turns"
-        if needed > length:
-            length, because = needed, f"the tokens of a request{turns}"
-            if options.requests is None:
-                length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
-        if length >= longest:
-            length, because = longest, f"the maximum of {target.id}"
-        fitting = options.fitting_length
-        if fitting is not None and fitting < length:
-            on = options.instance_type
-            where = f" on {on}" if on else ", on any instance type"
-            because = f"{length:,} tokens do not fit"
-            message = f"the default context of {length:,} tokens does not fit{where}: "
-            message += f"{fitting:,} are planned"
-            option = ("--max-model-len", f"{fitting}")
-            confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
-            findings.append(warning("context-shortened", "max_model_len", message, confirm))
-            length = fitting
-    if options.max_model_len is not None:
-        return Decision(length, findings=tuple(findings))
-    return decide(length, "max_model_len", because, f"{length:,}", findings)
+        return Decision(min(options.max_model_len, target.architecture.max_positions))
+    usual, fitting = _usual_length(options, target), options.fitting_length
+    length = usual.value
+    if fitting is None or fitting >= length:
+        return usual
+    on = options.instance_type
+    where = f" on {on}" if on else ", on any instance type"
+    message = f"the default context of {length:,} tokens does not fit{where}: "
+    message += f"{fitting:,} are planned"
+    option = ("--max-model-len", f"{fitting}")
+    confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
+    shortened = warning("context-shortened", "max_model_len", message, confirm)
+    because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
+    return Decision(fitting, (because,), (shortened,))
+
+
+def _usual_length(options: Options, target: Target) -> Decision[int]:
+    longest, length = target.architecture.max_positions, target.default_max_model_len
+    because = reason("max_model_len", f"{length:,}", "context-of-target", target=target.id)
+    cached, turns = options.cached_prompt_tokens, None
+    needed = (options.prompt_tokens or 0) + (options.output_tokens or USUAL_WORKLOAD.output_tokens)
+    if cached and cached > (options.shared_prompt_tokens or 0):
+        needed, turns = needed + FURTHER_TURNS * (needed - cached), FURTHER_TURNS
+    if needed > length:
+        is_rounded = options.requests is None
+        length = 1 << (needed - 1).bit_length() if is_rounded else needed
+        because = reason(
+            "max_model_len", f"{length:,}", "context-of-requests", turns=turns, rounded=is_rounded
+        )
+    if length >= longest:
+        length = longest
+        because = reason("max_model_len", f"{length:,}", "context-at-maximum", target=target.id)
+    return Decision(length, (because,))
 
 
 def shorter_contexts(usual: int, least: int) -> Iterator[int]:
@@ -129,8 +133,8 @@ def choose_concurrency(options: Options) -> Decision[int]:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:
         return Decision(options.concurrency)
-    because = "speculation gains most with few concurrent requests; excess requests queue"
-    return decide(USUAL_CONCURRENCY, "concurrency", because)
+    because = reason("concurrency", USUAL_CONCURRENCY, "default-concurrency")
+    return Decision(USUAL_CONCURRENCY, (because,))
 
 
 def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
@@ -152,9 +156,9 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         findings.append(error("requests-above-context", where, message, fix))
     if prompt is not None and output is not None:
         return Decision(workload, findings=tuple(findings))
-    because = "single prompts; --workload, --prompt-tokens and --output-tokens change them"
     shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
-    return decide(workload, "workload", because, shown, findings)
+    because = reason("workload", shown, "default-workload")
+    return Decision(workload, (because,), tuple(findings))
 
 
 def choose_size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
@@ -192,6 +196,11 @@ class EngineFit:
     fit: Fit
     cache_share: float
     shared: float
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """The sizes from which speeds are computed."""
+        return read_geometry(self.case)
 
     @cached_property
     def most_requests(self) -> int:
@@ -325,8 +334,8 @@ class Load:
         if key not in self.computed.engines:
             if gpus > 1:
                 case = self.engine(instance, 1, drafter, k).case
-                config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
-                case = replace(case, engine=config)
+                config = case.engine._replace(gpu_count=gpus, tensor_parallel_size=gpus)
+                case = case._replace(engine=config)
             else:
                 options = self.options(instance, k)
                 built = build_case(
@@ -373,7 +382,7 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case = replace(engine.case, engine=replace(config, k=k))
+            case = engine.case._replace(engine=config._replace(k=k))
             self.computed.speeds[key] = performance(
                 case,
                 self.workload,
@@ -383,6 +392,7 @@ class Load:
                 self.runs,
                 self.names(drafter),
                 fit=engine.fit,
+                geometry=engine.geometry.with_k(k),
                 engines=engines,
             )
         return self.computed.speeds[key]

@@ -14,13 +14,8 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import (
-    copies_decision,
-    count_decision,
-    queue_findings,
-    review,
-    selection_reasons,
-)
+from peagle.planning.findings import queue_findings, review
+from peagle.planning.instance import choose_copies, choose_count, selection_reasons
 from peagle.planning.load import (
     Load,
     choose_concurrency,
@@ -45,7 +40,7 @@ from peagle.planning.plan import (
     RuntimeChoice,
     SpeedEstimate,
     TargetChoice,
-    decide,
+    reason,
 )
 from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
@@ -73,7 +68,6 @@ from peagle.planning.weights import (
     placed_sizes,
     start_time,
 )
-from peagle.text import format_usd
 
 _ROUNDS_WITHOUT_GAIN = 2
 """Larger loads of a batch are not compared after so many that cost more."""
@@ -112,8 +106,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     decisions.reasons += selection_reasons(selection, compared, is_speculation_asked)
     decisions.findings += review(selection)
     ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
-    count = record(count_decision(options, candidate))
-    copies = record(copies_decision(options, candidate))
+    count = record(choose_count(options, candidate))
+    copies = record(choose_copies(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
     sizes, gpus = placed_sizes(options, pair, load), candidate.gpus
     placement = Placement(
@@ -295,8 +289,8 @@ def _choose_batch_load(
     if not best:
         return options, options
     (missed, usd), chosen = best[False]
-    because = f"the lowest total cost of the batch, {format_usd(usd)}"
+    because = reason("concurrency", chosen.concurrency, "batch-lowest-cost", usd=usd)
     if missed:
-        because = "the fastest; the batch is not done in time"
-    chosen = decisions.record(decide(chosen, "concurrency", because, chosen.concurrency))
+        because = reason("concurrency", chosen.concurrency, "batch-fastest")
+    decisions.reasons.append(because)
     return chosen, best.get(True, best[False])[1]

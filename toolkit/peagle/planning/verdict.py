@@ -37,7 +37,7 @@ from peagle.planning.load import (
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.plan import Plan, Reason
+from peagle.planning.plan import Plan, reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
@@ -390,9 +390,9 @@ def _changes(
         for name, speed in speeds
         if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
-    for reason in dict.fromkeys(compared.refused.values()):
-        names = ", ".join(name for name, why in compared.refused.items() if why == reason)
-        texts.append(f"not compared: {names}; {reason}")
+    for refusal in dict.fromkeys(compared.refused.values()):
+        names = ", ".join(name for name, why in compared.refused.items() if why == refusal)
+        texts.append(f"not compared: {names}; {refusal}")
     measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
     used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
     texts += dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
@@ -497,7 +497,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
                 code="verdict-selects-another",
             )
         tried.append(best)
-        changes: dict[str, object] = {"chosen_by": f"the verdict {file.name}"}
+        changes: dict[str, object] = {"chosen_by": file.name}
         changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
         made = make_plan(options.model_copy(update=changes), catalog)
         vllm = made.runtime.vllm
@@ -531,12 +531,21 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         )
     winner, findings = tried[-1], list(made.findings)
     speed = entry.speed(winner)
-    because = f"the verdict {file.name}: best with {format_concurrency(entry.concurrency)} of "
-    because += requests
-    because += f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
-    reasons = [Reason(what="drafter", value=winner.drafter or "none", because=because)]
-    if winner.k:
-        reasons.append(Reason(what="k", value=str(winner.k), because=because))
+    decided = {"drafter": winner.drafter or "none"} | ({"k": winner.k} if winner.k else {})
+    reasons = [
+        reason(
+            what,
+            value,
+            "best-in-verdict",
+            file=file.name,
+            requests=entry.concurrency,
+            prompt_tokens=size.prompt_tokens,
+            output_tokens=size.output_tokens,
+            tokens_per_second=speed.tokens_per_second if speed else None,
+            basis=speed.basis if speed else None,
+        )
+        for what, value in decided.items()
+    ]
     compared = entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "

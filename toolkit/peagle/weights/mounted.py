@@ -34,7 +34,7 @@ from peagle.errors import (
     UserError,
 )
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.plan import MODEL_BUCKET, Pins, Plan, Reason
+from peagle.planning.plan import MODEL_BUCKET, Pins, Plan, Reason, reason
 from peagle.planning.weights import MAX_ARCHIVES, with_pins
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import (
@@ -360,8 +360,16 @@ def pin_revisions(
                 failed.fix or "name a commit, or try again later",
             ))  # fmt: skip
             continue
-        because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
-        reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
+        revision, location = weights.revision or "main", weights.location
+        reasons.append(
+            reason(
+                f"{part} commit",
+                commits[part],
+                "commit-on-hub",
+                revision=revision,
+                location=location,
+            )
+        )
     head, weights = None, parts["drafter"]
     target = catalog.targets[plan.target.id]
     if "target" in commits:
