@@ -15,7 +15,8 @@ from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.models import Performance
-from peagle.speed.verdict import Setting, VerdictCrossover, crossover_text, speculation_crossovers
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import VerdictCrossover, crossover_text, speculation_crossovers
 from peagle.text import format_usd, shortened
 from peagle.workload import Slo
 
