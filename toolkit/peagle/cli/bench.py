@@ -88,7 +88,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.report import report as report_html
 from peagle.cli.view.report import require_report, summaries
 from peagle.deploy.invoke import WakeUpOptions
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
@@ -488,7 +488,7 @@ def _on_this_machine(
     raise_first_error(findings_on_this_machine(base, kind))
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
-    local_options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
+    runner = LocalRunner(local_image(base, gpus) if kind == "docker" else None, gpus)
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:
@@ -501,7 +501,7 @@ def _on_this_machine(
                 ),
             )
         result = sweep_on_this_machine(
-            request, file, plan_of, local_options, catalog, status.show, observe, lossless
+            request, file, plan_of, runner, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
