@@ -32,8 +32,6 @@ from peagle.bench.lossless import (
     find_prompts,
     require_lossless,
 )
-from peagle.bench.report import BenchGates, require_gates, require_report, summaries
-from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
 from peagle.bench.sweep import (
     EndpointSweep,
@@ -50,6 +48,7 @@ from peagle.bench.targets import (
     open_url,
     target_alone,
 )
+from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
@@ -86,6 +85,8 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
+from peagle.cli.view.report import report as report_html
+from peagle.cli.view.report import require_report, summaries
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
