@@ -30,7 +30,7 @@ def selection_reasons(
             f"{best.count} x {best.instance.type}" if best.count > 1 else best.instance.type,
             "best-without-speculation",
             usd_per_hour=best.usd_per_hour,
-            instances=best.count if best.count > 1 else None,
+            instances=best.count,
             usd_per_million_tokens=best.usd_per_million_tokens,
         )
     if is_speculation_asked:
@@ -41,7 +41,7 @@ def _instance_reason(selection: Selection) -> Reason:
     """By cost per token or price, among those that are as good otherwise."""
     candidate, ranked, asked = selection.candidate, selection.ranked, selection.candidate.asked
     name, usd = candidate.instance.type, candidate.usd_per_million_tokens
-    hourly, instances = candidate.usd_per_hour, candidate.count if candidate.count > 1 else None
+    hourly, instances = candidate.usd_per_hour, candidate.count
     if not ranked:
         return reason("instance_type", name, "largest-instance")
     if candidate.excess is not None and not candidate.meets:
