@@ -13,9 +13,7 @@ from peagle.planning.search import Selection, is_cheaper
 from peagle.planning.speculation import SpeedsByK
 
 
-def selection_reasons(
-    selection: Selection, compared: SpeedsByK, is_speculation_asked: bool
-) -> Iterator[Reason]:
+def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Reason]:
     """Why this type, so many GPUs, and speculation or none."""
     candidate = selection.candidate
     if candidate.asked.instance_type is None:
@@ -33,7 +31,7 @@ def selection_reasons(
             instances=best.count,
             usd_per_million_tokens=best.usd_per_million_tokens,
         )
-    if is_speculation_asked:
+    if selection.unknown is not None or selection.search.pair.drafter is not None:
         yield _speculation_reason(selection, compared)
 
 
