@@ -6,9 +6,8 @@ A field is written once, with its ``Flag``. The command line is made of them in
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -47,8 +46,7 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 """The headings of ``--help``, in its order."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """How a field is an option. ``name`` is the option without dashes, by default the field's, or
     several with blanks between them. ``in_file``: it is a key of ``peagle.yaml`` and a keyword of
     the library, and no option. ``variables`` of the environment set it too."""

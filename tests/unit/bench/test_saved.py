@@ -23,6 +23,7 @@ from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.verdict import crossover_text
+from peagle.text import plain
 from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
@@ -77,7 +78,7 @@ def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
 
 def test_a_result_of_bench_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    path.write_text(json.dumps(RESULT.document()))
+    path.write_text(json.dumps(plain(RESULT)))
     assert read_result(path) == RESULT
 
 
@@ -143,7 +144,7 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
 def test_a_damaged_result_is_one_error(
     damage: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
 ) -> None:
-    document = json.loads(json.dumps(RESULT.document()))
+    document = json.loads(json.dumps(plain(RESULT)))
     damage(document)
     path = tmp_path / "result.json"
     path.write_text(json.dumps(document))

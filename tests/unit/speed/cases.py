@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -45,7 +44,7 @@ def case(
     on = find_instance(CATALOG.instances, instance)
     whole = build_case(CATALOG, listed, head, options, tensor_parallel_size=tp)
     built = fit_case(whole, read_gpu(on))
-    return replace(built, engine=replace(built.engine, **engine))
+    return built._replace(engine=built.engine._replace(**engine))
 
 
 def accepted(length: float) -> Acceptance:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +72,7 @@ def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
     ("of", "acceptance"),
     [
         (P_EAGLE, Acceptance(1.0, "unknown", "no acceptance is known")),
-        (replace(ALONE, engine=replace(ALONE.engine, gpu="V100")), accepted(1.0)),
+        (ALONE._replace(engine=ALONE.engine._replace(gpu="V100")), accepted(1.0)),
         (case(GEMMA, instance="ml.g6e.2xlarge"), accepted(1.0)),
     ],
     ids=["acceptance", "GPU", "memory"],

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -53,8 +53,7 @@ def display_path(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One error in a file. ``key`` is a path such as ``drafters[2].k_trained``, or empty."""
 
     file: str

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, model_validator
 
@@ -403,8 +403,7 @@ class Catalog:
         return self.read_starts()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(NamedTuple):
     """A target with a drafter, or without."""
 
     target: Target

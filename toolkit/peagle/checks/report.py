@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from peagle.case import Case, Checkpoints, build_case
+from pydantic import Field
+
+from peagle.case import Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
@@ -23,7 +24,7 @@ from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
-from peagle.options import EngineOptions, asked
+from peagle.options import EngineOptions, Result, asked
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -61,8 +62,15 @@ NOT_IN_SANDBOX = frozenset({"image-by-tag"})
 and has no digests of AWS's images."""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class FilesRead(Result):
+    """What was read of a model: headers of its weights too, if there are any."""
+
+    location: str
+    bytes: int
+    has_weights: bool = Field(exclude=True)
+
+
+class CheckReport(Result):
     """The findings, and what was read for them.
 
     ``unread`` are the parts of the pair, ``target`` or ``drafter``, of which only the catalogue's
@@ -70,12 +78,12 @@ class CheckReport:
     """
 
     pair: str
-    case: Case
-    findings: tuple[Finding, ...]
-    read: tuple[Checkpoint, ...]
+    vllm: str
     rules: int
-    unread: tuple[str, ...]
-    read_command: tuple[str, ...]
+    read: tuple[FilesRead, ...]
+    findings: tuple[Finding, ...]
+    unread: tuple[str, ...] = Field(exclude=True)
+    read_command: tuple[str, ...] = Field(exclude=True)
 
     def __repr__(self) -> str:
         findings = ", ".join(f"{finding.level} {finding.code}" for finding in self.findings)
@@ -150,24 +158,21 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     words = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
         pair=title,
-        case=case,
+        vllm=case.runtime.vllm,
         findings=registry.check(case),
-        read=tuple(checkpoint for checkpoint in (model, head) if checkpoint is not None),
+        read=tuple(
+            FilesRead(
+                location=checkpoint.location,
+                bytes=checkpoint.bytes_read,
+                has_weights=checkpoint.tensors is not None,
+            )
+            for checkpoint in (model, head)
+            if checkpoint is not None
+        ),
         rules=len(registry.rules_found()),
         unread=tuple(places),
         read_command=("peagle", "check", options.pair, *words) if places else (),
     )
-
-
-def check_document(report: CheckReport) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    return {
-        "pair": report.pair,
-        "vllm": report.case.runtime.vllm,
-        "rules": report.rules,
-        "read": [{"location": c.location, "bytes": c.bytes_read} for c in report.read],
-        "findings": [finding.model_dump() for finding in report.findings],
-    }
 
 
 def _selected(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from peagle.catalog import find_pair
 from peagle.checks.registry import rules_found
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions, check_document
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     FILE,
@@ -33,11 +32,11 @@ from peagle.cli.view.console import (
 )
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused
 from peagle.findings import errors
-from peagle.fit.report import FitOptions, fit_document, mildest
+from peagle.fit.report import FitOptions, mildest
 from peagle.planning.overrides import check_settings
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.project import EndpointChoice
-from peagle.render.plan_file import verdict_bytes, verdict_document
+from peagle.render.plan_file import verdict_bytes
 from peagle.store import write_output
 from peagle.vllm.environment import settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
@@ -76,7 +75,7 @@ def check(
     if list_rules:
         rules = rules_found()
         if as_json:
-            return print_json({"rules": [rule.document() for rule in rules]})
+            return print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
@@ -95,10 +94,10 @@ def check(
     report = session.check(pair, **options)
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
-        report = replace(report, findings=kept)
+        report = report.model_copy(update={"findings": kept})
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(check_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_check
 
@@ -151,7 +150,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     report = session.fit(pair, **given_options(options))
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(fit_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_fit
 
@@ -224,7 +223,7 @@ def verdict(
         write_output(output, verdict_bytes(made))
         print_written(output)
     if as_json:
-        print_json(verdict_document(made))
+        print_json(made)
     else:
         from peagle.cli.view.choose import print_verdict
 

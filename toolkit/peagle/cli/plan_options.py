@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -217,7 +216,7 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
 
 def field_options(*fields: str, of: type[Options] = Options) -> Callable[[Callable[..., Any]], Any]:
     """Add the options of these fields, also of keys of the file, to a command."""
-    flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags(of)}
+    flags = {name: flag._replace(in_file=False, group="Options") for name, flag in read_flags(of)}
     return add_options([make_option(field, flags[field], of=of) for field in fields])
 
 

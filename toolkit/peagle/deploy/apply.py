@@ -201,11 +201,7 @@ def put_endpoint(
         resources.delete_endpoint(context, live)
         live = None
     if live is None:
-        with context.creating(revision.resource("Endpoint", name)):
-            context.change(billing_since=clock.now())
-            context.say("Creating endpoint", name)
-            tags = [revision.tag]
-            sagemaker.create(aws, "Endpoint", name, request, context.record.id, tags, clock)
+        resources.ENDPOINT.put(context, revision, name, request)
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
         with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
@@ -238,9 +234,7 @@ def _put_copies(
     count = request["RuntimeConfig"]["CopyCount"]
     if live.component is None:
         context.say("Creating copies", f"{count}")
-        id_tag = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), id_tag, revision.tag]
-        aws.call("sagemaker", "create_inference_component", **{**request, "Tags": tags})
+        resources.COMPONENT.create(context, revision, context.record.name, request)
         return
     context.say("Updating copies", f"to {revision.name}")
     running = live.component.desired_copies
@@ -470,7 +464,7 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
         return
     for resource in stale:
         try:
-            resources.delete(context, resource)
+            resources.remove(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")
 

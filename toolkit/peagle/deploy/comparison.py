@@ -24,7 +24,7 @@ from peagle.deploy import apply, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import make_plan_request, make_revision_request, prove_request
-from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, delete
+from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, remove
 from peagle.deploy.scaling import End, apply_scaling, planned_end, set_end
 from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
@@ -255,7 +255,7 @@ def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> Non
         return
     try:
         if record.serving and record.serving.plan:
-            delete(context, record.serving.resource("Alarm", name))
+            remove(context, record.serving.resource("Alarm", name))
             return
         reason = "another machine has the plan that creates it again"
     except CloudError as error:

@@ -8,32 +8,27 @@ endpoint was busy for a day) costs money, and is removed too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
-from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, name_log_groups
+from peagle.deploy.resources import KINDS, Tagged, begin_deletion, remove
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
-from peagle.deploy.state import Deployment, Resource, ResourceName, ResourceType, utc_text
+from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.options import Result
-from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.render.resources import COPY_DIMENSION, DIMENSION, ENDS_TAG, copies_id
-
-_SCALING = "application-autoscaling"
+from peagle.render.resources import ENDS_TAG
 
 _STAY_WITH_ENDPOINT = {
     "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
@@ -48,32 +43,8 @@ class Unknown(CloudError, code="resources-unknown"):
 def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
     recorded. Raises AccessDenied."""
-    return tuple(
-        Resource(type=kind, name=leftover, made=True, revision="")
-        for kind, leftover in _leftovers(aws, name)
-    )
-
-
-def _leftovers(aws: Aws, name: str) -> Iterator[tuple[ResourceType, str]]:
-    listed = aws.items(
-        _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace="sagemaker"
-    )
-    for target in listed:  # with its policies and their alarms
-        resource = target["ResourceId"]
-        if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
-            yield "ScalableTarget", resource
-    on_log = alarm_name(name, "acceptance")
-    for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-        dimensions = {each["Name"]: each["Value"] for each in alarm.get("Dimensions") or ()}
-        watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
-        if name in watched or alarm["AlarmName"] == on_log:  # which has no dimension
-            yield "Alarm", alarm["AlarmName"]
-    for group in name_log_groups(name):
-        there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-        if any(log["logGroupName"] == group for log in there):
-            yield "LogGroup", group
-    for dashboard in DASHBOARD.find(aws, name):
-        yield "Dashboard", dashboard
+    kinds = KINDS.values()
+    return tuple(left for kind in kinds for left in kind.find_leftovers(aws, Tagged(name)))
 
 
 def goes_with_endpoint(leftover: Resource) -> bool:
@@ -84,21 +55,7 @@ def goes_with_endpoint(leftover: Resource) -> bool:
 
 def remove_leftover(aws: Aws, leftover: Resource) -> None:
     """Remove it; ignores what no longer exists. Raises CloudError."""
-    name, copies = leftover.name, leftover.name.startswith(copies_id(""))
-    target = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": name,
-        "ScalableDimension": COPY_DIMENSION if copies else DIMENSION,
-    }
-    removals: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "ScalableTarget": (_SCALING, "deregister_scalable_target", target),
-        "Alarm": ("cloudwatch", "delete_alarms", {"AlarmNames": [name]}),
-        "LogGroup": ("logs", "delete_log_group", {"logGroupName": name}),
-        "Dashboard": ("cloudwatch", "delete_dashboards", {"DashboardNames": [name]}),
-    }
-    service, operation, parameters = removals[leftover.type]
-    with suppress(Missing):
-        aws.call(service, operation, **parameters)
+    KINDS[leftover.type].delete(aws, "", leftover)
 
 
 def destroy(
@@ -117,7 +74,7 @@ def destroy(
             continue
         for resource in context.record.of_type(kind):
             try:
-                (removed if delete(context, resource) else kept).append(resource)
+                (removed if remove(context, resource) else kept).append(resource)
             except AccessDenied as error:
                 denied.append(error)
     if denied:
@@ -148,7 +105,7 @@ def remove_failed_start(context: DeploymentContext) -> None:
     context.change(pending=None)
     endpoints = (r for r in record.of_type("Endpoint") if r.name == record.name)
     for resource in (*endpoints, *stale_resources(context.record)):
-        delete(context, resource)
+        remove(context, resource)
 
 
 class Ended(Result):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from peagle.case import Case
@@ -102,7 +101,7 @@ def fit_case(
         drafter = draft_model(case.drafter, target)
         if drafter and own_matrices not in (None, drafter.own_embeddings):
             matrices: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
-            drafter = replace(drafter, checkpoint_bytes=None, **matrices)
+            drafter = drafter._replace(checkpoint_bytes=None, **matrices)
     tokens, block = settings.get("max-num-batched-tokens"), case.setting("block-size")
     share = settings.get("gpu-memory-utilization")
     if not isinstance(share, int | float) or share is True or not 0 < share <= 1:
@@ -274,7 +273,7 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
 
 def with_sizes(drafter: DraftModel, **sizes: int) -> DraftModel:
     """The drafter with other sizes."""
-    return replace(drafter, shape=drafter.shape.model_copy(update=sizes))
+    return drafter._replace(shape=drafter.shape.model_copy(update=sizes))
 
 
 def read_drafter(

@@ -7,8 +7,10 @@ run is worthless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
+
+from pydantic import Field, InstanceOf
 
 from peagle.case import Case, Checkpoints, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
@@ -120,27 +122,23 @@ class FitOptions(EngineOptions):
     )
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """The fit, the case without speculation, the reason for a refusal, advice and findings."""
+class FitReport(Fit):
+    """The fit, the case without speculation, the reason for a refusal, advice and findings;
+    ``settings`` are the engine's. The GPU is guessed without an ``instance_type``."""
 
     pair: str
-    options: FitOptions
-    case: FitCase
-    fit: Fit
+    instance_type: str | None
+    gpu_guessed: bool
+    settings: dict[str, Any]
     without_speculation: Comparison | None
     refusal: str | None
     advice: tuple[Advice, ...]
     findings: tuple[Finding, ...]
+    case: InstanceOf[FitCase] = Field(exclude=True)
 
     def __repr__(self) -> str:
-        summary = self.refusal or f"the cache holds {self.fit.kv_cache_tokens:,} tokens"
-        return f"<FitReport {self.pair} on {self.fit.gpu}: {summary}>"
-
-    @property
-    def instance_type(self) -> str | None:
-        """The instance type that was asked for."""
-        return self.options.instance_type
+        summary = self.refusal or f"the cache holds {self.kv_cache_tokens:,} tokens"
+        return f"<FitReport {self.pair} on {self.gpu}: {summary}>"
 
 
 def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
@@ -192,35 +190,22 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         *_check_rules(case, fitted, ("target", "head", "load")),
         *_estimated(case),
     ]
+    engine = fitted.engine
     return FitReport(
+        **dict(memory),
         pair=title,
-        options=options,
+        instance_type=options.instance_type,
+        gpu_guessed=options.instance_type is None,
+        settings={
+            **{name: getattr(engine, name) for name in _SETTINGS},
+            "async_scheduling": schedules_ahead(engine, fitted.drafter),
+        },
         case=fitted,
-        fit=memory,
         without_speculation=compare(fitted, memory),
         refusal=refusal,
         advice=advice,
         findings=tuple(sorted(findings, key=severity)),
     )
-
-
-def fit_document(report: FitReport) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    engine, without = report.case.engine, report.without_speculation
-    return {
-        "pair": report.pair,
-        **report.fit.model_dump(),
-        "instance_type": report.instance_type,
-        "gpu_guessed": report.instance_type is None,
-        "settings": {
-            **{name: getattr(engine, name) for name in _SETTINGS},
-            "async_scheduling": schedules_ahead(engine, report.case.drafter),
-        },
-        "without_speculation": without.model_dump() if without else None,
-        "refusal": report.refusal,
-        "advice": [advice.model_dump() for advice in report.advice],
-        "findings": [finding.model_dump() for finding in report.findings],
-    }
 
 
 def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
@@ -307,10 +292,9 @@ def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
         problem = problem or f"--tp {asked_size} is not possible on {most} GPUs"
         raise UserError(problem, f"use {', '.join(map(str, sizes))}", code="tensor-parallel")
     cases = [
-        replace(
-            case,
-            engine=replace(
-                case.engine, tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
+        case._replace(
+            engine=case.engine._replace(
+                tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
             ),
         )
         for size in ([asked_size] if asked_size else sizes)

@@ -357,8 +357,7 @@ def _slowest(candidate: Candidate) -> Candidate:
     if speed.basis != "estimated" or not speed.tokens_per_second or not speed.low:
         return candidate
     slower = speed.tokens_per_second / speed.low
-    slow = replace(
-        speed,
+    slow = speed._replace(
         tokens_per_second=speed.low,
         ttft_seconds=(speed.ttft_seconds or 0.0) * slower,
         itl_seconds=(speed.itl_seconds or 0.0) * slower,

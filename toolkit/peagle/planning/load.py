@@ -33,6 +33,7 @@ from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, names_in_runs
+from peagle.speed.step import Geometry, read_geometry
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -197,6 +198,11 @@ class EngineFit:
     shared: float
 
     @cached_property
+    def geometry(self) -> Geometry:
+        """The sizes from which speeds are computed."""
+        return read_geometry(self.case)
+
+    @cached_property
     def most_requests(self) -> int:
         """The most concurrent requests for which the KV cache is large enough."""
         held = max(self.fit.max_concurrency - self.shared, 0.0) / self.cache_share
@@ -328,8 +334,8 @@ class Load:
         if key not in self.computed.engines:
             if gpus > 1:
                 case = self.engine(instance, 1, drafter, k).case
-                config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
-                case = replace(case, engine=config)
+                config = case.engine._replace(gpu_count=gpus, tensor_parallel_size=gpus)
+                case = case._replace(engine=config)
             else:
                 options = self.options(instance, k)
                 built = build_case(
@@ -376,7 +382,7 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case = replace(engine.case, engine=replace(config, k=k))
+            case = engine.case._replace(engine=config._replace(k=k))
             self.computed.speeds[key] = performance(
                 case,
                 self.workload,
@@ -386,6 +392,7 @@ class Load:
                 self.runs,
                 self.names(drafter),
                 fit=engine.fit,
+                geometry=engine.geometry.with_k(k),
                 engines=engines,
             )
         return self.computed.speeds[key]

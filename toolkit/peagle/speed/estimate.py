@@ -70,6 +70,7 @@ def performance(
     names: Collection[str | None] = TARGET_ALONE,
     *,
     fit: Fit | None = None,
+    geometry: Geometry | None = None,
     engines: int = 1,
 ) -> Performance:
     """The performance of one engine with ``load`` concurrent requests of this size. ``runs`` are
@@ -97,7 +98,7 @@ def performance(
     running = slots(case, fit or compute_fit(case), workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(read_geometry(case), gpu, model)
+    times = StepTimes(geometry or read_geometry(case), gpu, model)
     batched = engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
     factor, width, used = _correction(times, workload, load, engine.vllm, runs, names)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from peagle.catalog.schema import Drafter, SpeedRun
@@ -23,8 +22,7 @@ SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 
-@dataclass(frozen=True)
-class Acceptance:
+class Acceptance(NamedTuple):
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
     text, file or publication. ``extrapolated``: none is known of this K or a larger one."""
 
@@ -34,8 +32,7 @@ class Acceptance:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True)
-class Performance:
+class Performance(NamedTuple):
     """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
     ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
     outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are

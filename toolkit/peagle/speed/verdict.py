@@ -5,7 +5,6 @@ The speed of a setting comes from a function, so measurements and the model are 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -213,8 +212,7 @@ ESTIMATE_MUST_WIN_BY = 0.1
 error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """What is compared: settings (the target alone is one of them), loads in ascending order, the
     speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
     simpler. ``assumed`` is the speed of a setting with an acceptance that is assumed where none is
