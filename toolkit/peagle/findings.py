@@ -69,3 +69,9 @@ def refused(finding: Finding, where: str = "") -> Refused:
     """The error of a command that this finding ends; ``where`` replaces the finding's own."""
     fix = Fix(finding.fix, finding.command or (), finding.options)
     return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    """Raise Refused with the first error."""
+    for finding in errors(findings)[:1]:
+        raise refused(finding)

@@ -38,7 +38,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import Session, account_options, examples_text
+from peagle.cli.session import NOT_REPEATED, Session, account_options, examples_text
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
@@ -52,13 +52,9 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import show_remaining_resources
 from peagle.deploy.context import limit_seconds
-from peagle.deploy.preflight import preflight as run_preflight
-from peagle.deploy.records import load_record, refuse_weights_in_use
-from peagle.deploy.state import Deployment
-from peagle.deploy.status import require_known_price
-from peagle.engine.runner import LocalOptions
+from peagle.deploy.records import refuse_weights_in_use
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
     CloudError,
@@ -440,8 +436,6 @@ def remove_command(
 _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
 
-_NOT_REPEATED = ("--yes", "-y", "--json")
-
 
 _WARM_OPTIONS = (
     click.Option(["--local", "local"], is_flag=True,
@@ -516,7 +510,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with _sigterm_as_interrupt(), StatusLine() as status:
-        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+        artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
     if as_json:
@@ -529,7 +523,7 @@ def _collect_locally(
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(click.get_current_context(), without=(*_NOT_REPEATED, "--local"))]
+    words = [*own_command(click.get_current_context(), without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
@@ -566,12 +560,12 @@ def _collect_on_aws(
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
-    name = collecting.name
-    with session.starting(plan.region, name) as aws:
+    with session.changing(collecting.name, plan.region, creates=True) as change:
         with show_hashing():
-            preflight = run_preflight(aws, collecting, session.catalog.instances, role)
-        show_and_refuse(preflight, session)
+            preflight = change.prepare(
+                collecting, role, accept_unknown_price=accept_unknown_price,
+                review=partial(show_and_refuse, session=session),
+            )  # fmt: skip
         usd = preflight.desired.plan.price_per_hour_usd
         at_most = f"{limit_seconds(preflight.desired.revision) / 60:.0f} at most"
         takes = f"about {_USUAL_MINUTES} minutes on AWS, {at_most}"
@@ -579,21 +573,15 @@ def _collect_on_aws(
             takes += f", about {format_usd(usd * _USUAL_MINUTES / 60)}"
         stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
         print_facts((("then", stores), ("takes", takes)))
-        require_known_price(preflight.desired.plan, accept_unknown_price)
-        check_writable(aws, place)
+        check_writable(change.aws, place)
         confirm("Start the temporary endpoint?", "not started", yes=yes)
 
-        def show_failure(error: BaseException, _: Deployment) -> None:
-            reason = str(error) or "interrupted"
-            print_status(f"Removing {name}: {reason}. Ctrl-C leaves the endpoint running.")
+        def show_failure(error: BaseException) -> None:
+            reason = f"{collecting.name}: {str(error) or 'interrupted'}"
+            print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
 
-        try:
-            with _sigterm_as_interrupt(), session.progress() as observe:
-                stored = collect_on_aws(aws, preflight, place, observe, show_failure)
-        except BaseException:
-            if left := load_record(aws.scope, aws.region, name):
-                show_remaining_resources(aws, left, session, again)
-            raise
+        with _sigterm_as_interrupt():
+            stored = change.run(collect_on_aws, preflight, place, show_failure)
     _print_collected(preflight.desired.plan, stored, session, as_json)
 
 

@@ -18,10 +18,10 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.resources import KINDS, Tagged, begin_deletion, remove
-from peagle.deploy.revisions import stale_resources
+from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
@@ -47,7 +47,7 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     return tuple(left for kind in kinds for left in kind.find_leftovers(aws, Tagged(name)))
 
 
-def goes_with_endpoint(leftover: Resource) -> bool:
+def _goes_with_endpoint(leftover: Resource) -> bool:
     """Whether it is a scaling target or its alarm: an endpoint that scales is not deleted."""
     scales = leftover.name.startswith("TargetTracking-") or leftover.name.endswith("-wake-up")
     return leftover.type == "ScalableTarget" or (leftover.type == "Alarm" and scales)
@@ -58,12 +58,58 @@ def remove_leftover(aws: Aws, leftover: Resource) -> None:
     KINDS[leftover.type].delete(aws, "", leftover)
 
 
+@dataclass(frozen=True)
+class Removal:
+    """What belongs to a deployment that is to be removed: the ``leftovers`` beside its record, and
+    those that are ``left``. ``unknown`` is why they could not be looked for."""
+
+    leftovers: tuple[Resource, ...] = ()
+    left: tuple[Resource, ...] = ()
+    unknown: str = ""
+
+
+def plan_removal(
+    aws: Aws, name: str, record: Deployment | None, everything: bool = False
+) -> Removal:
+    """What goes with the endpoint, or with ``everything`` also its log, alarms, and what a template
+    or an earlier endpoint left. Raises Refused for another owner's, and AccessDenied only when
+    ``everything`` is needed."""
+    if record and (record.of_type("Endpoint") or not record.owner):
+        require_own(record)
+    elif record and not everything:
+        texts = ", ".join(resource.text for resource in record.resources)
+        fix = Fix("remove this too", ("peagle", "destroy", name, "--all"))
+        raise Refused(f"{texts}: left by {record.owner}", fix, "other-owner")
+    resources = record.resources if record else ()
+    recorded = {(resource.type, resource.name) for resource in resources}
+    try:
+        leftovers = [
+            leftover
+            for leftover in find_leftovers(aws, name)
+            if (leftover.type, leftover.name) not in recorded  # such as the alarms of a rollout
+        ]
+    except AccessDenied as denied:
+        if everything:
+            raise
+        return Removal(unknown=denied.message)
+    removable = [
+        leftover
+        for leftover in leftovers
+        if everything or (record and _goes_with_endpoint(leftover))
+    ]
+    left = tuple(leftover for leftover in leftovers if leftover not in removable)
+    return Removal(tuple(removable), left)
+
+
 def destroy(
-    context: DeploymentContext,
+    context: DeploymentContext, leftovers: Sequence[Resource] = ()
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
-    """Remove all resources of the record, then the record; what was removed, and what was kept.
-    What could not be looked at stays in the record: raises Unknown after everything else is
-    removed. An endpoint that stays keeps what it needs."""
+    """Remove all resources of the record, then the record, and the ``leftovers`` of its endpoint;
+    what was removed, and what was kept. What could not be looked at stays in the record: raises
+    Unknown after everything else is removed. An endpoint that stays keeps what it needs."""
+    scalable = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
+    for leftover in scalable:  # SageMaker deletes no endpoint that has one
+        remove_leftover(context.aws, leftover)
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -86,7 +132,10 @@ def destroy(
             Fix(fix, ("peagle", "destroy", context.record.name)),
         )
     records.remove_record(context.record)
-    return tuple(removed), tuple(kept)
+    for leftover in leftovers:
+        if leftover not in scalable:
+            remove_leftover(context.aws, leftover)
+    return (*removed, *leftovers), tuple(kept)
 
 
 def remove_failed_start(context: DeploymentContext) -> None:
@@ -192,30 +241,3 @@ def _find_ended(
         owner=record.owner or "peagle",
         resources=record.resources,
     )
-
-
-def reap(
-    aws: Aws,
-    ended: Sequence[Ended],
-    prices: Prices,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> tuple[Reaped, ...]:
-    """Remove these deployments, one after the other; one that fails does not stop the next. One
-    that got another end time meanwhile stays."""
-    clock, done = clock or Clock(), list[Reaped]()
-    for deployment in ended:
-        record, outcome = deployment.record, Reaped(**dict(deployment), error=None)
-        there, key = aws.in_region(record.region), record.key
-        try:
-            with records.deployment_lock(*key):
-                stored = records.load_record(*key)
-                latest = _find_ended(there, record.name, stored, prices, clock.now())
-                if latest is not None:
-                    context = DeploymentContext(there, latest.record, observe, clock)
-                    removed, kept = destroy(context)
-                    outcome = Reaped(**dict(latest), removed=removed, kept=kept, error=None)
-        except PeagleError as error:
-            outcome = outcome.model_copy(update={"error": error})
-        done.append(outcome)
-    return tuple(done)

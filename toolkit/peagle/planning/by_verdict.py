@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
 from peagle.findings import severity, warning
-from peagle.options import Options
+from peagle.options import Options, arguments
 from peagle.planning.load import USUAL_CONCURRENCY, choose_size_of_requests, with_workload
 from peagle.planning.plan import Plan, Reason, reason
 from peagle.planning.planner import make_plan
+from peagle.planning.verdict import VerdictOptions
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict, is_covered
 from peagle.text import format_concurrency
 from peagle.vllm import versions
@@ -45,21 +47,20 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     instance_type = options.instance_type or verdict.instance_type
     gpu = find_instance(catalog.instances, instance_type).gpu
     target = find_pair(catalog, options.pair).target
-    _check_subject(options, file, verdict.target, target.id, "--gpu", verdict.gpu)
-    _check_subject(options, file, verdict.gpu, gpu, "--instance-type", instance_type)
+    _check_subject(options, file, verdict.target, target.id, gpu=verdict.gpu)
+    _check_subject(options, file, verdict.gpu, gpu, instance_type=instance_type)
     options = with_workload(options).model_copy(update={"instance_type": instance_type})
     plan, answer = _follow(options, verdict, file, catalog)
     gpus = plan.fit.tensor_parallel_size
-    command = (
-        *("peagle", "verdict", options.pair, "--instance-type", plan.instance_type),
-        *("--tensor-parallel-size", str(gpus), "--output", str(file)),
+    again = VerdictOptions(
+        pair=options.pair, instance_type=plan.instance_type, tensor_parallel_size=gpus
     )
-    _check_covered(plan, answer, file, command)
+    _check_covered(plan, answer, file, again)
     findings = [*plan.findings]
     compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", command)
+        fix = Fix("create a verdict for this number of GPUs", _command(again, file))
         findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     drafter, k = answer.setting.drafter or "none", answer.setting.k
     reasons = [_reason("drafter", drafter, answer, file)]
@@ -100,8 +101,8 @@ def _follow(
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
         vllm = plan.runtime.vllm
         if versions.compare(vllm, verdict.vllm) != 0:
-            on = ("--gpu", verdict.gpu, "--vllm", vllm)
-            _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}", *on)
+            versions_differ = f"vLLM {verdict.vllm}", f"vLLM {vllm}"
+            _check_subject(options, file, *versions_differ, gpu=verdict.gpu, vllm=vllm)
         workload = plan.request_size or workload
         load = plan.concurrency / plan.engines
 
@@ -119,27 +120,22 @@ def _check_named(options: Options, best: Setting, file: Path, catalog: Catalog) 
         )
 
 
-def _check_covered(plan: Plan, answer: _Answer, file: Path, command: tuple[str, ...]) -> None:
-    """Raise VerdictFileError for a load of each engine that is too far from the nearest one."""
+def _check_covered(plan: Plan, answer: _Answer, file: Path, again: VerdictOptions) -> None:
+    """Raise VerdictFileError for a load of each engine that is too far from the nearest one;
+    ``again`` makes a verdict on these GPUs."""
     planned = plan.request_size or answer.size.workload
     requests = math.ceil(plan.concurrency / plan.engines)
     if is_covered(answer.size, answer.entry, planned, requests):
         return
-    sizes = {
-        "--concurrency": requests,
-        "--prompt-tokens": planned.prompt_tokens,
-        "--output-tokens": planned.output_tokens,
-        "--cached-prompt-tokens": planned.cached_prompt_tokens,
-        "--shared-prompt-tokens": planned.shared_prompt_tokens,
-    }
-    words = [word for flag, n in sizes.items() if n for word in (flag, str(n))]
+    sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
+    again = again.model_copy(update={"loads": (requests,), **sizes})
     size = answer.size
     raise VerdictFileError(
         f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
         f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
         f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
         f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", (*command, *words)),
+        Fix("create a verdict for this load", _command(again, file)),
         code="load-not-in-verdict",
     )
 
@@ -159,13 +155,18 @@ def _reason(what: str, value: str, answer: _Answer, file: Path) -> Reason:
     )
 
 
-def _check_subject(options: Options, file: Path, has: str, needs: str, *on: str) -> None:
+def _check_subject(options: Options, file: Path, has: str, needs: str, **on: Any) -> None:
     """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
     to create instead."""
     if has != needs:
-        command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
+        command = _command(VerdictOptions(pair=options.pair, **on), file)
         raise VerdictFileError(
             f"{file} is a verdict on {has}, not on {needs}",
             Fix("create a verdict for this plan", command),
             code="verdict-of-another-plan",
         )
+
+
+def _command(options: VerdictOptions, file: Path) -> tuple[str, ...]:
+    """The command that writes this verdict to the file."""
+    return ("peagle", "verdict", options.pair, *arguments(options), "--output", str(file))

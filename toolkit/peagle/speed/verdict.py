@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from peagle.catalog.tables import NotNegative, Positive, Version
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
-from peagle.text import format_usd, usd_per_million
+from peagle.text import usd_per_million
 from peagle.workload import Workload
 
 VERDICT_FORMAT = 1
@@ -461,17 +461,4 @@ def _crossover(
         high=round(max(high, requests), 1),
         usd_per_million_tokens=usd_per_million(usd_per_hour, alone),
         basis="measured" if before.measured and after.measured else "estimated",
-    )
-
-
-def crossover_text(crossover: VerdictCrossover) -> str:
-    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
-    tokens; measured.``"""
-    price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
-    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
-    between = f" ({low} to {high})" if low != high else ""
-    return (
-        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
-        f"{between}{cost}; {crossover.basis}."
     )

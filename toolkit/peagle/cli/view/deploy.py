@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import click
 
-from peagle.account import Account
+from peagle.account import Account, DeploymentChange
 from peagle.aws.client import Aws
 from peagle.bench.result import Interval
 from peagle.bench.variants import VariantComparison
@@ -32,8 +31,7 @@ from peagle.cli.view.plan import company_facts, format_plan_speed, operation_fac
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.records import load_record
-from peagle.deploy.state import Deployment, ListedResource, utc_text
+from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import (
     ComparedPlan,
     DeploymentStatus,
@@ -42,7 +40,7 @@ from peagle.deploy.status import (
 )
 from peagle.engine.usage import Usage
 from peagle.engine_log import WarmStart
-from peagle.errors import NotProved, PeagleError, command_line
+from peagle.errors import command_line
 from peagle.planning.operation import cost_text, limit_text
 from peagle.planning.plan import FloorSource
 from peagle.proof import SecondTurn
@@ -184,67 +182,44 @@ def _engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_remaining_resources(
-    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
-) -> None:
+def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:
     """Show what remains after a failure, its cost, and how to continue with the argv ``again``;
-    without it the deployment serves, and only its cost is shown."""
-    destroy = in_context(("peagle", "destroy", record.name))
-    rollback = in_context(("peagle", "rollback", record.name))
-    has_undo = again and record.serving and record.pending and tuple(again) != rollback
-    undo = rollback if has_undo else ()
-    if again:
-        print_status("These resources exist:")
-        for resource in record.resources:
-            print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-    usd_per_hour = price_remaining(aws, record)
-    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    if again:
-        remove = destroy if tuple(again) != destroy else ()
-        commands = (("Continue", again), ("Undo", undo), ("Remove", remove))
-        facts = ((label, ("", command_line(argv))) for label, argv in commands)
-        print_facts(facts, label=9, indent=0)
-    add_remaining(record.listed_resources, usd_per_hour, again, undo, destroy)
+    without it the deployment serves, and only its cost is shown. ``--json`` has it in
+    ``remaining``, next to the error; programs run its commands, which ask nothing."""
+    record, commands = change.record, dict[str, tuple[str, ...]]()
+    usd_per_hour = price_remaining(change.aws, record)
+    if record.resources:
+        rollback = in_context(("peagle", "rollback", record.name))
+        has_undo = record.serving and record.pending and "rollback" not in again
+        commands["Continue"] = tuple(again)
+        commands["Undo"] = rollback if again and has_undo else ()
+        commands["Remove"] = in_context(("peagle", "destroy", record.name))
+        if again:
+            print_status("These resources exist:")
+            for resource in record.resources:
+                print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
+        print_status(f"Costs    {format_price(usd_per_hour, change.account.sandbox)}")
+        if again:
+            shown = commands | ({"Remove": ()} if "destroy" in again else {})
+            facts = ((label, ("", command_line(argv))) for label, argv in shown.items())
+            print_facts(facts, label=9, indent=0)
+    else:
+        print_status("Nothing remains.")
 
-
-def add_remaining(
-    resources: Sequence[ListedResource] = (),
-    usd_per_hour: float | None = 0.0,
-    again: Sequence[str] = (),
-    undo: Sequence[str] = (),
-    remove: Sequence[str] = (),
-) -> None:
-    """Add ``remaining`` to the document of the error. Programs run its commands, which ask
-    nothing."""
-
-    def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
-        is_asked = bool(command) and not {"--yes", "-y"} & {*command}
-        return (*command, *(("--yes",) if is_asked else ())) or None
+    def unattended(label: str) -> tuple[str, ...] | None:
+        command = commands.get(label, ())
+        return (*command, "--yes") if command else None
 
     add_to_error_document(
         "remaining",
         {
-            "resources": resources,
+            "resources": record.listed_resources,
             "price_per_hour_usd": usd_per_hour,
-            "continue_command": unattended(again),
-            "undo_command": unattended(undo),
-            "remove_command": unattended(remove),
+            "continue_command": unattended("Continue"),
+            "undo_command": unattended("Undo"),
+            "remove_command": unattended("Remove"),
         },
     )
-
-
-@contextmanager
-def remaining_resources_shown(
-    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
-) -> Iterator[None]:
-    """If an error ends the block, show what remains; after a failed proof, what serves."""
-    try:
-        yield
-    except (PeagleError, KeyboardInterrupt) as error:
-        left = load_record(*record.key) or record
-        is_serving = isinstance(error, NotProved)
-        show_remaining_resources(aws, left, account, () if is_serving else again)
-        raise
 
 
 def show_not_applied(name: str, region: str) -> tuple[str, ...]:
