@@ -16,7 +16,8 @@ from peagle.planning.load import USUAL_CONCURRENCY, choose_size_of_requests, wit
 from peagle.planning.plan import Plan, Reason, reason
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictOptions
-from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict, is_covered
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import LoadVerdict, Verdict, WorkloadVerdict, is_covered
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 

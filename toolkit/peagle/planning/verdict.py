@@ -37,10 +37,9 @@ from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.models import Acceptance, Performance, is_on
+from peagle.speed.ranking import NO_SPECULATION, Setting
 from peagle.speed.verdict import (
-    NO_SPECULATION,
     Question,
-    Setting,
     SettingSpeed,
     Verdict,
     VerdictChange,
