@@ -94,7 +94,7 @@ def deploy(
     # An update to another instance type has ended the scaling.
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
     if scales and (wait or change == "scale"):
-        scaling.apply_scaling(context, plan.scaling)
+        resources.SCALING.register(context, plan.scaling)
         scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": plan}))

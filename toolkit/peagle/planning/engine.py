@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peagle.case import (
-    Checkpoints,
     applicable,
     build_case,
     engine_settings,
@@ -104,13 +103,12 @@ def configure_engine(
         "ami": options.ami or placement.runtime.ami,
         "environment": environment,
     }
-    checkpoint, pair = options.target_checkpoint, placement.pair
+    pair = placement.pair
     case = build_case(
         load.catalog,
         pair.target,
         pair.drafter,
         options.model_copy(update=decided),
-        Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None),
         tensor_parallel_size=candidate.gpus,
     )
     findings = check(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,7 @@ from peagle.errors import (
     nearest,
 )
 from peagle.findings import errors, severity, warning
-from peagle.options import EngineOptions, Options, asked
+from peagle.options import EngineOptions, Options, arguments, asked
 from peagle.planning.load import (
     USUAL_CONCURRENCY,
     EngineFit,
@@ -42,10 +42,9 @@ from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.models import Acceptance, Performance, is_on
+from peagle.speed.ranking import NO_SPECULATION, Setting
 from peagle.speed.verdict import (
-    NO_SPECULATION,
     Question,
-    Setting,
     SettingSpeed,
     Verdict,
     VerdictChange,
@@ -466,8 +465,8 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     pair = find_pair(catalog, options.pair)
     instance_type = options.instance_type or verdict.instance_type
     gpu = find_instance(catalog.instances, instance_type).gpu
-    _check_subject(options, file, verdict.target, pair.target.id, "--gpu", verdict.gpu)
-    _check_subject(options, file, verdict.gpu, gpu, "--instance-type", instance_type)
+    _check_subject(options, file, verdict.target, pair.target.id, gpu=verdict.gpu)
+    _check_subject(options, file, verdict.gpu, gpu, instance_type=instance_type)
     options = with_workload(options).model_copy(update={"instance_type": instance_type})
     named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
@@ -502,31 +501,24 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         made = make_plan(options.model_copy(update=changes), catalog)
         vllm = made.runtime.vllm
         if versions.compare(vllm, verdict.vllm) != 0:
-            on = ("--gpu", verdict.gpu, "--vllm", vllm)
-            _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}", *on)
+            versions_differ = f"vLLM {verdict.vllm}", f"vLLM {vllm}"
+            _check_subject(options, file, *versions_differ, gpu=verdict.gpu, vllm=vllm)
         workload = made.request_size or workload
         load = made.concurrency / made.engines
     gpus, planned = made.fit.tensor_parallel_size, made.request_size or size.workload
     each = math.ceil(made.concurrency / made.engines)
-    command = (
-        *("peagle", "verdict", options.pair, "--instance-type", made.instance_type),
-        *("--tensor-parallel-size", str(gpus), "--output", str(file)),
+    again = VerdictOptions(
+        pair=options.pair, instance_type=made.instance_type, tensor_parallel_size=gpus
     )
     requests = f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens"
     if not is_covered(size, entry, planned, each):
-        sizes = {
-            "--concurrency": each,
-            "--prompt-tokens": planned.prompt_tokens,
-            "--output-tokens": planned.output_tokens,
-            "--cached-prompt-tokens": planned.cached_prompt_tokens,
-            "--shared-prompt-tokens": planned.shared_prompt_tokens,
-        }
-        words = [word for flag, n in sizes.items() if n for word in (flag, str(n))]
+        sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
+        again = again.model_copy(update={"loads": (each,), **sizes})
         raise VerdictFileError(
             f"{file} does not cover {format_concurrency(each)} of {planned.prompt_tokens:,} + "
             f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
             f"{format_concurrency(entry.concurrency)} of {requests}",
-            Fix("create a verdict for this load", (*command, *words)),
+            Fix("create a verdict for this load", _command(again, file)),
             code="load-not-in-verdict",
         )
     winner, findings = tried[-1], list(made.findings)
@@ -549,7 +541,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     compared = entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", command)
+        fix = Fix("create a verdict for this number of GPUs", _command(again, file))
         findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     changed = {
         "reasons": (*reasons, *made.reasons),
@@ -558,13 +550,18 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     return made.model_copy(update=changed)
 
 
-def _check_subject(options: Options, file: Path, has: str, needs: str, *on: str) -> None:
+def _check_subject(options: Options, file: Path, has: str, needs: str, **on: Any) -> None:
     """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
     to create instead."""
     if has != needs:
-        command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
+        command = _command(VerdictOptions(pair=options.pair, **on), file)
         raise VerdictFileError(
             f"{file} is a verdict on {has}, not on {needs}",
             Fix("create a verdict for this plan", command),
             code="verdict-of-another-plan",
         )
+
+
+def _command(options: VerdictOptions, file: Path) -> tuple[str, ...]:
+    """The command that writes this verdict to the file."""
+    return ("peagle", "verdict", options.pair, *arguments(options), "--output", str(file))
