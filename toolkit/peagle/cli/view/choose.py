@@ -26,8 +26,8 @@ from peagle.cli.view.console import (
 )
 from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.speed.ranking import NO_SPECULATION
 from peagle.speed.verdict import (
-    NO_SPECULATION,
     LoadVerdict,
     Verdict,
     VerdictCrossover,
