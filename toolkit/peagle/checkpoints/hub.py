@@ -66,8 +66,8 @@ class Hub:
     def open(
         self, path: str, headers: Mapping[str, str], repo: str, revision: str | None
     ) -> Iterator[Response]:
-        """The response to a GET of ``path`` below the endpoint. Leaving it closes the connection, even
-        with unread content.
+        """The response to a GET of ``path`` below the endpoint. Leaving it closes the connection,
+        even with unread content.
 
         Raises HubFailed without a response, and CheckpointError if the Hub rejects ``repo`` at
         ``revision``.
