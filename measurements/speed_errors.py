@@ -19,7 +19,7 @@ from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance
-from peagle.speed.verdict import Setting, rank_settings
+from peagle.speed.ranking import Setting, rank_settings
 from peagle.workload import Workload
 
 

@@ -60,24 +60,6 @@ DECIDED: Mapping[str, str] = {
 do."""
 
 
-NO_OPTIONS = Options(pair="")
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """The checkpoints that were read; ``None`` where none was.
-
-    ``own_target``: the target's is not the one that the catalogue names.
-    """
-
-    target: Checkpoint | None = None
-    drafter: Checkpoint | None = None
-    own_target: bool = False
-
-
-NO_CHECKPOINTS = Checkpoints()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One pair, on one runtime, under one load: all that a rule may read.
@@ -100,15 +82,23 @@ class Case:
     instances: InstanceTable
     version_rules: VersionRuleTable
     targets: Mapping[str, Target] = field(default_factory=dict)
-    target_checkpoint: Checkpoint | None = None
     own_target: bool = False
-    drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
     tensor_parallel_size: int = 1
     ami: str | None = None
     on_cpu: bool = False
     settings: Mapping[str, Value] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def target_checkpoint(self) -> Checkpoint | None:
+        """The target's files, when they were read."""
+        return self.options.target_checkpoint
+
+    @property
+    def drafter_checkpoint(self) -> Checkpoint | None:
+        """The drafter's files, when they were read."""
+        return self.options.drafter_checkpoint
 
     @property
     def is_eagle(self) -> bool:
@@ -175,10 +165,10 @@ def build_case(
     catalog: Catalog,
     target: Target,
     drafter: Drafter | None,
-    options: Options = NO_OPTIONS,
-    checkpoints: Checkpoints = NO_CHECKPOINTS,
+    options: Options,
     gpu: Instance | None = None,
     *,
+    own_target: bool | None = None,
     tensor_parallel_size: int | None = None,
     speculative_settings: Mapping[str, object] | None = None,
     on_cpu: bool = False,
@@ -186,6 +176,7 @@ def build_case(
     """The case of this pair, with the catalogue's choice for everything that the options leave
     open. Settings of vLLM take precedence over the container's environment and over the
     catalogue's. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
+    ``own_target``: the target's checkpoint is not the one that the catalogue names, as usual.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
     rules report them, with the nearest known one. Raises UserError for a malformed version, and for
@@ -234,9 +225,7 @@ def build_case(
         instances=catalog.instances,
         version_rules=catalog.version_rules,
         targets=catalog.targets,
-        target_checkpoint=checkpoints.target,
-        own_target=checkpoints.own_target,
-        drafter_checkpoint=checkpoints.drafter,
+        own_target=options.target_checkpoint is not None if own_target is None else own_target,
         instance=instance,
         tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
         ami=None if ami == DEFAULT_AMI else ami,

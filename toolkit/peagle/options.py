@@ -392,22 +392,25 @@ class EngineOptions(Options):
 
 def read_flags(kind: type[Options] = Options) -> Iterator[tuple[str, Flag]]:
     """The fields that are options, with their flags."""
-    for name, field in kind.model_fields.items():
+    takes = kind.TAKES if issubclass(kind, EngineOptions) else ()
+    for name in takes or kind.model_fields:
+        field = kind.model_fields[name]
         if isinstance(field.json_schema_extra, dict):
             settings: dict[str, Any] = dict(field.json_schema_extra)
             if settings["group"] == "Company":
                 settings["variables"] = f"PEAGLE_{name.upper()}"
+            if takes:
+                settings |= {"group": "Options", "in_file": False}
             yield name, Flag(help=field.description or "", **settings)
 
 
 def read_keywords(kind: type[Options]) -> dict[str, str]:
-    """The keywords of the library, each with its field: what the command takes, by any name of the
-    option, with underscores."""
+    """The keywords of the library, each with its field: any name of the option, with
+    underscores."""
     keywords = {"pair": "pair"}
     for field, flag in read_flags(kind):
-        if not issubclass(kind, EngineOptions) or field in kind.TAKES:
-            names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
-            keywords |= dict.fromkeys((field, *names), field)
+        names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
+        keywords |= dict.fromkeys((field, *names), field)
     return keywords
 
 
@@ -420,6 +423,7 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
     "duration": lambda seconds: f"{seconds}s",
     "hours": exact_duration,
     "slo": lambda slo: str(slo.text),
+    "loads": lambda loads: ",".join(map(str, loads)),
     "load": lambda load: f"{load:g}",
     "speed": lambda speed: f"{speed:g}",
     "usd": lambda usd: f"{usd:.15g}",
@@ -430,11 +434,11 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
     """The options of a command that ask for the same, without pair and keys of ``peagle.yaml``."""
     words: list[str] = []
-    for name, flag in read_flags():
+    for name, flag in read_flags(type(options)):
         value = getattr(options, name)
-        if flag.in_file or value == Options.model_fields[name].default:
+        if flag.in_file or value == type(options).model_fields[name].default:
             continue
-        option = tag_flag if name == "tags" else option_names(name, flag)[0]
+        option = tag_flag if name == "tags" else max(option_names(name, flag), key=len)
         if flag.kind == "switch":
             words.append(option)
         elif isinstance(value, dict):

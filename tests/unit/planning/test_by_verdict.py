@@ -14,9 +14,11 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.verdict import VerdictOptions, make_verdict, plan_by_verdict
-from peagle.render.plan_file import verdict_bytes, verdict_from
-from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.planning.by_verdict import plan_by_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
+from peagle.render.verdict_file import verdict_bytes, verdict_from
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import LoadVerdict, Verdict, WorkloadVerdict
 from peagle.workload import WORKLOADS, Workload
 from tests.support import bundled_evidence, in_process, raises_code
 

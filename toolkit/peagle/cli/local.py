@@ -50,7 +50,7 @@ from peagle.engine.machine import (
     missing_libraries,
 )
 from peagle.engine.process import LOOPBACK, is_healthy
-from peagle.engine.runner import LocalOptions, find_image
+from peagle.engine.runner import LocalRunner, find_image
 from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
@@ -149,9 +149,9 @@ def up(
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
-    options = LocalOptions(image, gpus, compiled)
+    runner = LocalRunner(image, gpus, compiled)
     if emit_compose:
-        text, published = options.compose(plan, port)
+        text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
         if is_stdout:
             click.echo(text, nl=False)
@@ -164,7 +164,7 @@ def up(
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     with StatusLine() as status:
-        engine = start_local(plan, port, status.show, options)
+        engine = start_local(plan, port, status.show, runner)
     if as_json:
         return print_json(engine_document(engine))
     return _print_engine(engine)

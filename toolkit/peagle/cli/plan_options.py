@@ -214,15 +214,15 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
     return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
-def field_options(*fields: str, of: type[Options] = Options) -> Callable[[Callable[..., Any]], Any]:
+def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
     """Add the options of these fields, also of keys of the file, to a command."""
-    flags = {name: flag._replace(in_file=False, group="Options") for name, flag in read_flags(of)}
-    return add_options([make_option(field, flags[field], of=of) for field in fields])
+    flags = {name: flag._replace(in_file=False, group="Options") for name, flag in read_flags()}
+    return add_options([make_option(field, flags[field]) for field in fields])
 
 
 def engine_options(of: type[EngineOptions]) -> Callable[[Callable[..., Any]], Any]:
     """Add the options that ``of`` takes to a command."""
-    return field_options(*of.TAKES, of=of)
+    return add_options([make_option(field, flag, of=of) for field, flag in read_flags(of)])
 
 
 def given_options(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ from peagle.cli.view.console import (
 )
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.records import refuse_weights_in_use
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
     CloudError,
@@ -510,7 +510,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with _sigterm_as_interrupt(), StatusLine() as status:
-        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+        artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
     if as_json:

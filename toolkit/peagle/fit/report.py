@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, InstanceOf
 
-from peagle.case import Case, Checkpoints, build_case
+from peagle.case import Case, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.catalog.tables import CatalogEntry, Instance, InstanceTable
@@ -24,9 +24,8 @@ from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, errors, severity, warning
 from peagle.fit.building import (
     fit_case,
-    gpu_with_memory,
     located,
-    read_gpu,
+    nearest_gpu,
     unknown_quantization,
 )
 from peagle.fit.estimate import (
@@ -157,8 +156,9 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         example = Fix("for example", ("peagle", "fit", "tiny"))
         raise OptionMissing("specify PAIR, or a folder with --target", example)
     head = read(options.drafter) if options.drafter else None
-    checkpoints = Checkpoints(target, head, own_target=target is not None)
-    case, fitted = _cases(options, catalog, pair, checkpoints)
+    read_files = {"target_checkpoint": target, "drafter_checkpoint": head}
+    options = options.model_copy(update=read_files)
+    case, fitted = _cases(options, catalog, pair)
     refusal, memory = refusal_reason(fitted), compute_fit(fitted)
     if pair is None:
         title = f"{options.target}+{options.drafter}" if fitted.drafter else str(options.target)
@@ -176,7 +176,7 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         other = options.model_copy(update=change)
         try:
             _refuse_contradictions(other, pair)
-            changed_case, changed_fit = _cases(other, catalog, pair, checkpoints)
+            changed_case, changed_fit = _cases(other, catalog, pair)
         except UserError:
             return None
         return None if errors(_check_rules(changed_case, changed_fit, ("load",))) else changed_fit
@@ -232,44 +232,45 @@ def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
         )
 
 
-def _cases(
-    options: FitOptions, catalog: Catalog, pair: Pair | None, read: Checkpoints
-) -> tuple[Case, FitCase]:
+def _cases(options: FitOptions, catalog: Catalog, pair: Pair | None) -> tuple[Case, FitCase]:
     """The case, with the engine settings that the memory model used, and its memory."""
-    if options.gpu_memory_gib is None:
-        gpu = read_gpu(find_instance(catalog.instances, str(options.instance_type)))
+    gib = options.gpu_memory_gib
+    if gib is None:
+        gpu = find_instance(catalog.instances, str(options.instance_type))
     else:
-        gpu = gpu_with_memory(catalog.instances, options.gpu_memory_gib)
+        gpu = nearest_gpu(catalog.instances, gib)
     target = longest = pair.target if pair else None
-    if read.target is not None:
-        with located(read.target):
-            longest = target_from_checkpoint(read.target)
+    model, head = options.target_checkpoint, options.drafter_checkpoint
+    if model is not None:
+        with located(model):
+            longest = target_from_checkpoint(model)
     assert longest is not None
     target = target or longest
     drafter: Drafter | None = None
     if not options.speculation:
-        read = replace(read, drafter=None)
-    elif read.drafter is None:
+        head = None
+    elif head is None:
         drafter = pair.drafter if pair else None
     else:
         kinds = [kind for kind in target.drafters if kind.method == "eagle3"]
-        with located(read.drafter):
+        with located(head):
             if kinds:
                 kind = next((kind for kind in kinds if pair and kind == pair.drafter), kinds[0])
-                drafter = own_drafter(read.drafter.location, target, kind, read.drafter)
+                drafter = own_drafter(head.location, target, kind, head)
             else:
-                drafter = drafter_from_checkpoint(read.drafter)
+                drafter = drafter_from_checkpoint(head)
     settings = dict(options.settings)
     for name in _ENGINE_SETTINGS:
         if value := getattr(options, name):
             settings[name.replace("_", "-")] = str(value)
     most = longest.architecture.max_positions
     length = options.max_model_len or min(target.default_max_model_len, most)
-    complete = options.model_copy(update={"settings": settings, "max_model_len": length})
-    case = build_case(catalog, target, drafter, complete, read, gpu.instance)
+    decided = {"settings": settings, "max_model_len": length, "drafter_checkpoint": head}
+    case = build_case(catalog, target, drafter, options.model_copy(update=decided), gpu)
     fitted = fit_case(
         case,
         gpu,
+        gib,
         own_matrices={"own": True, "shared": False}.get(options.drafter_embeddings or ""),
         text_only=options.text_only,
         compiled=options.compiled,

@@ -18,7 +18,7 @@ from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error, warning
-from peagle.fit.building import draft_model, fit_case, read_gpu, target_model
+from peagle.fit.building import draft_model, fit_case, target_model
 from peagle.fit.estimate import (
     Fit,
     FitCase,
@@ -343,7 +343,7 @@ class Load:
                 )
                 planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
                 built = replace(built, settings={**planned, **built.settings})
-                case = fit_case(built, read_gpu(instance))
+                case = fit_case(built, instance)
             least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
             tokens, length = self.workload.tokens, self.max_model_len
             each = min(1.0, max(least, tokens / length, compute_request_share(case, tokens)))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.case import Checkpoints, build_case
+from peagle.case import build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
@@ -177,10 +177,14 @@ def _own_head(
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
             code="drafts-without-head",
         )
-    head, target_read = own_drafter(location, target, kind, read), options.target_checkpoint
-    checkpoints = Checkpoints(target_read, read, own_target=target_read is not None)
-    asked = Options(pair=options.pair, vllm=options.vllm)
-    case = build_case(catalog, target, head, asked, checkpoints)
+    head = own_drafter(location, target, kind, read)
+    asked = Options(
+        pair=options.pair,
+        vllm=options.vllm,
+        target_checkpoint=options.target_checkpoint,
+        drafter_checkpoint=read,
+    )
+    case = build_case(catalog, target, head, asked)
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"

@@ -1,4 +1,4 @@
-"""Plans and verdicts as files: written deterministically, and checked when read.
+"""Plans as files: written deterministically, and checked when read.
 
 A plan's document has the Plan's fields, the requests made from them, for people and programs, and a
 digest of both: a file that was edited is refused.
@@ -14,14 +14,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from peagle.catalog.documents import dotted
-from peagle.errors import Fix, PeagleError, PlanFileError, UserError, VerdictFileError, nearest
+from peagle.errors import Fix, PeagleError, PlanFileError, UserError, nearest
 from peagle.options import Overrides
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.render.requests import requests
-from peagle.speed.verdict import VERDICT_FORMAT, Verdict
-from peagle.text import json_digest, plain
+from peagle.text import json_digest
 from peagle.vllm.environment import check_environment
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -58,7 +57,7 @@ def read_plan(path: Path) -> Plan:
     """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
     truncated, not a plan of this format, or was edited."""
     file = str(path)
-    return plan_from(_read_document(path, PlanFileError, recreate_fix(file)), file)
+    return plan_from(read_document(path, PlanFileError, recreate_fix(file)), file)
 
 
 def plan_from(document: Any, file: str) -> Plan:
@@ -107,38 +106,7 @@ def recreate_fix(file: str) -> Fix:
     return Fix("create the plan again", ("peagle", "plan", "PAIR", "--output", name))
 
 
-_VERDICT_AGAIN = Fix(
-    "create the verdict again", ("peagle", "verdict", "PAIR", "--gpu", "GPU", "-o", "FILE")
-)
-
-
-def verdict_bytes(verdict: Verdict) -> bytes:
-    """The document as a file; equal verdicts give equal bytes."""
-    return (json.dumps(plain(verdict), indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def read_verdict(path: Path) -> Verdict:
-    """The verdict in the file ``path``. Raises VerdictFileError for a file that is truncated, not a
-    verdict of this format, or inconsistent."""
-    return verdict_from(_read_document(path, VerdictFileError, _VERDICT_AGAIN), str(path))
-
-
-def verdict_from(document: Any, file: str) -> Verdict:
-    """The verdict in a document; ``file`` is its name in messages. Raises VerdictFileError."""
-    if not isinstance(document, dict) or not {"format", "workloads"} <= set(document):
-        raise VerdictFileError(f"{file} is not a verdict", _VERDICT_AGAIN, code="not-a-verdict")
-    if document["format"] != VERDICT_FORMAT:
-        version = repr(document["format"])[:40]
-        message = f"{file} has verdict format {version}; this version reads format {VERDICT_FORMAT}"
-        raise VerdictFileError(message, _VERDICT_AGAIN, code="verdict-format")
-    try:
-        return Verdict.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        problem = first_problem(error, Verdict)
-        raise VerdictFileError(f"{file}: {problem}", _VERDICT_AGAIN) from error
-
-
-def _read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
+def read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
     """The JSON in the file ``path``. Raises ``kind`` with the fix for a file that is missing,
     truncated or not JSON."""
     try:

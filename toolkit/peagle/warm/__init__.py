@@ -44,7 +44,7 @@ from peagle.engine.local import (
     start_local,
     stop_local,
 )
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.errors import (
     CloudError,
     EngineError,
@@ -258,13 +258,12 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
 
 
 def collect_locally(
-    plan: Plan, folder: Path, progress: StepProgress, options: LocalOptions | None = None
+    plan: Plan, folder: Path, progress: StepProgress, runner: LocalRunner = AS_PROCESS
 ) -> WarmArtifact:
     """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it, however
     this ends. The log of a failure is kept."""
     plan = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
-    options = options or LocalOptions()
-    options = replace(options, compiled=not options.gpus, collecting=True)
+    runner = replace(runner, compiled=not runner.gpus, collecting=True)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
@@ -275,7 +274,7 @@ def collect_locally(
 
     with exclusive(plan.name, "warm --local"):
         try:
-            engine = start_local(plan, progress=progress, options=options)
+            engine = start_local(plan, progress=progress, runner=runner)
             try:
                 progress("packing", "compile caches")
                 artifact = fetch(send, folder, show_bytes, log=engine.process.log)

@@ -26,12 +26,12 @@ from peagle.cli.view.console import (
 )
 from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.speed.ranking import NO_SPECULATION
 from peagle.speed.verdict import (
-    NO_SPECULATION,
     LoadVerdict,
     Verdict,
+    VerdictCrossover,
     WorkloadVerdict,
-    crossover_text,
 )
 from peagle.text import format_concurrency, format_usd
 
@@ -298,6 +298,19 @@ def _print_size(size: WorkloadVerdict) -> None:
         pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
         print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
     _print_regrets(size)
+
+
+def crossover_text(crossover: VerdictCrossover) -> str:
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
+    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
+    between = f" ({low} to {high})" if low != high else ""
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
+        f"{between}{cost}; {crossover.basis}."
+    )
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
