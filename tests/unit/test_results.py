@@ -153,7 +153,7 @@ def test_usage_is_in_utc_also_of_each_variant() -> None:
 
 def status(**fields: Any) -> DeploymentStatus:
     """A status with these fields, the others empty."""
-    values = dict.fromkeys(DeploymentStatus.model_fields) | fields
+    values: dict[str, Any] = dict.fromkeys(DeploymentStatus.model_fields) | fields
     return DeploymentStatus.model_construct(**values)
 
 
