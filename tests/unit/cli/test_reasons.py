@@ -81,7 +81,12 @@ HOURLY: Mapping[str, Detail] = {"usd_per_hour": 4.2}
     [
         ("context-too-long", {"tokens": 131072}, "131,072 tokens do not fit"),
         ("nearest-instance", HOURLY, "the nearest to what is required, at $4.20 an hour"),
-        ("nearest-instance", {}, "the nearest to what is required, price unknown"),
+        ("nearest-instance", {"instances": 2}, "the nearest to what is required, price unknown"),
+        (
+            "nearest-instance",
+            {**HOURLY, "instances": 1},
+            "the nearest to what is required, at $4.20 an hour",
+        ),
         (
             "nearest-instance",
             {**HOURLY, "instances": 2},

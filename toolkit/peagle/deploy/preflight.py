@@ -291,12 +291,12 @@ class Preflight:
     role: Role
     record: Deployment | None
     findings: tuple[Finding, ...]
-    changes: tuple[Change, ...] = ()
-    broken: str = ""
-    scaling: ScalingChange | None = None
-    rollout: Rollout | None = None
-    most_usd_per_hour: float | None = None
-    instances: int = 1
+    changes: tuple[Change, ...]
+    broken: str
+    scaling: ScalingChange | None
+    rollout: Rollout | None
+    most_usd_per_hour: float | None
+    instances: int
 
 
 def preflight(

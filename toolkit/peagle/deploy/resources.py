@@ -356,35 +356,35 @@ def _watches(alarm: Body, endpoint: str) -> bool:
 
 
 class ScalingTarget(Kind):
-    """The bounds of Application Auto Scaling, with the policies that they are held by. A document
-    is a plan's ``Scaling``, and empty for a fixed number. It is no resource of its own on record:
-    it goes with the endpoint."""
+    """The bounds of Application Auto Scaling, with the policies that hold them; none for a fixed
+    number. It is not on record: it goes with the endpoint. A plan alone does not decide it, as
+    ``peagle scale`` changes it, and it is put once the plan is proved (``scaling``)."""
 
     type = "ScalableTarget"
     area = path = "scaling"
 
     def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        return {wanted.plan.name: scaling_body(wanted.plan.scaling)}
+        scaling = wanted.plan.scaling
+        return {wanted.plan.name: _fields(autoscaling.to_bounds(scaling) if scaling else None)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         registered = {name: autoscaling.registered(aws, name) for name in names}
         return {name: _fields(bounds) for name, bounds in registered.items()}
 
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+    def register(self, context: DeploymentContext, after: Scaling | None) -> None:
         """Register the endpoint with this scaling, or end it. May be repeated."""
-        aws, record = context.aws, context.record
-        if not body:
+        aws, record, name, before = context.aws, context.record, context.record.name, None
+        if after is None:
             live = sagemaker.describe(aws, name)
             copies = live is not None and live.hosts_components
             context.say("Scaling", f"ends; the number of {counted(2, copies)} stays")
             autoscaling.deregister(aws, name, copies)
             return
-        after, before = Scaling.model_validate(body), None
         context.say("Scaling", after.text)
         if after.scales_copies:
             before = autoscaling.registered(aws, name, policies=False)
         tags = [{"Key": DEPLOYMENT_TAG, "Value": name}, {"Key": ID_TAG, "Value": record.id}]
-        autoscaling.register(aws, name, after, tags + read_company(revision).tag_list)
+        autoscaling.register(aws, name, after, tags + read_company(record.current).tag_list)
         if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
             autoscaling.stay_awake(aws, name)
 
@@ -407,13 +407,7 @@ class ScalingTarget(Kind):
                 yield self.made(name)
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
-        after = autoscaling.to_bounds(Scaling.model_validate(desired)) if desired else None
-        return differing(self.path, _fields(after), actual)
-
-
-def scaling_body(scaling: Scaling | None) -> Body:
-    """The document of a scaling target."""
-    return scaling.model_dump() if scaling else {}
+        return differing(self.path, desired, actual)
 
 
 def _fields(bounds: autoscaling.Bounds | None) -> Body:

@@ -13,9 +13,7 @@ from peagle.planning.search import Selection, is_cheaper
 from peagle.planning.speculation import SpeedsByK
 
 
-def selection_reasons(
-    selection: Selection, compared: SpeedsByK, is_speculation_asked: bool
-) -> Iterator[Reason]:
+def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Reason]:
     """Why this type, so many GPUs, and speculation or none."""
     candidate = selection.candidate
     if candidate.asked.instance_type is None:
@@ -30,10 +28,10 @@ def selection_reasons(
             f"{best.count} x {best.instance.type}" if best.count > 1 else best.instance.type,
             "best-without-speculation",
             usd_per_hour=best.usd_per_hour,
-            instances=best.count if best.count > 1 else None,
+            instances=best.count,
             usd_per_million_tokens=best.usd_per_million_tokens,
         )
-    if is_speculation_asked:
+    if selection.unknown is not None or selection.search.pair.drafter is not None:
         yield _speculation_reason(selection, compared)
 
 
@@ -41,7 +39,7 @@ def _instance_reason(selection: Selection) -> Reason:
     """By cost per token or price, among those that are as good otherwise."""
     candidate, ranked, asked = selection.candidate, selection.ranked, selection.candidate.asked
     name, usd = candidate.instance.type, candidate.usd_per_million_tokens
-    hourly, instances = candidate.usd_per_hour, candidate.count if candidate.count > 1 else None
+    hourly, instances = candidate.usd_per_hour, candidate.count
     if not ranked:
         return reason("instance_type", name, "largest-instance")
     if candidate.excess is not None and not candidate.meets:

@@ -20,9 +20,7 @@ from peagle.text import (
     format_usd,
 )
 
-_HOURLY = (
-    "{usd_per_hour:?at {usd_per_hour:usd} an hour|price unknown}{instances:? for {instances}|}"
-)
+_HOURLY = "{usd_per_hour:?at {usd_per_hour:usd} an hour{instances:for_all}|price unknown}"
 _PER_MILLION = "{usd_per_million_tokens:usd} per million output tokens"
 _FITS = "{holds_load:? for this load|}{required:?, {meets:?|not }known to meet what is required|}"
 _TYPES = f"{{types}} types that fit{_FITS}"
@@ -230,6 +228,10 @@ def _format_times(count: int) -> str:
     return f"{count} x " if count > 1 else ""
 
 
+def _format_for_all(count: int) -> str:
+    return f" for {count}" if count > 1 else ""
+
+
 def _format_gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
 
@@ -242,6 +244,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "by_k": _format_speeds,
     "concurrency": format_concurrency,
     "duration": format_duration,
+    "for_all": _format_for_all,
     "gpus": _format_gpus,
     "rate": format_rate,
     "requests": format_requests,
