@@ -19,13 +19,10 @@ from peagle.cli.session import Session, cloud_options, complete_name, deployment
 from peagle.cli.view.console import (
     StatusLine,
     json_option,
-    print_documents,
-    print_findings,
     print_json,
-    print_line,
     print_status,
 )
-from peagle.cli.view.deploy import floor_text, second_turn_text
+from peagle.cli.view.watch import print_proof
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.status import read_stand_in
@@ -269,24 +266,9 @@ def _show(
 ) -> None:
     status.clear()
     if as_json:
-        return print_json({**place, **plain(proof)})
-    where = "the engine's counters" if proof.source == "counters" else "the endpoint's log"
-    if proof.floor is None:
-        text = "it answers; it does not speculate"
-    elif proof.acceptance_length is None:
-        text = f"no drafts in {where}"
+        print_json({**place, **plain(proof)})
     else:
-        least = floor_text(proof.floor, proof.floor_source)
-        text = f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts{least} "
-        text += f"(from {where})"
-    print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
-    print_documents(
-        proof.instances,
-        ("stream", "drafts", "acceptance_length", "acceptance_per_position"),
-    )
-    if proof.second_turn:
-        print_line(f"second turn: {second_turn_text(proof.second_turn)}")
-    return print_findings(proof.findings, err=True)
+        print_proof(name, proof)
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')

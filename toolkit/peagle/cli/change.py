@@ -32,14 +32,8 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import (
-    AT_PROMOTION,
-    comparison_text,
-    measured,
-    print_comparison_report,
-    show_candidate,
-    show_changes,
-)
+from peagle.cli.view.deploy import AT_PROMOTION, show_candidate, show_changes
+from peagle.cli.view.watch import comparison_text, measured, print_comparison_report
 from peagle.deploy.apply import plan_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
