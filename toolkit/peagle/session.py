@@ -199,10 +199,11 @@ class Session(Account):
         floor: float | None = None,
         min_drafts: int = 100,
         say: Say | None = None,
+        report: Callable[[Proof, str], object] = lambda proof, region: None,
     ) -> Proof:
         """Prove again that an endpoint speculates, also one of a template or another machine: every
         instance makes ``min_drafts``, and its acceptance length is at least ``floor`` (by default
-        the pair's).
+        the pair's). ``report`` gets the proof, also one that fails, and the endpoint's region.
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
@@ -212,6 +213,7 @@ class Session(Account):
         proof = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
+        report(proof, aws.region)
         pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
@@ -228,12 +230,13 @@ class Session(Account):
         instances: int = 1,
         wait_seconds: float = 0.0,
         say: Say | None = None,
+        report: Callable[[Proof], object] = lambda proof: None,
     ) -> Proof:
         """Prove that every engine behind a URL speculates: any vLLM with OpenAI's protocol. With
         HTTP every address of the host is an engine; ``instances`` must answer within
         ``wait_seconds``. Prompts and floor are those of ``plan``, by default the catalogue's
         prompts, and any accepted draft passes. ``model`` is by default the only one, ``key`` a
-        bearer token.
+        bearer token. ``report`` gets the proof, also one that fails.
 
         Raises NotProved, EngineError when an engine does not answer, and UserError for a wrong URL,
         key or model.
@@ -252,6 +255,7 @@ class Session(Account):
             wait_seconds=wait_seconds,
             say=say or silent,
         )
+        report(proof)
         pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
         return proof

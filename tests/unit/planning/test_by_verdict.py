@@ -14,7 +14,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.verdict import VerdictOptions, make_verdict, plan_by_verdict
+from peagle.planning.by_verdict import plan_by_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.render.verdict_file import verdict_bytes, verdict_from
 from peagle.speed.ranking import Setting
 from peagle.speed.verdict import LoadVerdict, Verdict, WorkloadVerdict

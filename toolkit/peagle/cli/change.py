@@ -32,15 +32,9 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import (
-    AT_PROMOTION,
-    comparison_text,
-    measured,
-    print_comparison_report,
-    show_candidate,
-    show_changes,
-)
-from peagle.deploy.apply import preview_rollback, revision_for_rollback
+from peagle.cli.view.deploy import AT_PROMOTION, show_candidate, show_changes
+from peagle.cli.view.watch import comparison_text, measured, print_comparison_report
+from peagle.deploy.apply import plan_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
     change_share,
@@ -200,16 +194,16 @@ def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_:
     """
     with session.changing(name) as change:
         record = change.record
-        target = revision_for_rollback(record)
-        changes, rollout = preview_rollback(change.aws, record, target)
+        planned = plan_rollback(change.aws, record)
+        target = planned.target
         print_status(name, bold=True)
         serves = f"configuration {target.name} again"
         print_facts((("where", session.where(record.region)), ("serves", serves)))
-        show_changes(changes)
+        show_changes(planned.changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
-        print_facts((("rollout", rollout), ("price", price)))
+        print_facts((("rollout", planned.rollout), ("price", price)))
         confirm("Return to this revision?", "not rolled back", yes=yes)
-        _change_and_prove(ctx, change, roll_back, "again", changes)
+        _change_and_prove(ctx, change, roll_back, "again", planned.changes)
 
 
 _COMPARE_OPTIONS = (

@@ -32,7 +32,8 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan, warm_start_text
+from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
+from peagle.cli.view.watch import warm_start_text
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.context import WillNotServe
 from peagle.deploy.diff import Change

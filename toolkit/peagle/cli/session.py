@@ -14,13 +14,12 @@ from click.shell_completion import CompletionItem
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
-from peagle.cli.context import in_context, is_typed, own_command
+from peagle.cli.context import own_command
 from peagle.cli.options import catalog_of, command_catalog, yes_option
-from peagle.cli.project import CHOICE, ProjectCommand, endpoint_argument
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.view.console import DeploymentProgress, json_option, print_status
 from peagle.deploy.records import deployment_names
-from peagle.errors import NotFound, NotProved
-from peagle.project import EndpointChoice
+from peagle.errors import NotProved
 from peagle.session import Session as Session
 from peagle.store import SANDBOX
 
@@ -31,24 +30,6 @@ Command = Callable[..., Any]
 
 NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 """Options that the command to continue with omits."""
-
-
-class DeploymentCommand(ProjectCommand):
-    """For an unknown endpoint of the project file, the fix is to deploy it."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except NotFound as error:
-            choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-            if choice and error.code == "no-such-deployment":
-                command = ["peagle", "deploy", choice.endpoint]
-                command += ["--environment", choice.environment] if choice.environment else []
-                if is_typed(ctx, "project_file"):
-                    command += ["--project", str(choice.project.path)]
-                error.fix, error.command = "deploy it first", in_context(command, ctx)
-            raise
 
 
 class CommandSession(Session):
@@ -130,7 +111,7 @@ def deployment_command(
         command = yes_option(json_option(command)) if yes else json_option(command)
         vars(command)["__click_params__"] += own_options
         with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=DeploymentCommand, epilog=examples_text(*examples))(with_name)
+        return click.command(cls=ProjectCommand, epilog=examples_text(*examples))(with_name)
 
     return add
 

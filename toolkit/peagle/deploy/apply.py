@@ -94,7 +94,7 @@ def deploy(
     # An update to another instance type has ended the scaling.
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
     if scales and (wait or change == "scale"):
-        scaling.apply_scaling(context, plan.scaling)
+        resources.SCALING.register(context, plan.scaling)
         scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": plan}))
@@ -465,8 +465,30 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
             context.say("Kept", f"{resource.text}: {denied.message}")
 
 
-def revision_for_rollback(record: Deployment) -> Revision:
-    """The revision that ``rollback`` returns to. Raises Refused when there is none."""
+@dataclass(frozen=True)
+class RollbackPlan:
+    """The revision that ``rollback`` returns to, what that changes in what the endpoint serves, and
+    how it replaces the instances."""
+
+    target: Revision
+    changes: tuple[Change, ...] = ()
+    rollout: str = ""
+
+
+def plan_rollback(aws: Aws, record: Deployment) -> RollbackPlan:
+    """What ``rollback`` would do. Raises Refused when there is no revision to return to."""
+    target = _revision_for_rollback(record)
+    live = sagemaker.describe(aws, record.name)
+    if live is None:
+        return RollbackPlan(target)
+    plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
+    rollout = "none"
+    if plan and plan.rollout:
+        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
+    return RollbackPlan(target, compare_live(record, live, target), rollout)
+
+
+def _revision_for_rollback(record: Deployment) -> Revision:
     revisions.require_own(record)
     revisions.require_no_comparison(record)
     target = revisions.rollback_target(record)
@@ -477,28 +499,13 @@ def revision_for_rollback(record: Deployment) -> Revision:
     return target
 
 
-def preview_rollback(
-    aws: Aws, record: Deployment, target: Revision
-) -> tuple[tuple[Change, ...], str]:
-    """What ``rollback`` to ``target`` changes in what the endpoint serves, and how it replaces the
-    instances. Reads only."""
-    live = sagemaker.describe(aws, record.name)
-    if live is None:
-        return (), ""
-    plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
-    rollout = "none"
-    if plan and plan.rollout:
-        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
-    return compare_live(record, live, target), rollout
-
-
 def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Return to the previous revision and prove it again; with an update that is not finished or
     not proved, to what served before that. The same call continues an interrupted rollback.
     ``catalog`` says what to prove of a revision that another machine deployed. A revision whose
     proof fails now stays in service, unproved."""
     record = context.record
-    target = revision_for_rollback(record)
+    target = _revision_for_rollback(record)
     require_weights_of(context, target)
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})

@@ -26,7 +26,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, Endpoint, Tag
 from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove, scaling_body
+from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -103,11 +103,10 @@ def _read_scaling(revision: Revision | None) -> Scaling | None:
 
 def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> bool:
     """Whether an update to ``revision`` keeps the number of instances, because scaling chose it."""
-    try:
-        registered = autoscaling.registered(aws, live.name, policies=False)
-    except AccessDenied:
-        return _read_scaling(revision) is not None or _planned_before(record)
-    return registered is not None or _read_scaling(record.serving if record else None) is not None
+    with suppress(AccessDenied):
+        if autoscaling.registered(aws, live.name, policies=False):
+            return True
+    return _read_scaling(record.serving if record else None) is not None
 
 
 def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> int:
@@ -134,43 +133,35 @@ def end_scaling_for_new_type(
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
-    planned = _read_scaling(revision) is not None or _planned_before(context.record)
     with suppress(AccessDenied):
-        # Without a plan of ours that scales, the plans may be another machine's.
-        registered = autoscaling.registered(context.aws, live.name, policies=not planned)
-        if registered and (planned or registered.is_ours):
+        registered = autoscaling.registered(context.aws, live.name)
+        if registered and registered.is_ours:
             context.say("Scaling", "ends while the instance type changes")
             autoscaling.deregister(context.aws, live.name)
 
 
-def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
-    """Register the endpoint with this scaling, or end it. May be repeated."""
-    record = context.record
-    SCALING.put(context, record.current, record.name, scaling_body(after))
-
-
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales;
+    """``register`` as the plan of a kept revision has it, if a plan of the deployment scales;
     else as the tag of its configuration says, and without that tag, what is registered stays."""
     aws, revisions = context.aws, context.record.revisions
-    after, is_known = _read_scaling(revision), revision.plan is not None
-    if not is_known:
-        with suppress(AccessDenied, Missing, ValueError):
+    after = _read_scaling(revision)
+    if revision.plan is None:
+        try:
             config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
             value = sagemaker.read_tags(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
             if value != _NONE:
                 fields = zip(Scaling.model_fields, value.split("/"), strict=False)
                 after = Scaling.model_validate_strings(dict(fields))
-            is_known = True
+        except (AccessDenied, Missing, ValueError):
+            context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
+            return
     scales = any(map(_read_scaling, revisions)) or after is not None
     if not scales and any(recorded.plan is None for recorded in revisions):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
             scales = registered is not None and registered.is_ours
-    if scales and is_known:
-        apply_scaling(context, after)
-    elif scales:
-        context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
+    if scales:
+        SCALING.register(context, after)
 
 
 @dataclass(frozen=True)
@@ -332,7 +323,7 @@ def scale(context: DeploymentContext, change: Scale) -> None:
     if change.end is not None:
         set_end(context, shown_revision(record, change.live), change.end)
     if change.scaling is not None:
-        apply_scaling(context, change.scaling.after)
+        SCALING.register(context, change.scaling.after)
     if change.count is None:
         return
     copies = change.live.hosts_components

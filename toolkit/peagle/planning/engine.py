@@ -20,8 +20,8 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.overrides import with_overrides
-from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation, reason
-from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
+from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
+from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
 from peagle.planning.weights import (
     LOADER,
     PlacedWeights,
@@ -61,14 +61,19 @@ class Placement:
     pair: SelectedPair
     load: Load
     candidate: Candidate
+    name: str
     region: str
+    runtime: Runtime
+    image: str
+    ami: str | None
+    count: int
+    copies: Copies | None
     placed: PlacedWeights
     sizes: WeightSizes
-    runtime: RuntimeChoice
 
 
 def configure_engine(
-    placement: Placement, runtime: Runtime, decisions: Decisions
+    placement: Placement, decisions: Decisions
 ) -> tuple[Speculation | None, tuple[str, ...], dict[str, str]]:
     """The engine's speculation, arguments and environment, with the rules' findings about them.
 
@@ -76,15 +81,15 @@ def configure_engine(
     plan, and so no plan file, ever contains one.
     """
     options, load, candidate = placement.options, placement.load, placement.candidate
-    record = decisions.record
+    record, runtime = decisions.record, placement.runtime
     streamed = streamer_variables(
         placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
     )
-    speculation = record(planned_speculation(load, candidate))
+    speculation = choose_speculation(load, candidate)
     arguments = record(_build_arguments(placement, speculation))
     extra = record(_build_environment(placement))
     planned = to_environment(arguments) | extra | record(streamed)
-    if digest := digest_in(placement.runtime.image):
+    if digest := digest_in(placement.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
     environment = dict(with_overrides(planned, options.environment))
@@ -99,8 +104,8 @@ def configure_engine(
         "concurrency": candidate.load,
         "instance_type": candidate.instance.type,
         "region": placement.region,
-        "image": placement.runtime.image,
-        "ami": options.ami or placement.runtime.ami,
+        "image": placement.image,
+        "ami": options.ami or placement.ami,
         "environment": environment,
     }
     pair = placement.pair

@@ -347,7 +347,7 @@ def plan_pair(
     options = Options(pair=pair, **fields)
     try:
         if verdict is not None:  # most plans have none, and its models take 20 ms to import
-            from peagle.planning.verdict import plan_by_verdict
+            from peagle.planning.by_verdict import plan_by_verdict
             from peagle.render.verdict_file import read_verdict
 
             plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)

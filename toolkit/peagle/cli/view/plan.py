@@ -17,7 +17,6 @@ from peagle.cli.view.console import (
     print_facts,
     print_findings,
     print_line,
-    print_section,
     print_table,
     seconds_text,
 )
@@ -307,7 +306,7 @@ def print_details(plan: Plan) -> None:
     if not _is_priced(plan):
         print_findings(plan.findings)
         return
-    print_section(plan.pair, _details(plan), label=13)
+    print_facts(_details(plan), label=13, indent=0, err=False, title=plan.pair)
     print_line("\nGPU memory", bold=True)
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
