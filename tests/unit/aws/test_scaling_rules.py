@@ -227,7 +227,7 @@ def test_the_candidate_of_a_comparison_does_not_count_for_the_budget(
 
 
 # ``peagle scale``
-PER_INSTANCE = {"copies": 4, "instance_count": 1}
+PER_INSTANCE: dict[str, Any] = {"copies": 4, "instance_count": 1}
 
 
 def on_component(running: int = 4, count: int = 1) -> Endpoint:
