@@ -11,8 +11,9 @@ from peagle.aws.autoscaling import Bounds
 from peagle.aws.errors import InsufficientCapacity
 from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_start_text
 from peagle.deploy.apply import Attempt
-from peagle.deploy.diff import PlanComparison, differing, nested
+from peagle.deploy.diff import PlanComparison
 from peagle.deploy.drift import Difference, Drift
+from peagle.deploy.kinds import differing, nested
 from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import ComparedPlan, DeploymentStatus

@@ -15,10 +15,11 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy import revisions, scaling
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.context import limit_seconds
-from peagle.deploy.diff import Change, changes, differing, nested
+from peagle.deploy.diff import Change, changes
 from peagle.deploy.invoke import InvokeRequest
+from peagle.deploy.kinds import Wanted, differing, nested
 from peagle.deploy.preflight import required_change
-from peagle.deploy.resources import ALARMS, SCALING, SCHEDULE, Wanted
+from peagle.deploy.resources import ALARMS, SCALING, SCHEDULE
 from peagle.deploy.scaling import End, Scale, ScaleRequest
 from peagle.deploy.state import (
     Deployment,

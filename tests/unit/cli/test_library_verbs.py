@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 import peagle
-from peagle.account import Account
+from peagle.account import Account, DeploymentChange
 from peagle.aws.client import Aws, Clock
 from peagle.deploy.apply import PAUSE_SECONDS, RolledBack
-from peagle.deploy.context import WillNotServe
+from peagle.deploy.context import DeploymentContext, WillNotServe
+from peagle.deploy.removal import plan_removal
+from peagle.deploy.state import Resource, ResourceType
 from peagle.errors import CloudError, NotFound, NotProved, PeagleError, Refused, UserError
 from peagle.findings import error
 from peagle.planning.plan import Limit
@@ -239,3 +242,116 @@ def test_reap_leaves_a_deployment_that_got_another_end(
     (kept,) = session.reap(search.removable)
     assert (kept.removed, kept.error) == ((), None)
     assert NAME in world.cloud.endpoints
+
+
+class Reporting(peagle.Session):
+    """Remembers what errors have left, as a command shows it."""
+
+    def __init__(self) -> None:
+        super().__init__("us-east-1")
+        self.left: list[tuple[str, list[str]]] = []
+
+    def report_remaining(self, change: DeploymentChange, error: BaseException) -> None:
+        types: list[str] = sorted({each.type for each in change.record.resources})
+        self.left.append((type(error).__name__, types))
+
+
+def _fail(context: DeploymentContext) -> None:
+    context.change(budget_usd=5.0)
+    raise CloudError("no")
+
+
+def _interrupt(context: DeploymentContext) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("verb", "continues", "reported"),
+    [
+        (_fail, True, ["CloudError"]),
+        (_fail, False, []),
+        (_interrupt, True, ["KeyboardInterrupt"]),
+        (lambda context: None, True, []),
+    ],
+)
+def test_what_an_unfinished_change_leaves_is_reported_once(
+    world: World, verb: Callable[[DeploymentContext], None], continues: bool, reported: list[str]
+) -> None:
+    session = Reporting()
+    session.deploy(a_plan())
+    with suppress(CloudError, KeyboardInterrupt), session.changing(NAME) as change:
+        change.run(verb, continues=continues)
+        raise CloudError("of what follows a change, such as its report")
+    assert [name for name, _ in session.left] == reported
+    assert all("Endpoint" in types for _, types in session.left)
+
+
+def test_a_change_has_the_record_that_its_last_step_left(world: World) -> None:
+    session = Reporting()
+    session.deploy(a_plan())
+    with session.changing(NAME) as change:
+        with pytest.raises(CloudError):
+            change.run(_fail)
+        assert change.record.budget_usd == 5.0
+        assert change.record == world.saved()
+        assert change.status().state == "InService"
+    assert session.left == [], "the caller has handled it"
+
+
+def test_a_check_that_fails_leaves_nothing_to_report(world: World) -> None:
+    session = Reporting()
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
+    reviewed: list[str] = []
+    with (
+        pytest.raises(Refused),
+        session.changing(NAME, "us-east-1", creates=True) as change,
+    ):
+        change.prepare(a_plan(), review=lambda preflight: reviewed.append(preflight.change))
+    assert (reviewed, session.left, world.record()) == (["create"], [], None)
+
+
+def a_resource(kind: ResourceType, name: str) -> Resource:
+    return Resource(type=kind, name=name, revision="", made=True)
+
+
+TARGET = a_resource("ScalableTarget", "endpoint/x/variant/AllTraffic")
+SCALES, WAKES = a_resource("Alarm", "TargetTracking-x"), a_resource("Alarm", "x-wake-up")
+SLOW = a_resource("Alarm", "x-slow")
+LOG = a_resource("LogGroup", "/aws/sagemaker/Endpoints/x")
+MODEL, ENDPOINT = a_resource("Model", "x"), a_resource("Endpoint", "x")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "owner", "everything", "removed", "left"),
+    [
+        ((ENDPOINT,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
+        ((ENDPOINT,), "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+        ((ENDPOINT, SLOW), "", False, [TARGET, SCALES, WAKES], [LOG]),
+        ((MODEL,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
+        ((MODEL,), "a stack", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+        ((MODEL,), "a stack", False, None, None),
+        ((ENDPOINT,), "a stack", True, None, None),
+        (None, "", False, [], [TARGET, SCALES, WAKES, SLOW, LOG]),
+        (None, "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+    ],
+)
+def test_what_is_removed_with_a_deployment(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: tuple[Resource, ...] | None,
+    owner: str,
+    everything: bool,
+    removed: list[Resource] | None,
+    left: list[Resource] | None,
+) -> None:
+    leftovers = (TARGET, SCALES, WAKES, SLOW, LOG)
+    monkeypatch.setattr("peagle.deploy.removal.find_leftovers", lambda aws, name: leftovers)
+    record = None
+    if recorded is not None:
+        record = world.new("x").model_copy(update={"resources": recorded, "owner": owner})
+    if removed is None:
+        with raises_code("other-owner", Refused):
+            plan_removal(world.aws, "x", record, everything)
+        return
+    removal = plan_removal(world.aws, "x", record, everything)
+    assert (list(removal.leftovers), list(removal.left), removal.unknown) == (removed, left, "")

@@ -121,8 +121,8 @@ HOURLY: Mapping[str, Detail] = {"usd_per_hour": 4.2}
         (
             "time-to-start",
             {
-                "streamed_bytes": 17_000_000_000,
-                "streamed_bytes_per_second": 100_000_000,
+                "hub_bytes": 0,
+                "s3_bytes": 17_000_000_000,
                 "readers": 4,
                 "engine_seconds": 600,
             },

@@ -54,14 +54,6 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "has": {"scale-to-zero-refused"}}),
     "and not there": ({"scale_to_zero": True, "region": "eu-west-1"}, {
         "lacks": {"scale-to-zero-refused"}}),
-    "a queue without a limit": ({"vllm": "0.30.0", "slo": Slo(ttft=1)}, {
-        "has": {"queue-unbounded"}}),
-    "of a version that cannot limit it": ({"vllm": "0.28.0", "slo": Slo(ttft=1)}, {
-        "lacks": {"queue-unbounded"}}),
-    "without an objective": ({"vllm": "0.30.0"}, {"lacks": {"queue-unbounded"}}),
-    "with a limit": (
-        {"vllm": "0.30.0", "slo": Slo(ttft=1), "settings": {"max-num-queued-reqs": "9"}},
-        {"lacks": {"queue-unbounded"}}),
     # Copies
     "one engine, whose idle GPUs name the better plan": (on_eight(pair="tiny", copies=1), {
         "copies": None, "has": {"gpus-idle"}, IDLE: "use --copies 8 (an inference component)",
@@ -172,9 +164,9 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
     assert code == "start-as-measured"
     assert (values["target"], values["device"]) == ("gpt-oss-20b", "NVIDIA H200")
     assert (values["file"], values["instance_seconds"]) == ("warm-starts-h200.json", 300)
-    assert values["hub_bytes_per_second"] == 50_000_000
-    assert values["loaded_bytes_per_second"] == 200_000_000
-    assert not {"s3_bytes", "engine_seconds"} & set(values)
+    assert values["hub_bytes"] > 10**10
+    assert (values["loaded_bytes"], values["s3_bytes"]) == (values["hub_bytes"], 0)
+    assert "engine_seconds" not in values
     assert wake_up(large) > wake_up(plan(scale_to_zero=True)), "more bytes take longer"
     options = Options(pair="gpt-oss-20b", scale_to_zero=True)
     made = make_plan(options, replace(CATALOG, read_starts=tuple))

@@ -17,9 +17,6 @@ from peagle.planning.weights import portable_pair
 from peagle.text import format_usd
 from peagle_serve.logs import is_secret
 
-EXISTS = "exists"
-"""In a comparison, a resource that is on one side only."""
-
 _HIDDEN = "(hidden)"
 _LONGEST = 160
 """Characters of a value: a dashboard has whole queries, and texts of several lines."""
@@ -146,25 +143,6 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
             if kind == "variable" and is_secret(name):
                 values = [None if value is None else _HIDDEN for value in values]
             yield Change(f"{kind}.{name}", *values)
-
-
-def differing(area: str, planned: Mapping[str, Any], actual: Mapping[str, Any]) -> Iterator[Change]:
-    """The keys that differ: before, what the account has; after, what the plan wants."""
-    for key in dict.fromkeys((*planned, *actual)):
-        if planned.get(key) != actual.get(key):
-            yield Change(f"{area}.{key}", actual.get(key), planned.get(key))
-
-
-def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
-    """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
-    if isinstance(planned, Mapping) and isinstance(actual, Mapping):
-        for key, value in planned.items():
-            yield from nested(f"{path}.{key}", value, actual.get(key))
-    elif isinstance(planned, list) and isinstance(actual, list) and len(planned) == len(actual):
-        for at, pair in enumerate(zip(planned, actual, strict=True)):
-            yield from nested(f"{path}[{at}]", *pair)
-    elif planned != actual and not (planned is None and not actual):
-        yield Change(path, actual, planned)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.diff import Change, changes
+from peagle.deploy.kinds import Tagged, find_resources
 from peagle.deploy.resources import (
     ALARMS,
     BUCKET,
@@ -32,8 +33,6 @@ from peagle.deploy.resources import (
     ROLE,
     SCHEDULE,
     WEIGHTS,
-    Tagged,
-    find_resources,
     is_uploaded,
 )
 from peagle.deploy.revisions import (

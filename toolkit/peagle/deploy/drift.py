@@ -21,8 +21,9 @@ from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import Change, changes, differing, nested
+from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
+from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
@@ -249,12 +250,12 @@ def _limit(compared: Compared) -> Iterator[Change]:
         yield Change("limit.budget_usd", *sides)
 
 
-def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
+def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
     """What is outside of the endpoint; its end is the one in its tags."""
     plan, limit = compared.plan, compared.plan.limit
     ends_at = end_in(compared.tags) if limit and not limit.removes else None
-    wanted = resources.Wanted(plan, compared.endpoint.revision, ends_at)
-    return resources.compare_kind(kind, compared.aws, wanted)
+    wanted = Wanted(plan, compared.endpoint.revision, ends_at)
+    return compare_kind(kind, compared.aws, wanted)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {

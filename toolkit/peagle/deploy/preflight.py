@@ -29,7 +29,7 @@ from peagle.deploy import records, resources
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import compare_live, current_deployment
-from peagle.deploy.resources import Wanted
+from peagle.deploy.kinds import Wanted, compare_kind
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
     SAME_END_SECONDS,
@@ -410,7 +410,7 @@ def _changes(
         wanted = Wanted(plan, live.revision, record.ends_at)
     for kind in (*resources.SETTINGS, resources.SCHEDULE):
         try:
-            yield from resources.compare_kind(kind, aws, wanted, record.of_type(kind.type))
+            yield from compare_kind(kind, aws, wanted, record.of_type(kind.type))
         except AccessDenied:
             yield Change(kind.area, "unknown", "as planned")
     if before is not None:

@@ -20,7 +20,8 @@ from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
-from peagle.deploy.resources import KINDS, Tagged, begin_deletion, remove
+from peagle.deploy.kinds import Tagged
+from peagle.deploy.resources import KINDS, begin_deletion, remove
 from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text

@@ -1,13 +1,8 @@
-"""What a deployment has in the account: one class per kind of resource.
+"""What a deployment has in the account: one class per kind of resource (``kinds``), in the order of
+removal in ``KINDS``.
 
-A kind says what a plan wants (``desired``) and what the account has (``read``), compares the two,
-and makes the second the first (``put``, ``delete``). ``compare_kind`` is what a deploy shows before
-it changes anything, and what drift is; ``put_settings`` applies what a plan sets outside of its
-endpoint; ``find_resources`` lists what another machine made, and ``remove`` removes what is on
+``put_settings`` applies what a plan sets outside of its endpoint, and ``remove`` removes what is on
 record. Each call may be repeated.
-
-What an endpoint serves is spread over its model, configuration and component, and is compared as
-one ``Served`` (``diff``).
 """
 
 from __future__ import annotations
@@ -15,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Busy, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.diff import EXISTS, Change, differing, nested
+from peagle.deploy.diff import Change
+from peagle.deploy.kinds import Body, Kind, Tagged, Wanted, differing, nested
 from peagle.deploy.state import Resource, ResourceType, Revision, parse_values, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
@@ -55,8 +50,6 @@ from peagle.text import counted, json_object
 from peagle.weights.bucket import Bucket as S3Bucket
 from peagle_serve.contract import is_s3_uri
 
-Body = Mapping[str, Any]
-
 SCALING_TAG = "peagle:scaling"
 """Tag of an endpoint configuration: what other machines need to return to it."""
 
@@ -67,85 +60,6 @@ _ALARM_KEYS = (
     "EvaluationPeriods", "ExtendedStatistic", "MetricName", "Namespace", "OKActions", "Period",
     "Statistic", "Threshold", "TreatMissingData",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tagged:
-    """What the tags in the account say of a deployment: ``configs`` and ``models`` as described,
-    each with its revision. ``revision`` is the one in service."""
-
-    name: str
-    revision: str = ""
-    configs: Collection[tuple[Body, str]] = ()
-    models: Collection[tuple[Body, str]] = ()
-    ends: bool = False
-    copies: bool = False
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A plan as the revision with that name, and with that end, in epoch seconds."""
-
-    plan: Plan
-    revision: str = ""
-    ends_at: float | None = None
-
-
-class Kind:
-    """One kind of resource. ``area`` is its name in a drift, ``path`` how the fields of one begin,
-    and ``missing`` the field of one that does not exist."""
-
-    type: ResourceType
-    noun: str = ""
-    area: ClassVar[str] = ""
-    path: ClassVar[str] = ""
-    missing: ClassVar[str] = ""
-
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        """Name -> document of what the plan wants."""
-        return {}
-
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        """Name -> document of those that the account has. Raises AccessDenied."""
-        return {}
-
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        """Create it, or make it equal to ``body``; it is on record before and after."""
-        with context.creating(revision.resource(self.type, name)):
-            context.say(f"Creating {self.noun}", name)
-            self.create(context, revision, name, body)
-
-    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        """The call of AWS."""
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> bool:
-        """Remove it; ``False`` if it was not ours to remove."""
-        self.delete(context.aws, context.record.name, resource)
-        return True
-
-    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
-        """The call of AWS; ignores one that does not exist."""
-
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
-        """Those that the endpoint has, which another machine may have made: they carry no tags that
-        AWS would find, but their names are known. Raises AccessDenied."""
-        yield from ()
-
-    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
-        """Those that the endpoint had, which no deploy may have recorded. Raises AccessDenied."""
-        yield from ()
-
-    def made(self, name: str, revision: str = "") -> Resource:
-        """One that the account has."""
-        return Resource(type=self.type, name=name, made=True, revision=revision)
-
-    def is_stale(self, plan: Plan, name: str) -> bool:
-        """Whether one that is on record goes, as this plan does not want it."""
-        return name not in self.desired(Wanted(plan))
-
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
-        """The fields that differ."""
-        return nested(self.path.format(name), desired, actual)
 
 
 class Log(Kind):
@@ -686,25 +600,6 @@ KINDS: Mapping[ResourceType, Kind] = {
 it exists, and the configuration its model."""
 
 
-def compare_kind(
-    kind: Kind, aws: Aws, wanted: Wanted, recorded: Collection[Resource] = ()
-) -> Iterator[Change]:
-    """Where the account differs from what is wanted. Those that are ``recorded`` and that the plan
-    removes are too many; further resources are others'. Raises AccessDenied."""
-    plan, desired = wanted.plan, kind.desired(wanted)
-    stale = [each.name for each in recorded if kind.is_stale(plan, each.name)]
-    stale = [name for name in stale if name not in desired]
-    names = (*desired, *stale)
-    actual = kind.read(aws, plan, names) if names else {}
-    for name in names:
-        if name in desired and name in actual:
-            yield from kind.compare(name, desired[name], actual[name])
-        elif name in desired:
-            yield Change(kind.missing.format(name), None, EXISTS)
-        elif name in actual:
-            yield Change(kind.missing.format(name), EXISTS, None)
-
-
 def put_settings(
     context: DeploymentContext, revision: Revision, kinds: Collection[Kind] = SETTINGS
 ) -> None:
@@ -728,13 +623,6 @@ def remove(context: DeploymentContext, resource: Resource) -> bool:
     is_ours = KINDS[resource.type].remove(context, resource)
     context.write(context.record.without(resource.type, resource.name))
     return is_ours
-
-
-def find_resources(aws: Aws, tagged: Tagged, kinds: Collection[Kind]) -> Iterator[Resource]:
-    """What the endpoint has of these kinds, as far as it may be read."""
-    for kind in kinds:
-        with suppress(AccessDenied):
-            yield from kind.find(aws, tagged)
 
 
 def name_log_groups(name: str) -> tuple[str, str]:

@@ -133,11 +133,9 @@ def end_scaling_for_new_type(
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
-    planned = _read_scaling(revision) is not None or _planned_before(context.record)
     with suppress(AccessDenied):
-        # Without a plan of ours that scales, the plans may be another machine's.
-        registered = autoscaling.registered(context.aws, live.name, policies=not planned)
-        if registered and (planned or registered.is_ours):
+        registered = autoscaling.registered(context.aws, live.name)
+        if registered and registered.is_ours:
             context.say("Scaling", "ends while the instance type changes")
             autoscaling.deregister(context.aws, live.name)
 
@@ -146,24 +144,24 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
     """``register`` as the plan of a kept revision has it, if a plan of the deployment scales;
     else as the tag of its configuration says, and without that tag, what is registered stays."""
     aws, revisions = context.aws, context.record.revisions
-    after, is_known = _read_scaling(revision), revision.plan is not None
-    if not is_known:
-        with suppress(AccessDenied, Missing, ValueError):
+    after = _read_scaling(revision)
+    if revision.plan is None:
+        try:
             config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
             value = sagemaker.read_tags(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
             if value != _NONE:
                 fields = zip(Scaling.model_fields, value.split("/"), strict=False)
                 after = Scaling.model_validate_strings(dict(fields))
-            is_known = True
+        except (AccessDenied, Missing, ValueError):
+            context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
+            return
     scales = any(map(_read_scaling, revisions)) or after is not None
     if not scales and any(recorded.plan is None for recorded in revisions):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
             scales = registered is not None and registered.is_ours
-    if scales and is_known:
+    if scales:
         SCALING.register(context, after)
-    elif scales:
-        context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.overrides import with_overrides
 from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
-from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
+from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
 from peagle.planning.weights import (
     LOADER,
     PlacedWeights,
@@ -85,7 +85,7 @@ def configure_engine(
     streamed = streamer_variables(
         placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
     )
-    speculation = record(planned_speculation(load, candidate))
+    speculation = choose_speculation(load, candidate)
     arguments = record(_build_arguments(placement, speculation))
     extra = record(_build_environment(placement))
     planned = to_environment(arguments) | extra | record(streamed)

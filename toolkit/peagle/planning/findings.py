@@ -10,13 +10,12 @@ from typing import Any
 from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
-from peagle.options import AUTO, Options
+from peagle.options import AUTO
 from peagle.planning.candidates import Candidate, rank
 from peagle.planning.load import Load
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.facts import find_facts
 from peagle.workload import Slo
 
 
@@ -83,23 +82,6 @@ _SLO_MISSED = "slo-missed"
 Fix: leave --instance-type or --instance-count out, lower --concurrency, or relax --slo
 """
 
-_QUEUE = "max-num-queued-reqs"
-_QUEUE_UNBOUNDED = "queue-unbounded"
-"""Excess requests queue without a limit, so that under overload all miss --slo.
-
-Fix: add --set max-num-queued-reqs=N: vLLM answers further requests with HTTP 503
-"""
-
-
-def queue_findings(options: Options, vllm: str, concurrency: int) -> Iterator[Finding]:
-    """A note where an objective is given and this vLLM version can limit its queue."""
-    facts = find_facts(vllm)
-    if options.slo and facts.exact and _QUEUE in facts.arguments and _QUEUE not in options.settings:
-        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
-        sentence = f"add --set {_QUEUE}={concurrency}: vLLM answers what is above with HTTP 503"
-        fix = Fix(sentence, options=("--set", f"{_QUEUE}={concurrency}"))
-        yield note(_QUEUE_UNBOUNDED, "slo", message, fix)
-
 
 def review(selection: Selection) -> Iterator[Finding]:
     """Errors, warnings and notes about the selected candidate: memory, idle GPUs, price, speed,
@@ -133,7 +115,12 @@ def review(selection: Selection) -> Iterator[Finding]:
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
     if options.instance_count is None and candidate.count > 1:
-        yield _several(selection)
+        count = str(candidate.count)
+        message = f"{instances_text(candidate)} are planned and billed: one is not "
+        message += "known to serve the load as required"
+        sentence = f"confirm the number with --instance-count {count}"
+        confirm = Fix(sentence, options=("--instance-count", count))
+        yield warning("several-instances", "instance_count", message, confirm)
     if candidate.drafter is None or not is_drafter_named(candidate.asked) or not selection.alone:
         return
     best = selection.alone[0]
@@ -363,23 +350,6 @@ def _slowest(candidate: Candidate) -> Candidate:
         itl_seconds=(speed.itl_seconds or 0.0) * slower,
     )
     return replace(candidate, performance=slow)
-
-
-def _several(selection: Selection) -> Finding:
-    """The warning that several instances are planned and billed."""
-    candidate, load = selection.candidate, selection.search.load
-    asked = format_concurrency(load.concurrency)
-    held = candidate.engine.most_requests * candidate.copies
-    because = f"one is not known to meet what is required with {asked}"
-    if candidate.asked.within is not None:
-        because = "fewer do not finish in time"
-    elif held * (candidate.count - 1) < load.concurrency:
-        because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
-    count = str(candidate.count)
-    message = f"{count} instances are planned and billed, because {because}"
-    sentence = f"confirm the number with --instance-count {count}"
-    fix = Fix(sentence, options=("--instance-count", count))
-    return warning("several-instances", "instance_count", message, fix)
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, reason
-from peagle.planning.search import Selection, is_cheaper
+from peagle.planning.search import Selection
 from peagle.planning.speculation import SpeedsByK
 
 
@@ -93,13 +93,13 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     candidate, asked = selection.candidate, selection.candidate.asked
     drafter, what = candidate.drafter, "speculation"
     value = f"{drafter.name}, K={candidate.k}" if drafter else "none"
-    if selection.unknown is not None:
-        return _unknown_reason(selection, selection.unknown)
+    if selection.unknown is not None and selection.unknown.drafter is not None:
+        return reason(what, value, "drafter-unknown", drafter=selection.unknown.drafter.name)
     others = selection.alone if drafter else selection.speculating
     best = others[0] if others and others[0].holds_load else None
     usd = candidate.usd_per_million_tokens
     if best is not None and usd is not None and best.usd_per_million_tokens is not None:
-        on = (best.count, best.instance) != (candidate.count, candidate.instance)
+        is_elsewhere = best.instance != candidate.instance
         code = "cost-with-drafter" if drafter else "cost-without-drafter"
         return reason(
             what,
@@ -108,9 +108,7 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
             usd_per_million_tokens=usd,
             other_usd_per_million_tokens=best.usd_per_million_tokens,
             other_drafter=best.drafter.name if best.drafter else None,
-            other_instances=best.count if on else None,
-            other_instance_type=best.instance.type if on else None,
-            other_misses=candidate.meets and not best.meets,
+            other_instance_type=best.instance.type if is_elsewhere else None,
         )
     speeds = [
         (speed.tokens_per_second, name)
@@ -134,28 +132,6 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     if asked.chosen_by is not None:
         return reason(what, value, "verdict-drafter", verdict=asked.chosen_by)
     return reason(what, value, "named-drafter" if is_named else "default-drafter")
-
-
-def _unknown_reason(selection: Selection, unknown: Candidate) -> Reason:
-    """The target alone was selected, since the speed with the drafter is ``unknown``."""
-    candidate, drafter = selection.candidate, unknown.drafter.name if unknown.drafter else "none"
-    cheapest = candidate
-    if candidate.asked.instance_type is None:
-        cheapest = find_cheapest(selection.alone) or candidate
-    if not is_cheaper(cheapest, unknown):
-        return reason("speculation", "none", "speed-known-without", drafter=drafter)
-    return reason(
-        "speculation",
-        "none",
-        "cheaper-without",
-        drafter=drafter,
-        drafter_instances=unknown.count,
-        drafter_instance_type=unknown.instance.type,
-        drafter_usd_per_hour=unknown.usd_per_hour,
-        instances=cheapest.count,
-        instance_type=cheapest.instance.type,
-        usd_per_hour=cheapest.usd_per_hour,
-    )
 
 
 def choose_count(options: Options, candidate: Candidate) -> Decision[int]:

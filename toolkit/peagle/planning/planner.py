@@ -16,7 +16,7 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import queue_findings, review
+from peagle.planning.findings import review
 from peagle.planning.instance import choose_copies, choose_count, selection_reasons
 from peagle.planning.load import (
     Load,
@@ -87,9 +87,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     company = choose_company(options, selection.search.region)
     placement = _place(options, selection, requested.value, decisions)
     speculation, arguments, environment = configure_engine(placement, decisions)
-    load, candidate = placement.load, placement.candidate
-    decisions.findings += queue_findings(options, load.vllm, load.concurrency)
-    price = find_price(candidate.instance, placement.region)
+    price = find_price(placement.candidate.instance, placement.region)
     if price.value is not None or options.max_price_per_hour is None:
         decisions.record(price)  # with a limit, the error of the limit says that it is unknown
     floor = speculation.acceptance_floor if speculation else None

@@ -311,33 +311,29 @@ def choose_k(
     return Decision(k, (because,), tuple(findings))
 
 
-def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculation | None]:
+def choose_speculation(load: Load, candidate: Candidate) -> Speculation | None:
     """The candidate's speculation with the floor of its proof: the catalogue's, else the acceptance
     length above which it is faster than the target alone, with its requests on its GPUs.
 
     Without a floor where the speed is not known, and where the drafter is not expected to reach
-    that length: findings of the plan report it, and a proof could only fail. Where the K is above
-    all with a known acceptance, a reason says that length.
+    that length: findings of the plan report it, and a proof could only fail.
     """
-    drafter, k, length = candidate.drafter, candidate.k, None
+    drafter, k = candidate.drafter, candidate.k
     if drafter is None:
-        return Decision(None)
+        return None
     floor = choose_floor(drafter, k)
     source: FloorSource = "catalogue"
-    extrapolated = candidate.performance.extrapolated
-    if floor is None or extrapolated:
+    if floor is None:
         requests, acceptance = load.concurrency / candidate.busy, load.acceptance(drafter, k)
         assumed = likely_acceptance(acceptance, k)
         drafting = load.performance(candidate.engine, drafter, k, requests, assumed=assumed)
         engine = load.engine(candidate.instance, candidate.gpus, None, 0)
         alone = load.performance(engine, None, 0, requests)
         length = break_even_length(drafting, alone, load.workload, requests)
-        length = None if length is None else round(length, 2)
-        if floor is None and length is not None:
-            source = "break-even"
-            most = k + 1 if acceptance.basis == "unknown" else acceptance.length
-            floor = length if 1 < length <= most else None
-    speculation = Speculation(
+        most = k + 1 if acceptance.basis == "unknown" else acceptance.length
+        if length is not None and 1 < round(length, 2) <= most:
+            floor, source = round(length, 2), "break-even"
+    return Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
         k=k,
@@ -345,15 +341,6 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
         acceptance_floor=floor,
         acceptance_floor_source=None if floor is None else source,
     )
-    if not extrapolated:
-        return Decision(speculation)
-    if length is None:
-        because = reason("break_even", "unknown", "break-even-unknown")
-    elif length > k + 1:
-        because = reason("break_even", "none", "break-even-above-k", k=k)
-    else:
-        because = reason("break_even", f"{length:g} tokens per step", "break-even")
-    return Decision(speculation, (because,))
 
 
 def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:

@@ -325,8 +325,7 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
             "download_timeout_seconds",
             download.value,
             "copied-from-s3",
-            mounted_bytes=size.mounted,
-            bytes_per_second=MOUNT_BYTES_PER_SECOND,
+            s3_bytes=size.mounted,
         )
     elif target.kind == "image":
         copied = reason("download_timeout_seconds", download.value, "weights-in-image")
@@ -338,13 +337,10 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
         "startup_timeout_seconds",
         startup.value,
         "time-to-start",
-        hub_bytes=size.hub or None,
-        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
-        streamed_bytes=size.streamed or None,
-        streamed_bytes_per_second=MOUNT_BYTES_PER_SECOND if size.streamed else None,
+        hub_bytes=size.hub,
+        s3_bytes=size.streamed,
         readers=gpus if size.streamed and gpus > 1 else None,
-        loaded_bytes=size.loaded or None,
-        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        loaded_bytes=size.loaded,
         engine_seconds=ENGINE_START_SECONDS,
     )
     if options.download_timeout is None:
@@ -407,12 +403,9 @@ def start_time(
         device=measured.device if measured else None,
         file=measured.file if measured else None,
         instance_seconds=INSTANCE_SECONDS,
-        hub_bytes=size.hub or None,
-        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
-        s3_bytes=from_s3 or None,
-        s3_bytes_per_second=MOUNT_BYTES_PER_SECOND if from_s3 else None,
-        loaded_bytes=size.loaded or None,
-        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        hub_bytes=size.hub,
+        s3_bytes=from_s3,
+        loaded_bytes=size.loaded,
         engine_seconds=None if measured else ENGINE_START_SECONDS,
     )
     return Decision(minutes * 60, (because,))
