@@ -10,13 +10,13 @@ from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import (
-    CatalogEntry,
     Instance,
     InstanceTable,
     MethodSupport,
     find_support,
 )
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
+from peagle.frozen import Frozen
 from peagle_serve.contract import is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
@@ -145,7 +145,7 @@ def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
 _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
 
 
-class DrafterSummary(CatalogEntry):
+class DrafterSummary(Frozen):
     """What helps to choose a drafter; ``verified``: its acceptance was measured."""
 
     name: str
@@ -164,7 +164,7 @@ class DrafterSummary(CatalogEntry):
     evidence: tuple[Evidence, ...]
 
 
-class TargetSummary(CatalogEntry):
+class TargetSummary(Frozen):
     """What helps to choose a target and one of its drafters."""
 
     id: str
