@@ -19,7 +19,7 @@ from pathlib import Path
 from measurements.speed_rows import catalog
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.planning.load import Load
-from peagle.speed.models import Workload
+from peagle.workload import Workload
 
 FILE = Path(__file__).with_suffix(".json")
 _CONTEXT, _REQUESTS = 16_384, 64
@@ -50,7 +50,7 @@ class Conversations:
         cached = document["cached_prompt_tokens"] if self.cache else 0
         size = Workload(document["prompt_tokens"], document["output_tokens"], cached)
         vllm = document["vllm"]
-        settings = {"no-enable-prefix-caching": None if self.cache else True}
+        settings = {"no-enable-prefix-caching": "" if self.cache else "true"}
         load = Load(target, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size)
         instance = find_instance(catalogue.instances, document["instance_type"])
         engine = load.engine(instance, 1, drafter, self.k)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine_log import warm_start_in
+from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
 from peagle.warm import PART_BYTES, PAUSES, WarmArtifact, WarmReply, fetch
 from tests.packed import KEY, Packed
@@ -43,7 +43,7 @@ def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
     assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert (artifact.key, artifact.files, artifact.seconds_cold) == (KEY, 12, 132.5)
     assert [part["length"] for part in packed.requests[1:]] == [PART_BYTES, 1000]
-    assert progress == [(0, artifact.size), (PART_BYTES, artifact.size), (artifact.size,) * 2]
+    assert progress == [(0, artifact.bytes), (PART_BYTES, artifact.bytes), (artifact.bytes,) * 2]
 
 
 def test_the_containers_user_may_read_the_files(tmp_path: Path) -> None:
@@ -199,11 +199,8 @@ def test_the_log_reports_a_warm_start() -> None:
     assert start is not None
     assert cold is not None
     what = f"restored 4 files, 0.1 MB in 0.01 s (key {KEY}; a cold start takes 70 s)"
-    assert start.text == f"Warm start: {what}"
-    assert start.document()["key"] == KEY
-    assert cold.text == "No warm start: the image is another"
-    assert cold.document() == {"restored": False, "key": None, "detail": "the image is another",
-                               "differences": []}  # fmt: skip
+    assert start == WarmStart(True, KEY, what)
+    assert cold == WarmStart(False, None, "the image is another")
 
 
 def test_lines_of_the_engine_do_not_count() -> None:

@@ -6,21 +6,19 @@ A field is written once, with its ``Flag``. The command line is made of them in
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
 from peagle.checkpoints import Checkpoint
-from peagle.speed.models import PRESETS, Slo, WorkloadName
+from peagle.frozen import Frozen
 from peagle.text import exact_duration
+from peagle.workload import PRESETS, Slo, WorkloadName
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""
@@ -39,7 +37,7 @@ ONLY_DEPLOY = "allow_unpinned_warm"
 Kind = Literal[
     "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
-    "settings", "variables", "tags",
+    "settings", "variables", "tags", "share", "gib", "dtype", "loads", "speculative",
 ]  # fmt: skip
 """How the value of a field is written on a command line."""
 
@@ -47,11 +45,10 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 """The headings of ``--help``, in its order."""
 
 
-@dataclass(frozen=True)
-class Flag:
-    """How a field is an option. ``name`` is the option without dashes, by default the field's.
-    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option.
-    ``variables`` of the environment set it too."""
+class Flag(NamedTuple):
+    """How a field is an option. ``name`` is the option without dashes, by default the field's, or
+    several with blanks between them. ``in_file``: it is a key of ``peagle.yaml`` and a keyword of
+    the library, and no option. ``variables`` of the environment set it too."""
 
     group: str
     kind: Kind
@@ -77,10 +74,18 @@ _load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
 _key = partial(_option, in_file=True)
 
 
-class Frozen(BaseModel):
-    """Immutable; an unknown key is an error."""
+class Result(Frozen):
+    """What a command prints with ``--json``: each field is a key, and one that has a default is
+    left out where it has no value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    @model_serializer(mode="wrap")
+    def _write_without_empty_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in write(self).items()
+            if value is not None or name not in fields or fields[name].is_required()
+        }
 
 
 class Overrides(Frozen):
@@ -107,8 +112,8 @@ class Options(Frozen):
 
     Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
     four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
-    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
-    ``fitting_length`` is the longest default context that fits.
+    head or target that the catalogue does not have, ``chosen_by`` is the file of the verdict that
+    chose drafter and K, ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
@@ -353,26 +358,65 @@ class Options(Frozen):
 
 _NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
 
+asked = partial(_option, "Options")
+"""A field of EngineOptions, which a plan does not have."""
 
-def read_flags() -> Iterator[tuple[str, Flag]]:
+
+class EngineOptions(Options):
+    """Options of a command about one engine, not about an endpoint. ``TAKES`` are the fields that
+    it has, in the order of ``--help``. ``target`` is where its config.json and weights are read."""
+
+    TAKES: ClassVar[tuple[str, ...]] = ()
+
+    pair: str = ""
+    target: str | None = asked(
+        "text", "Target: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
+    )
+    drafter: str | None = asked(
+        "text", "Head: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
+    )
+    k: int | None = asked("count", "Tokens drafted per step.  [default: the model card's]")
+    tensor_parallel_size: int | None = asked(
+        "count",
+        "GPUs per model; a verdict has by default those of a plan, or the fewest with --gpu.",
+        name="tp tensor-parallel-size",
+    )
+
+
+def read_flags(kind: type[Options] = Options) -> Iterator[tuple[str, Flag]]:
     """The fields that are options, with their flags."""
-    for name, field in Options.model_fields.items():
+    takes = kind.TAKES if issubclass(kind, EngineOptions) else ()
+    for name in takes or kind.model_fields:
+        field = kind.model_fields[name]
         if isinstance(field.json_schema_extra, dict):
             settings: dict[str, Any] = dict(field.json_schema_extra)
             if settings["group"] == "Company":
                 settings["variables"] = f"PEAGLE_{name.upper()}"
+            if takes:
+                settings |= {"group": "Options", "in_file": False}
             yield name, Flag(help=field.description or "", **settings)
 
 
-def option_name(field: str, flag: Flag) -> str:
+def read_keywords(kind: type[Options]) -> dict[str, str]:
+    """The keywords of the library, each with its field: any name of the option, with
+    underscores."""
+    keywords = {"pair": "pair"}
+    for field, flag in read_flags(kind):
+        names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
+        keywords |= dict.fromkeys((field, *names), field)
+    return keywords
+
+
+def option_names(field: str, flag: Flag) -> list[str]:
     """``--max-model-len``."""
-    return f"--{flag.name or field.replace('_', '-')}"
+    return [f"--{name}" for name in (flag.name or field.replace("_", "-")).split()]
 
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
     "duration": lambda seconds: f"{seconds}s",
     "hours": exact_duration,
     "slo": lambda slo: str(slo.text),
+    "loads": lambda loads: ",".join(map(str, loads)),
     "load": lambda load: f"{load:g}",
     "speed": lambda speed: f"{speed:g}",
     "usd": lambda usd: f"{usd:.15g}",
@@ -383,11 +427,11 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
     """The options of a command that ask for the same, without pair and keys of ``peagle.yaml``."""
     words: list[str] = []
-    for name, flag in read_flags():
+    for name, flag in read_flags(type(options)):
         value = getattr(options, name)
-        if flag.in_file or value == Options.model_fields[name].default:
+        if flag.in_file or value == type(options).model_fields[name].default:
             continue
-        option = tag_flag if name == "tags" else option_name(name, flag)
+        option = tag_flag if name == "tags" else max(option_names(name, flag), key=len)
         if flag.kind == "switch":
             words.append(option)
         elif isinstance(value, dict):

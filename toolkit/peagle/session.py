@@ -9,26 +9,21 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from peagle.account import Account, Say, make_observer, read_path, remove_with_leftovers, silent
+from peagle.account import Account, Say, read_path, silent
 from peagle.catalog import find_pair
-from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import load_record
-from peagle.errors import NotFound, OptionMissing, UserError, nearest
-from peagle.findings import Finding, errors, refused
-from peagle.fit.report import fit
-from peagle.options import Options
+from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
+from peagle.findings import refuse_errors
+from peagle.options import Options, read_keywords
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.planning.verdict import choose_sizes_of_requests, make_verdict
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
-from peagle.speed.models import parse_slo
 from peagle.store import write_output
-from peagle.text import sanitize
+from peagle.text import plain, sanitize
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -38,6 +33,7 @@ from peagle.weights.own_target import (
     target_not_read,
     with_own_target,
 )
+from peagle.workload import parse_slo
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -47,6 +43,8 @@ if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
     from peagle.deploy.diff import PlanComparison
     from peagle.deploy.invoke import InvokeResult
+    from peagle.deploy.preflight import Preflight
+    from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
@@ -55,12 +53,6 @@ if TYPE_CHECKING:
     from peagle.render.files import RenderedFile
     from peagle.speed.verdict import Verdict
     from peagle.weights.layout import AwsOf
-
-
-SIZE_OPTIONS = (
-    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "shared_prompt_tokens",
-)  # fmt: skip
-"""The options of a verdict that are the size of its requests."""
 
 
 class Session(Account):
@@ -90,8 +82,6 @@ class Session(Account):
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
         del fields["pair"]
-        if isinstance(fields.get("slo"), str):
-            fields["slo"] = parse_slo(fields["slo"])
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
         reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
@@ -128,25 +118,21 @@ class Session(Account):
         Raises NotFound for an unknown pair, GPU or type, UserError when an option is missing, and
         Refused when not even the target alone fits.
         """
-        from peagle.planning.verdict import LOADS, VerdictRequest
+        from peagle.planning.verdict import VerdictOptions, make_verdict
 
         if options.get("gpu") is None and options.get("instance_type") is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        loads = LOADS if concurrency is None else concurrency
-        loads = tuple(loads) if isinstance(loads, Sequence) else (loads,)
-        if not all(type(load) is int and load > 0 for load in loads):
+        loads = (concurrency,) if isinstance(concurrency, int) else concurrency
+        if loads is not None and not all(type(load) is int and load > 0 for load in loads):
             raise UserError(
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
-        _validate_options(sizes, Options, "verdict")
-        named = {"pair": pair, "loads": loads, "region": self.region, **options}
-        fields = _validate_options(named, VerdictRequest, "verdict")
-        workloads = choose_sizes_of_requests(**sizes)
-        return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
+        named = {"pair": pair, "loads": loads and list(loads), "region": self.region, **options}
+        fields = _validate_options(named, VerdictOptions, "verdict")
+        return make_verdict(VerdictOptions(**fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -158,33 +144,36 @@ class Session(Account):
         Errors in the report's ``findings`` are what ``deploy`` would refuse. Raises NotFound for an
         unknown pair or location, and CheckpointError for files that cannot be read.
         """
-        from peagle.checks.report import HUB, CheckRequest
+        from peagle.checks.report import HUB, CheckOptions, check
 
         named = {"pair": pair, "target": target, "drafter": drafter}
-        fields = _validate_options({**named, **options}, CheckRequest, "check")
+        fields = _validate_options({**named, **options}, CheckOptions, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         catalog, model = with_own_target(self.catalog, pair, lambda location: read(at or location))
         if model is not None and at is None:
             fields["target"] = model.location
-        return check(CheckRequest(**fields), catalog, read)
+        return check(CheckOptions(**fields), catalog, read)
 
-    def fit(self, pair: str | None = None, **options: Any) -> FitReport:
+    def fit(
+        self, pair: str | None = None, *, no_speculation: bool = False, **options: Any
+    ) -> FitReport:
         """Estimate the GPU memory and the concurrent capacity of a pair, or of a model in a folder.
 
         The report's ``refusal`` says why it does not fit, and ``advice`` what would. Raises
         NotFound for an unknown pair or instance type, and CheckpointError for files that cannot be
         read.
         """
-        from peagle.fit.report import FitRequest
+        from peagle.fit.report import FitOptions, fit
 
-        fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
+        named = {"pair": pair, "speculation": False if no_speculation else None, **options}
+        fields = _validate_options(named, FitOptions, "fit")
         read, catalog = self._reader(online=True), self.catalog
         if pair is not None and "target" not in fields and is_own_target(catalog, pair):
             catalog, model = with_own_target(catalog, pair, read)
             fields["target"] = model.location if model else None
-            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else None
-        return fit(FitRequest(**fields), catalog, read)
+            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else ""
+        return fit(FitOptions(**fields), catalog, read)
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -210,10 +199,11 @@ class Session(Account):
         floor: float | None = None,
         min_drafts: int = 100,
         say: Say | None = None,
+        report: Callable[[Proof, str], object] = lambda proof, region: None,
     ) -> Proof:
         """Prove again that an endpoint speculates, also one of a template or another machine: every
         instance makes ``min_drafts``, and its acceptance length is at least ``floor`` (by default
-        the pair's).
+        the pair's). ``report`` gets the proof, also one that fails, and the endpoint's region.
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
@@ -223,6 +213,7 @@ class Session(Account):
         proof = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
+        report(proof, aws.region)
         pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
@@ -239,12 +230,13 @@ class Session(Account):
         instances: int = 1,
         wait_seconds: float = 0.0,
         say: Say | None = None,
+        report: Callable[[Proof], object] = lambda proof: None,
     ) -> Proof:
         """Prove that every engine behind a URL speculates: any vLLM with OpenAI's protocol. With
         HTTP every address of the host is an engine; ``instances`` must answer within
         ``wait_seconds``. Prompts and floor are those of ``plan``, by default the catalogue's
         prompts, and any accepted draft passes. ``model`` is by default the only one, ``key`` a
-        bearer token.
+        bearer token. ``report`` gets the proof, also one that fails.
 
         Raises NotProved, EngineError when an engine does not answer, and UserError for a wrong URL,
         key or model.
@@ -263,6 +255,7 @@ class Session(Account):
             wait_seconds=wait_seconds,
             say=say or silent,
         )
+        report(proof)
         pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
         return proof
@@ -273,6 +266,8 @@ class Session(Account):
         *,
         role: str | None = None,
         bucket: str | None = None,
+        fallbacks: Sequence[Plan] = (),
+        retry_seconds: float = 0.0,
         wait: bool = True,
         keep_unproved: bool = False,
         keep_failed: bool = False,
@@ -283,37 +278,35 @@ class Session(Account):
         on. The same plan again changes nothing, or continues what was interrupted; another plan of
         the same name is an update. Nothing is asked: look at ``plan.price_per_hour_usd`` before.
 
-        ``role`` and ``bucket`` (for local weights) are by default found or made. Without ``wait``
-        it returns once the endpoint is requested. ``keep_unproved`` keeps an update whose proof
-        fails, and ``keep_failed`` a new endpoint whose engine can never serve. ``serving.proof`` of
-        the deployment is what was measured.
+        ``role`` and ``bucket`` (for local weights) are by default found or made. While AWS has no
+        free instance, ``fallbacks``, plans of the same name on other types, are tried in this
+        order, and all again for ``retry_seconds``. Without ``wait`` it returns once the endpoint is
+        requested. ``keep_unproved`` keeps an update whose proof fails, and ``keep_failed`` a new
+        endpoint whose engine can never serve. ``serving.proof`` of the deployment is what was
+        measured.
 
         Raises Refused when a check of plan or account failed, and nothing was created; NotProved,
         and an update is undone; CloudError, and ``destroy`` removes what exists; EngineError when
         the engine cannot serve; UserError without credentials or a role.
         """
-        from peagle.deploy.apply import deploy
-        from peagle.deploy.context import DeploymentContext, WillNotServe
-        from peagle.deploy.preflight import preflight as run_preflight
-        from peagle.deploy.removal import remove_failed_start
-        from peagle.deploy.status import require_known_price
-        from peagle.sandbox.client import check_sandbox_engine
+        from peagle.deploy.apply import Fallback, deploy_where_possible
 
-        refuse_errors(plan.findings)
-        observe = make_observer(say)
-        if self.sandbox:
-            check_sandbox_engine()
-        with self.starting(plan.region, plan.name) as aws:
-            preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
-            refuse_errors(preflight.findings)
-            require_known_price(preflight.desired.plan, accept_unknown_price)
-            try:
-                return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
-            except WillNotServe:
-                record = load_record(aws.scope, aws.region, plan.name)
-                if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(DeploymentContext(aws, record, observe))
-                raise
+        for chosen in (plan, *fallbacks):
+            refuse_errors(chosen.findings)
+        with self.changing(plan.name, plan.region, say, creates=True) as change:
+
+            def prepare(plan: Plan) -> Preflight:
+                return change.prepare(plan, role, bucket, accept_unknown_price=accept_unknown_price)
+
+            change.run(
+                deploy_where_possible,
+                prepare(plan),
+                Fallback(prepare, lambda _: fallbacks, retry_seconds),
+                wait,
+                keep_unproved=keep_unproved,
+                keeps_failed=lambda _: keep_failed,
+            )
+            return change.record
 
     def invoke(
         self,
@@ -343,7 +336,8 @@ class Session(Account):
         from peagle.deploy.status import deployment_status
 
         record, aws = self.find(name, complete=True)
-        return deployment_status(aws, record)
+        status: dict[str, Any] = plain(deployment_status(aws, record))
+        return status
 
     def deployments(self) -> list[dict[str, Any]]:
         """The rows of ``peagle list --json``: the account's deployments in the session's region, or
@@ -357,7 +351,7 @@ class Session(Account):
             raise unknown
         for damaged in listing.damaged:
             warnings.warn(str(damaged), stacklevel=2)
-        return list(listing.rows)
+        return [plain(row) for row in listing.rows]
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,
@@ -375,11 +369,9 @@ class Session(Account):
         serves again without a proof, and CloudError, after which the same call continues.
         """
         from peagle.deploy.apply import rollback
-        from peagle.deploy.context import DeploymentContext
 
-        with self.changing(name) as change:
-            context = DeploymentContext(change.aws, change.record, make_observer(say))
-            return rollback(context, self.catalog)
+        with self.changing(name, say=say) as change:
+            return change.run(rollback, self.catalog)
 
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None
@@ -389,23 +381,49 @@ class Session(Account):
 
         Raises NotFound, Refused when a template owns it, and CloudError; repeat it for the rest.
         """
-        from peagle.deploy.context import DeploymentContext
-        from peagle.deploy.removal import find_leftovers, goes_with_endpoint
-        from peagle.deploy.revisions import require_own
+        from peagle.deploy.removal import destroy, plan_removal
 
         try:
-            with self.changing(name) as change:
-                require_own(change.record)
-                leftovers = [
-                    left for left in find_leftovers(change.aws, name) if goes_with_endpoint(left)
-                ]
-                context = DeploymentContext(change.aws, change.record, make_observer(say))
-                removed, _ = remove_with_leftovers(context, leftovers)
+            with self.changing(name, say=say) as change:
+                removal = plan_removal(change.aws, name, change.record)
+                removed, _ = change.run(destroy, removal.leftovers)
                 return removed
         except NotFound:
             if missing_ok:
                 return ()
             raise
+
+    def find_ended(self, regions: Sequence[str] = ()) -> EndedSearch:
+        """The deployments whose end time (``ttl``, ``budget``) has passed, in these regions, or in
+        all of SageMaker. Raises CloudError when no region accepts the credentials."""
+        from peagle.aws.regions import hosting_regions
+        from peagle.deploy.removal import find_ended
+
+        aws = self.aws(regions[0] if regions else None)
+        places = regions or hosting_regions(aws.partition)
+        return find_ended(aws, sorted({*places}), self.prices)
+
+    def reap(self, ended: Sequence[Ended], *, say: Say | None = None) -> tuple[Reaped, ...]:
+        """Remove what remains of these deployments of ``find_ended``, one after the other; one that
+        fails, by its ``error``, does not stop the next. One that got another end time meanwhile
+        stays."""
+        from peagle.deploy.removal import Reaped, destroy
+        from peagle.deploy.status import is_past_end
+
+        done: list[Reaped] = []
+        for deployment in ended:
+            outcome = Reaped(**dict(deployment), error=None)
+            try:
+                name, region = deployment.name, deployment.region
+                with self.changing(name, region, say) as change:
+                    if is_past_end(change.record):
+                        removed, kept = change.run(destroy, continues=False)
+                        update = {"removed": removed, "kept": kept}
+                        outcome = outcome.model_copy(update=update)
+            except PeagleError as error:
+                outcome = outcome.model_copy(update={"error": error})
+            done.append(outcome)
+        return tuple(done)
 
     def connect(self, region: str | None = None) -> Aws:
         """A connection to the account, or to the sandbox, which is started if it does not run.
@@ -426,28 +444,29 @@ class Session(Account):
         return read
 
 
-def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
-    """The options of the model or dataclass ``kind`` that are not ``None``, lists as tuples. Raises
+def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) -> dict[str, Any]:
+    """The fields of ``kind`` that the options set, lists as tuples; ``None`` sets none. Raises
     UserError for a name that ``of`` does not have, and for a value of another type."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {
-        "target_checkpoint", "drafter_checkpoint", "chosen_by", "fitting_length",
-    }  # fmt: skip
-    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    keywords = read_keywords(kind)
     values: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in names:
-            fix = nearest(name, names)
-            raise UserError(f"{of} has no option {name!r}", fix, code="unknown-option")
-        if value is None and name != "pair":
+        if name not in keywords:
+            raise UserError(
+                f"{of} has no option {name!r}", nearest(name, keywords), "unknown-option"
+            )
+        field = keywords[name]
+        if value is None:
             continue
-        values[name] = tuple(value) if isinstance(value, list) else value
-        if name == "slo" and isinstance(value, str):  # parsed later
-            continue
+        if field == "slo" and isinstance(value, str):
+            value = parse_slo(value)
+        if field == "settings" and isinstance(value, Mapping):
+            value = {key: _as_text(setting) for key, setting in value.items()}
+        values[field] = tuple(value) if isinstance(value, list) else value
         try:
-            TypeAdapter(types[name], config=config).validate_python(values[name])
+            annotation: Any = kind.model_fields[field].annotation
+            TypeAdapter(annotation).validate_python(values[field], strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
@@ -455,10 +474,11 @@ def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[s
     return values
 
 
-def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Raise Refused with the first error."""
-    for finding in errors(findings)[:1]:
-        raise refused(finding)
+def _as_text(value: object) -> object:
+    """A setting of vLLM as on the command line; ``None`` leaves it out."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 def plan_pair_online(

@@ -19,7 +19,8 @@ from peagle.planning.company import Company
 from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
-from peagle.speed.models import Slo
+from peagle.text import plain
+from peagle.workload import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.network import denied
@@ -67,7 +68,7 @@ def drift_of(world: World, plan: Plan | None = None) -> Drift:
 
 
 def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
-    return {change.path: (change.after, change.before) for change in drift.fields}
+    return {change.field: (change.planned, change.found) for change in drift.fields}
 
 
 @pytest.mark.thorough
@@ -198,6 +199,47 @@ def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: 
     assert planned != there
 
 
+_OUTSIDE = ("alarm", "captured", "dashboard", "log", "metric_filter", "schedule")
+OUTSIDE = [field for field in CHANGES if field.startswith(_OUTSIDE)]
+
+
+@pytest.mark.parametrize("field", OUTSIDE)
+@pytest.mark.parametrize("change", [full_plan, lambda: another(full_plan())])
+def test_what_an_update_gives_back_its_planned_value_is_shown_before(
+    deployed: World, field: str, change: Callable[[], Plan]
+) -> None:
+    """The same fields as in a drift, whether the endpoint changes or not."""
+    CHANGES[field](deployed.cloud)
+    shown = {each.setting: each for each in deployed.preflight(change()).changes}
+    assert shown[field].after is not None
+    assert shown[field].before != shown[field].after
+    deployed.deploy(change())
+    assert field not in {each.setting for each in deployed.preflight(change()).changes}
+
+
+@pytest.mark.parametrize(
+    ("operation", "area"),
+    [("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule")],
+)
+def test_what_may_not_be_read_before_an_update_is_unknown(
+    deployed: World, operation: str, area: str
+) -> None:
+    deployed.cloud.before = denied(operation)
+    shown = {each.setting: each.before for each in deployed.preflight(full_plan()).changes}
+    shown.pop("end")
+    assert shown == {area: "unknown"}
+
+
+def test_a_changed_threshold_is_shown_before_an_update(deployed: World) -> None:
+    plan = full_plan()
+    assert plan.speculation is not None
+    speculation = plan.speculation.model_copy(update={"acceptance_floor": 2.75})
+    raised = plan.model_copy(update={"speculation": speculation})
+    (change,) = [c for c in deployed.preflight(raised).changes if c.setting.startswith("alarm.")]
+    assert (change.setting, change.after) == (f"alarm.{ACCEPTANCE}.Threshold", 2.75)
+    assert change.before == plan.speculation.acceptance_floor
+
+
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:
     deployed.cloud.endpoints[NAME].count = 3
     assert drift_of(deployed).fields == ()
@@ -215,7 +257,7 @@ def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: Worl
     assert list(drift.unknown) == ["dashboard"]
     assert isinstance(drift.unknown["dashboard"], AccessDenied)
     assert len(drift.fields) == 2
-    assert drift.document()["unknown"][0]["area"] == "dashboard"
+    assert plain(drift)["unknown"][0]["area"] == "dashboard"
 
 
 def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
@@ -228,7 +270,7 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
     before = {
-        change.path: change.before for change in find_template_drift(other, tmp_path, catalog)
+        change.field: change.found for change in find_template_drift(other, tmp_path, catalog)
     }
     assert before.pop("template.main.tf") == "other text"
     assert all(field.startswith("template.values.json.") for field in before)
@@ -246,7 +288,7 @@ def test_formats_with_the_same_files_are_told_apart(
         (tmp_path / file.path).write_bytes(file.content)
     assert find_template_drift(plan, tmp_path, catalog) == ()
     (tmp_path / edited).write_text("kind: Mine\n")
-    paths = [change.path for change in find_template_drift(plan, tmp_path, catalog)]
+    paths = [change.field for change in find_template_drift(plan, tmp_path, catalog)]
     assert paths == [f"template.{edited}"]
 
 

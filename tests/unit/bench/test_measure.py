@@ -19,7 +19,6 @@ from peagle.bench.load import (
     requests_in,
     with_saturation,
 )
-from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
@@ -40,9 +39,10 @@ from peagle.bench.variants import (
     VariantResult,
     compare_variants,
 )
+from peagle.bench.winners import BenchGates, require_gates
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
-from peagle.speed.models import Slo, Workload
+from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import RESULT
 

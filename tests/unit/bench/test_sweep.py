@@ -250,7 +250,7 @@ class Endpoint:
     plans: list[Plan] = field(default_factory=list)
     rows: int = 0
 
-    def deploy(self, _: object, prepared: SimpleNamespace, __: object) -> None:
+    def deploy(self, _: object, prepared: SimpleNamespace) -> None:
         self.plans.append(prepared.plan)
 
     def measure(self, target: Any, load: BenchLoad, *_: object) -> BenchRow:

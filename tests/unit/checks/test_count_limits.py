@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checkpoints.files import parse_config
@@ -18,7 +17,7 @@ from peagle.checks import check
 from peagle.errors import DamagedCheckpoint, UserError
 from peagle.planning import Options, make_plan
 from tests.support import raises_code
-from tests.unit.checks.cases import GEOMETRY, catalog_case, read
+from tests.unit.checks.cases import GEOMETRY, catalog_case, read, with_options
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
 TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)
@@ -51,8 +50,8 @@ def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None
 def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
     tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0)}
     case = catalog_case("gpt-oss-20b")
-    assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
-    assert check(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
+    assert check(with_options(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
+    assert check(with_options(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
 
 
 @pytest.mark.parametrize("name", ["k", "max_model_len", "concurrency", "tensor_parallel_size"])
@@ -60,10 +59,13 @@ def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
 def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> None:
     catalog = load_catalog()
     pair = find_pair(catalog, "gpt-oss-20b")
-    counts: dict[str, Any] = {name: value}
+    counts: dict[str, Any] = {name: value, "options": Options(pair="gpt-oss-20b")}
     flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
     with raises_code("out-of-range", UserError) as refused:
-        build_case(catalog, pair.target, pair.drafter, CaseOptions(**counts))
+        if name in Options.model_fields:
+            asked: dict[str, Any] = {name: value}
+            counts = {"options": Options(pair="gpt-oss-20b", **asked)}
+        build_case(catalog, pair.target, pair.drafter, **counts)
     assert f"{flag} is more than 2,147,483,647" in refused.value.message
 
 

@@ -15,11 +15,13 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, PlanFileError, VerdictFileError
 from peagle.planning import Options, make_plan
-from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.render import plan_bytes, plan_from, read_plan
-from peagle.render.plan_file import digest, read_verdict, verdict_bytes, verdict_from
-from peagle.speed.models import WORKLOADS, Workload
-from peagle.speed.verdict import Setting, Verdict
+from peagle.render.plan_file import digest
+from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import Verdict
+from peagle.workload import WORKLOADS, Workload
 from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, SHAPES, plan_of
 
@@ -157,8 +159,8 @@ def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_i
 @cache
 def verdict() -> Verdict:
     sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
-    request = VerdictRequest("gpt-oss-20b", "H200", workloads=sizes, loads=(1, 32), vllm="0.26.0")
-    return make_verdict(request, load_catalog())
+    options = VerdictOptions(pair="gpt-oss-20b", gpu="H200", loads=(1, 32), vllm="0.26.0")
+    return make_verdict(options, load_catalog(), sizes)
 
 
 def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -187,6 +189,11 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
     return speed
 
 
+def first_setting(document: dict[str, Any]) -> dict[str, Any]:
+    setting: dict[str, Any] = first_speed(document)["setting"]
+    return setting
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -195,6 +202,12 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.pop("gpu"), "'gpu'"),
         (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
         (lambda d: d.update(target="a\x1b[31mb"), "target: "),
+        (lambda d: first_setting(d).update(drafter=None, k=1), "a drafter needs a K"),
+        (lambda d: first_setting(d).update(drafter="p-eagle", k=0), "a drafter needs a K"),
+        (lambda d: first_setting(d).update(k=-1), "setting.k: "),
+        (lambda d: first_setting(d).update(k="7"), "setting.k: "),
+        (lambda d: first_setting(d).update(drafter="a\x1b[31mb"), "setting.drafter: "),
+        (lambda d: first_setting(d).update(another=1), "setting.another"),
     ],
 )
 def test_a_damaged_verdict_has_one_clear_error(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.errors import EngineError, NotProved, Unsupported, UserError, parsing, to_count
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
-from peagle.speed.models import WORKLOADS
+from peagle.workload import WORKLOADS
 
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
@@ -145,16 +145,13 @@ class LosslessResult:
     refused: tuple[RefusedPrompt, ...]
     passed: bool
     largest_gap: float = LARGEST_GAP
+    incomplete: str = ""
     format: int = 1
 
     @property
     def unexplained(self) -> tuple[TokenDifference, ...]:
         """The differences that rounding does not explain."""
         return tuple(difference for difference in self.differences if not difference.explained)
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {**asdict(self), "incomplete": ""}
 
 
 def check_lossless(

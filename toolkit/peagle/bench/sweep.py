@@ -25,12 +25,12 @@ from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow,
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.apply import deploy
-from peagle.deploy.context import Observer
+from peagle.deploy.context import DeploymentContext, Observer
 from peagle.deploy.preflight import preflight
 from peagle.deploy.records import find_record
 from peagle.deploy.state import Deployment
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
 from peagle.errors import EngineError, Fix, OptionMissing, Refused, UserError
 from peagle.findings import errors
@@ -38,7 +38,7 @@ from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
-from peagle.text import format_duration, format_usd
+from peagle.text import format_duration, format_usd, plain
 from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
@@ -289,7 +289,7 @@ class ResultFile:
             rows = (*(other for other in rows if _key(other.setting, other.load) != key), row)
         spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
         self.result = replace(self.result, rows=rows, spent_usd=spent)
-        write_json(self.path, self.result.document())
+        write_json(self.path, plain(self.result))
 
 
 def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
@@ -316,7 +316,7 @@ def sweep_on_this_machine(
     request: SweepRequest,
     file: Path,
     plan_of: PlanOf,
-    options: LocalOptions,
+    runner: LocalRunner,
     catalog: Catalog,
     say: StepProgress,
     observe: Callable[[SweepProgress], object],
@@ -325,14 +325,14 @@ def sweep_on_this_machine(
     """Measure the settings with engines of this machine; every row is kept in ``file``. ``say``
     shows the step of a start and the last line of the log. With ``lossless`` each engine's greedy
     answers are collected, too. Raises what starting and measuring an engine raises."""
-    if not options.gpus:
+    if not runner.gpus:
         request.refuse_imposed()
     sender = sending.find_sender()
     sweep, plan_of = make_sweep(request, plan_of)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
     with suppress(UnknownDevice):
-        if options.gpus:
+        if runner.gpus:
             names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
             gpu_names = (instance.gpu for instance in catalog.instances.instances)
             gpu, count = catalog_name(names[0], gpu_names), len(names)
@@ -345,7 +345,7 @@ def sweep_on_this_machine(
         vllm=largest.runtime.vllm,
         gpu=gpu,
         gpu_count=count,
-        tensor_parallel_size=largest.fit.tensor_parallel_size if options.gpus else 1,
+        tensor_parallel_size=largest.fit.tensor_parallel_size if runner.gpus else 1,
     )
     price = request.usd_per_hour
     fresh = new_result(server, sender, request.command, price, "given" if price else None)
@@ -359,7 +359,7 @@ def sweep_on_this_machine(
         with exclusive(plan.name, "bench"):
             if plan.name in local_engine_names():
                 stop_local(plan.name, now=True)  # of a sweep that was killed
-            engine = start_local(plan, progress=say, options=options)
+            engine = start_local(plan, progress=say, runner=runner)
             try:
                 target = replace(open_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
@@ -498,7 +498,7 @@ class EndpointSweep:
         prepared = preflight(self.aws, plan, self._catalog.instances)
         for first in errors(prepared.findings):
             raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
-        deploy(self.aws, prepared, self._observe)
+        deploy(DeploymentContext(self.aws, self.record, self._observe), prepared)
 
 
 def plan_with(plan: Plan, setting: BenchSetting) -> Plan:

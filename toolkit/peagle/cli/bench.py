@@ -32,8 +32,6 @@ from peagle.bench.lossless import (
     find_prompts,
     require_lossless,
 )
-from peagle.bench.report import BenchGates, require_gates, require_report, summaries
-from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
 from peagle.bench.sweep import (
     EndpointSweep,
@@ -50,6 +48,7 @@ from peagle.bench.targets import (
     open_url,
     target_alone,
 )
+from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
@@ -86,8 +85,10 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
+from peagle.cli.view.report import report as report_html
+from peagle.cli.view.report import require_report, summaries
 from peagle.deploy.invoke import WakeUpOptions
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
@@ -101,9 +102,9 @@ from peagle.errors import (
 )
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.speed.models import Slo
 from peagle.store import write_output
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_duration, format_price, format_usd, plain
+from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
     click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
@@ -226,7 +227,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
     if options["as_json"]:
-        print_json(result.document())
+        print_json(result)
     else:
         print_result(result)
     if result.incomplete == INTERRUPTED:
@@ -305,8 +306,8 @@ def _measure_text(
             if options["as_json"] and (acceptance or lossless):
                 print_json(
                     {
-                        "acceptance": acceptance[0].document() if acceptance else None,
-                        "lossless": lossless[0].document() if lossless else None,
+                        "acceptance": acceptance[0] if acceptance else None,
+                        "lossless": lossless[0] if lossless else None,
                     }
                 )
             elif not options["as_json"]:
@@ -487,7 +488,7 @@ def _on_this_machine(
     raise_first_error(findings_on_this_machine(base, kind))
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
-    local_options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
+    runner = LocalRunner(local_image(base, gpus) if kind == "docker" else None, gpus)
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:
@@ -500,7 +501,7 @@ def _on_this_machine(
                 ),
             )
         result = sweep_on_this_machine(
-            request, file, plan_of, local_options, catalog, status.show, observe, lossless
+            request, file, plan_of, runner, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
@@ -595,8 +596,7 @@ def _report(
             written["evidence"] = str(save_evidence(result, options["save"]))
     finally:
         if as_json:
-            lossless = [answers.document() for answers in compared]
-            print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
+            print_json({**plain(result), "summary": lines, **written, "lossless": compared})
     if not as_json:
         for key in ("evidence", "report"):
             if written[key]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -118,7 +117,7 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         problems += of_path
     problems = list(dict.fromkeys(problems))
     if as_json:
-        print_json({"files": len(files), "problems": [asdict(problem) for problem in problems]})
+        print_json({"files": len(files), "problems": [problem._asdict() for problem in problems]})
     else:
         for problem in problems:
             print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 
@@ -23,6 +22,7 @@ from peagle.cli.view.console import (
 from peagle.data import data_folder
 from peagle.engine.machine import machine_checks
 from peagle.errors import NotFound, Refused, command_line, nearest
+from peagle.text import plain
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
@@ -35,7 +35,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """
     checks = machine_checks(command_catalog(ctx).runtimes.default)
     if as_json:
-        documents = [asdict(check) for check in checks]
+        documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):
             document["command"] = None if check.fine else in_context(check.command) or None
             document["fix"] = "" if check.fine else check.fix

@@ -44,8 +44,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "drop": ("change", "Remove the compared plan."),
         "rollback": ("change", "Return to the previous revision."),
         "scale": ("change", "Change the number of instances, or its bounds."),
-        "destroy": ("change", "Delete everything that deploy created."),
-        "reap": ("change", "Delete deployments whose end time has passed."),
+        "destroy": ("remove", "Delete everything that deploy created."),
+        "reap": ("remove", "Delete deployments whose end time has passed."),
     },
     "Build": {
         "render": ("render", "Write a plan as CloudFormation, Terraform, ..."),
@@ -227,8 +227,10 @@ def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:
     on the line itself."""
     words = sys.argv[1:]
     if "--json" in words[: words.index("--") if "--" in words else len(words)]:
-        document = {"error": error.document(), **error_fields}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        from peagle.text import plain
+
+        document = {"error": error, **error_fields}
+        click.echo(json.dumps(plain(document), ensure_ascii=False), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
     sys.exit(error.exit_code)

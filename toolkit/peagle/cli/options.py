@@ -17,8 +17,8 @@ from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.workload import parse_slo
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])

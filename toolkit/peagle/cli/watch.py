@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,34 +13,26 @@ import click
 
 from peagle.cli.context import (
     PeagleCommand,
-    command_text,
-    deployment_in_context,
     is_plan_file,
+    status_in_context,
 )
 from peagle.cli.options import duration
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    Fact,
-    document_facts,
     json_option,
     line_width,
     make_console,
-    print_documents,
-    print_facts,
     print_json,
-    print_line,
     print_status,
-    print_table,
     show_hashing,
 )
-from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
+from peagle.cli.view.watch import print_deployment, print_deployments, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
     ENDED,
-    GONE,
     Listing,
     deployment_status,
     endpoint_log,
@@ -51,24 +41,10 @@ from peagle.deploy.status import (
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
-from peagle.proof import SecondTurn
 from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import format_duration, format_price, shortened
-
-_COLUMNS = (
-    "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
-    "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
-    "stand_in", "compared_share", "pair",
-)  # fmt: skip
-_FACTS = (
-    "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
-    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
-    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
-)  # fmt: skip
-"""Keys of a deployment's document that ``list`` and ``status`` show."""
 
 
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
@@ -97,21 +73,17 @@ def list_deployments(session: Session, as_json: bool) -> None:
         print_status(f"{problem.message} ({problem.fix})")
     if as_json:
         complete = not (listing.unknown or listing.damaged or unreachable)
-        document: dict[str, Any] = {"deployments": list(listing.rows), "complete": complete}
+        document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
         if listing.damaged:
-            document["damaged"] = [damaged.document() for damaged in listing.damaged]
+            document["damaged"] = listing.damaged
         return print_json(document)
     if listing.rows:
-        return print_documents(listing.rows, _COLUMNS)
+        return print_deployments(listing.rows)
     if not session.is_available:
         return print_status("The sandbox is not running, so nothing is deployed in it.")
     others = () if session.sandbox else deployment_names(SANDBOX)
     hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
     return print_status(f"No deployments{unreachable}{hint}.")
-
-
-_NEAR_SECONDS = 2 * 3600
-"""An end that is nearer belongs into the first line."""
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
@@ -123,36 +95,18 @@ def status(name: str, session: Session, as_json: bool) -> None:
     deleted at its end time).
     """
     record, aws = session.find(name, complete=True)
-    document = deployment_status(aws, record)
+    shown = status_in_context(deployment_status(aws, record))
     if as_json:
-        return print_json(deployment_in_context(document))
-    left, state = document["seconds_left"], document["state"]
-    near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
-    print_line(f"{document['name']}: {state}{near}", bold=True)
-    values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
-    second = (document["proof"] or {}).get("second_turn")
-    price = format_price(document["price_per_hour_usd"], session.sandbox)
-    fix = document["failure_fix"] or "", command_text(document["failure_command"] or ())
+        return print_json(shown)
     continued: tuple[str, ...] = ()
-    if state == ENDED:
+    if shown.state == ENDED:
         continued = ("peagle", "reap")
-    elif state in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
+    elif shown.state in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
         plan = record.current.plan
         again = deploy_command(plan) if plan else None
-        continued = tuple(again or (("peagle", "prove", name) if state == "Unproved" else ()))
-    facts: list[Fact] = [
-        *document_facts(values),
-        ("second turn", second_turn_text(SecondTurn(**second)) if second else ""),
-        ("comparison", comparison_text(document["comparison"])),
-        ("price", "" if state in GONE else price),
-        ("fix", fix),
-        ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
-    ]
-    facts += [("resource", f"{each['type']} {each['name']}") for each in document["resources"]]
-    return print_facts(facts, label=20, err=False)
-
-
-_LONGEST_VALUE = 60
+        unproved = shown.state == "Unproved"
+        continued = tuple(again or (("peagle", "prove", name) if unproved else ()))
+    return print_deployment(shown, session.sandbox, continued)
 
 
 @deployment_command(
@@ -193,22 +147,14 @@ def drift(
         raise sandbox_not_running()
     files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
-        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role)
-    drift = replace(drift, fields=(*drift.fields, *files))
-    fields, where = drift.fields, f"{drift.name} in {session.where(drift.region)}"
+        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role, files)
     if as_json:
-        print_json(drift.document())
-    elif not fields:
-        print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
-        print_line(f"{where} is not deployed: it has no endpoint", bold=True)
+        print_json(drift)
     else:
-        print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
-        rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
-        print_table(("FIELD", "PLANNED", "FOUND"), rows)
+        print_drift(drift, f"{drift.name} in {session.where(drift.region)}")
     for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if fields:
+    if drift.drifted:
         ctx.exit(Refused.exit_code)
     for error in drift.unknown.values():
         raise error
@@ -232,13 +178,6 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
             code="no-plan",
         )
     return plan
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return shortened(text, _LONGEST_VALUE)
 
 
 _INTERRUPTED = 130
@@ -317,7 +256,7 @@ def top(
         here = session.sandbox
         read = partial(read_endpoint_usage, aws, record, window or WINDOW_SECONDS)
     if as_json:
-        return print_json(usage_document(read()))
+        return print_json(read())
     if once or not sys.stdout.isatty():
         for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from peagle.account import Account
+from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
@@ -38,7 +39,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import Session, account_options, examples_text
+from peagle.cli.session import NOT_REPEATED, Session, account_options, examples_text
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
@@ -52,13 +53,9 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import show_remaining_resources
 from peagle.deploy.context import limit_seconds
-from peagle.deploy.preflight import preflight as run_preflight
-from peagle.deploy.records import load_record, refuse_weights_in_use
-from peagle.deploy.state import Deployment
-from peagle.deploy.status import require_known_price
-from peagle.engine.runner import LocalOptions
+from peagle.deploy.records import refuse_weights_in_use
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
     CloudError,
@@ -83,10 +80,10 @@ from peagle.text import (
     format_size,
     format_unit_price,
     format_usd,
+    plain,
 )
 from peagle.warm import (
     CollectedWarmStart,
-    WarmArtifact,
     check_writable,
     collect_locally,
     collect_on_aws,
@@ -95,7 +92,6 @@ from peagle.warm import (
 )
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
-    StoredWarmStart,
     StoredWeights,
     inspect_weights,
     remove_weights,
@@ -105,6 +101,7 @@ from peagle.weights.sync import (
     REPLACING_CODES,
     SyncPlan,
     SyncProgress,
+    SyncResult,
     find_pair_weights,
     plan_sync,
     sync_weights,
@@ -196,55 +193,62 @@ def sync_command(
         print_facts(_sync_facts(plan, price, session.sandbox), label=9)
         refuse_errors((*chosen.findings, *plan.findings))
         if not even_if_used:
-            replaced = {
-                finding.where for finding in plan.findings if finding.code in REPLACING_CODES
-            }
             refuse_weights_in_use(
-                replaced,
+                {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
                 aws.scope,
                 "the next instance of the endpoint would start with different weights",
                 "use a different prefix, or ",
             )
         confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     begun = time.monotonic()
-    try:
-        with StatusLine() as status:
-            show = partial(_show_copy, status)
-            result = sync_weights(aws, plan, show, take_over, company)
-    except (CloudError, KeyboardInterrupt):
-        remove = command_text(("peagle", "weights", "remove", destination))
-        print_status("The same command copies what is missing. Remove what was copied", remove)
-        raise
+    result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
-        folders = {
-            part: {
-                "uri": place.part_uri(part),
-                "source": folder.source,
-                "files": {
-                    name: {"bytes": entry.size, "checksum": entry.checksum}
-                    for name, entry in folder.files.items()
-                },
-            }
-            for part, folder in result.manifest.items()
-        }
-        document = {
-            "pair": pair,
-            "uri": place.uri,
-            "region": plan.region,
-            "bytes": plan.size,
-            "bytes_moved": result.moved,
-            "seconds": round(seconds, 3),
-            "usd_per_month": _usd_per_month(plan.size, price),
-            "folders": folders,
-            "next": use,
-        }
-        return print_json(document)
+        document = _sync_document(plan, price, result, seconds, use)
+        return print_json({"pair": pair, **document})
     copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
     return print_status("Use it", use)
+
+
+def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
+    """Copy, with progress on stderr; after an error it is said how to go on, or to clean up."""
+    try:
+        with _sigterm_as_interrupt(), StatusLine() as status:
+            return sync_weights(aws, plan, partial(_show_copy, status), take_over, company)
+    except (CloudError, KeyboardInterrupt):
+        remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
+        print_status("The same command copies what is missing. Remove what was copied", remove)
+        raise
+
+
+def _sync_document(
+    plan: SyncPlan, price: StoragePrice | None, result: SyncResult, seconds: float, use: str
+) -> dict[str, Any]:
+    place = plan.prefix
+    folders = {
+        part: {
+            "uri": place.part_uri(part),
+            "source": folder.source,
+            "files": {
+                name: {"bytes": entry.size, "checksum": entry.checksum}
+                for name, entry in folder.files.items()
+            },
+        }
+        for part, folder in result.manifest.items()
+    }
+    return {
+        "uri": place.uri,
+        "region": plan.region,
+        "bytes": plan.size,
+        "bytes_moved": result.moved,
+        "seconds": round(seconds, 3),
+        "usd_per_month": _usd_per_month(plan.size, price),
+        "folders": folders,
+        "next": use,
+    }
 
 
 def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
@@ -333,10 +337,10 @@ def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
     print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
     if weights.finish:
         print_line("complete it", command_text(weights.finish))
-    document = _stored_document(weights, price)
+    document = plain(_stored_document(weights, price))
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
     if weights.lock is not None:
-        print_line(f"locked: {weights.lock}")
+        print_line(f"locked: {weights.lock.holder}")
     if price is not None:
         print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
 
@@ -353,31 +357,14 @@ def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict
         "folders": {
             part: {
                 "source": weights.manifest[part].source,
-                "files": [
-                    {"name": file.name, "state": file.state, "bytes": file.size,
-                     "bytes_there": file.present, "checksum": file.checksum or None}
-                    for file in files
-                ],
+                "files": files,
             }
             for part, files in weights.files.items()
         },
-        "warm": [_warm_document(warm) for warm in weights.warm],
-        "at_work": str(weights.lock) if weights.lock and not weights.lock.stale else None,
+        "warm": weights.warm,
+        "at_work": weights.lock.holder if weights.lock else None,
         "others": dict(weights.others),
         "findings": findings_in_context(weights.findings),
-    }  # fmt: skip
-
-
-def _warm_document(warm: StoredWarmStart) -> dict[str, Any]:
-    return {
-        "key": warm.key,
-        "complete": warm.complete,
-        "bytes": warm.size,
-        "pair": warm.pair or None,
-        "k": warm.k,
-        "device": warm.device or None,
-        "made": warm.made or None,
-        "seconds_cold": warm.seconds_cold,
     }
 
 
@@ -425,11 +412,11 @@ def remove_command(
     if key:
         warm = weights.warm_start(key)
         if not as_json:
-            print_document(_warm_document(warm))
+            print_document(warm)
         confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
         for name in sorted(warm.objects):  # the manifest first: without it no engine uses one
             delete_objects(aws, weights.prefix.bucket, [name])
-        document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.size}
+        document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.bytes}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
         return print_json(document) if as_json else print_status(text)
     if not (weights.manifest or weights.warm):
@@ -453,8 +440,6 @@ def remove_command(
 
 _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
-
-_NOT_REPEATED = ("--yes", "-y", "--json")
 
 
 _WARM_OPTIONS = (
@@ -530,9 +515,9 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with _sigterm_as_interrupt(), StatusLine() as status:
-        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+        artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
-    document = {"pair": plan.pair, "file": str(artifact.archive), **_artifact_document(artifact)}
+    document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
     if as_json:
         return print_json(document)
     print_line(f"{artifact.archive} is stored", bold=True)
@@ -543,7 +528,7 @@ def _collect_locally(
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(click.get_current_context(), without=(*_NOT_REPEATED, "--local"))]
+    words = [*own_command(click.get_current_context(), without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
@@ -557,17 +542,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _artifact_document(artifact: WarmArtifact) -> dict[str, Any]:
-    return {
-        "key": artifact.key,
-        "bytes": artifact.size,
-        "sha256": artifact.sha256,
-        "files": artifact.files,
-        "unpacked_bytes": artifact.unpacked_bytes,
-        "seconds_cold": artifact.seconds_cold,
-    }
 
 
 def _collect_on_aws(
@@ -591,12 +565,12 @@ def _collect_on_aws(
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
-    name = collecting.name
-    with session.starting(plan.region, name) as aws:
+    with session.changing(collecting.name, plan.region, creates=True) as change:
         with show_hashing():
-            preflight = run_preflight(aws, collecting, session.catalog.instances, role)
-        show_and_refuse(preflight, session)
+            preflight = change.prepare(
+                collecting, role, accept_unknown_price=accept_unknown_price,
+                review=partial(show_and_refuse, session=session),
+            )  # fmt: skip
         usd = preflight.desired.plan.price_per_hour_usd
         at_most = f"{limit_seconds(preflight.desired.revision) / 60:.0f} at most"
         takes = f"about {_USUAL_MINUTES} minutes on AWS, {at_most}"
@@ -604,21 +578,15 @@ def _collect_on_aws(
             takes += f", about {format_usd(usd * _USUAL_MINUTES / 60)}"
         stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
         print_facts((("then", stores), ("takes", takes)))
-        require_known_price(preflight.desired.plan, accept_unknown_price)
-        check_writable(aws, place)
+        check_writable(change.aws, place)
         confirm("Start the temporary endpoint?", "not started", yes=yes)
 
-        def show_failure(error: BaseException, _: Deployment) -> None:
-            reason = str(error) or "interrupted"
-            print_status(f"Removing {name}: {reason}. Ctrl-C leaves the endpoint running.")
+        def show_failure(error: BaseException) -> None:
+            reason = f"{collecting.name}: {str(error) or 'interrupted'}"
+            print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
 
-        try:
-            with _sigterm_as_interrupt(), session.progress() as observe:
-                stored = collect_on_aws(aws, preflight, place, observe, show_failure)
-        except BaseException:
-            if left := load_record(aws.scope, aws.region, name):
-                show_remaining_resources(aws, left, session, again)
-            raise
+        with _sigterm_as_interrupt():
+            stored = change.run(collect_on_aws, preflight, place, show_failure)
     _print_collected(preflight.desired.plan, stored, session, as_json)
 
 
@@ -628,7 +596,7 @@ def _print_collected(
     document = {
         "pair": plan.pair,
         "uri": stored.uri,
-        **_artifact_document(stored.artifact),
+        **plain(stored.artifact),
         "region": plan.region,
         "instance_type": plan.instance_type,
         "endpoint": plan.name,

@@ -8,31 +8,31 @@ not the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws import autoscaling, sagemaker, scheduler
+from pydantic import ConfigDict, field_serializer
+
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
+from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.state import utc_moment
+from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
+from peagle.options import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.resources import (
-    BUDGET_TAG,
-    ENDS_TAG,
-    limit_name,
-)
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG
 from peagle.text import json_object
 from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
@@ -70,52 +70,74 @@ class Compared(Live):
 
 
 @dataclass(frozen=True)
-class Drift:
+class Difference:
+    """A field of a resource: what the plan wants, and what the account has."""
+
+    field: str
+    planned: Any
+    found: Any
+
+    @classmethod
+    def of(cls, change: Change) -> Difference:
+        """What applying the plan would change."""
+        return cls(change.setting, change.after, change.before)
+
+
+class Drift(Result):
     """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str
     region: str
-    fields: tuple[Change, ...]
+    drifted: bool
+    fields: tuple[Difference, ...]
     compared: tuple[str, ...]
-    unknown: Mapping[str, CloudError]
+    unknown: dict[str, CloudError]
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "name": self.name,
-            "region": self.region,
-            "drifted": bool(self.fields),
-            "fields": [
-                {"field": each.path, "planned": each.after, "found": each.before}
-                for each in self.fields
-            ],
-            "compared": list(self.compared),
-            "unknown": [{"area": area, **error.document()} for area, error in self.unknown.items()],
-        }
+    @field_serializer("unknown")
+    def _list_by_area(self, unknown: Mapping[str, CloudError]) -> list[dict[str, Any]]:
+        return [{"area": area, **error.document()} for area, error in unknown.items()]
 
 
-def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. What may not be read is
-    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
+def find_drift(
+    aws: Aws,
+    plan: Plan,
+    instances: InstanceTable,
+    role: str | None = None,
+    of_files: Sequence[Difference] = (),
+) -> Drift:
+    """Compare the plan, as deploy would apply it, with the account; ``of_files`` are differences of
+    rendered files. What may not be read is unknown, and named; raises CloudError when the endpoint
+    itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
-    if live is None:
-        missing = (Change("endpoint.status", None, "InService"),)
-        return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = records.load_record(aws.scope, aws.region, plan.name)
-    record = current_deployment(aws, plan.name, stored, lambda: instances, live)
-    serving = parse_pins(record.current.served.variables) if record else None
-    used, bucket = role_and_bucket(aws, plan, record, role)
-    desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
-    compared = Compared(aws, live, desired, instances)
-    fields: list[Change] = []
+    fields: list[Difference] = []
     unknown: dict[str, CloudError] = {}
-    for area, compare in _AREAS.items():
-        try:
-            fields += compare(compared)
-        except CloudError as error:
-            unknown[area] = error
-    areas = tuple(area for area in _AREAS if area not in unknown)
-    return Drift(plan.name, aws.region, tuple(fields), areas, unknown)
+    if live is None:
+        areas: tuple[str, ...] = ("endpoint",)
+        fields.append(Difference("endpoint.status", "InService", None))
+    else:
+        stored = records.load_record(aws.scope, aws.region, plan.name)
+        record = current_deployment(aws, plan.name, stored, lambda: instances, live)
+        serving = parse_pins(record.current.served.variables) if record else None
+        used, bucket = role_and_bucket(aws, plan, record, role)
+        desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
+        compared = Compared(aws, live, desired, instances)
+        for area, compare in _AREAS.items():
+            try:
+                fields += map(Difference.of, compare(compared))
+            except CloudError as error:
+                unknown[area] = error
+        areas = tuple(area for area in _AREAS if area not in unknown)
+    fields += of_files
+    return Drift(
+        name=plan.name,
+        region=aws.region,
+        drifted=bool(fields),
+        fields=tuple(fields),
+        compared=areas,
+        unknown=unknown,
+    )
 
 
 def served_image(aws: Aws, name: str) -> str | None:
@@ -124,7 +146,7 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Difference, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
@@ -140,7 +162,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
         )
     drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
     fewest = min(drifts, key=len)
-    return tuple(fewest)
+    return tuple(map(Difference.of, fewest))
 
 
 def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
@@ -156,7 +178,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
         values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*resources.nested(field, *map(json_object, texts))]
+            values = [*nested(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
@@ -170,11 +192,11 @@ def _served(compared: Compared) -> Iterator[Change]:
         if scaling.scales_copies:
             chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
     for change in changes(compared.served(compared.instances), compared.desired.revision.served):
-        if change.path == "usd_per_hour" or change.before in chosen.get(change.path, ()):
+        if change.setting == "usd_per_hour" or change.before in chosen.get(change.setting, ()):
             continue
-        area = "configuration" if change.path in _CONFIGURATION else "model"
-        area = "endpoint" if change.path in _ENDPOINT else area
-        yield Change(f"{area}.{change.path}", change.before, change.after)
+        area = "configuration" if change.setting in _CONFIGURATION else "model"
+        area = "endpoint" if change.setting in _ENDPOINT else area
+        yield Change(f"{area}.{change.setting}", change.before, change.after)
 
 
 def _configuration(compared: Compared) -> Iterator[Change]:
@@ -187,16 +209,12 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from resources.differing("configuration", *sides)
+    yield from differing("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from resources.nested(
-        f"configuration.{capture}", planned.get(capture), config.get(capture)
-    )
+    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from resources.nested(
-            f"configuration.{key}", *(variant.get(key) for variant in variants)
-        )
+        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -211,27 +229,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.read_tags(compared.aws, arn)
-        yield from resources.differing(
-            f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
-        )
-
-
-def _scaling(compared: Compared) -> Iterator[Change]:
-    """The bounds and what the policy holds."""
-    scaling = compared.plan.scaling
-    planned = autoscaling.to_bounds(scaling) if scaling else None
-    registered = autoscaling.registered(compared.aws, compared.endpoint.name)
-    sides = [
-        {
-            **bounds.document(),
-            "scale_in_cooldown": bounds.scale_in_cooldown,
-            "scale_out_cooldown": bounds.scale_out_cooldown,
-        }
-        if bounds
-        else {}
-        for bounds in (planned, registered)
-    ]
-    yield from resources.differing("scaling", *sides)
+        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -241,7 +239,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -252,43 +250,30 @@ def _limit(compared: Compared) -> Iterator[Change]:
         yield Change("limit.budget_usd", *sides)
 
 
-def _schedule(compared: Compared) -> Iterator[Change]:
-    """The schedules that delete endpoint and copies, by the endpoint's tag."""
-    planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
-    ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
-    if planned is None or planned.removes or ends is None:
-        return
-    names = resources.schedule_names(region, plan.name, plan.copies is not None)
-    desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
-    at = scheduler.at_expression(ends)
-    desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
-    yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
-
-
-def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
-    desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from resources.differences(kind, compared.aws, compared.plan, desired)
+def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
+    """What is outside of the endpoint; its end is the one in its tags."""
+    plan, limit = compared.plan, compared.plan.limit
+    ends_at = end_in(compared.tags) if limit and not limit.removes else None
+    wanted = Wanted(plan, compared.endpoint.revision, ends_at)
+    return compare_kind(kind, compared.aws, wanted)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: resources.differing(
+    "endpoint": lambda compared: differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: resources.differing(
+    "role": lambda compared: differing(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
-    "scaling": _scaling,
-    "alarms": partial(_compare_kind, resources.ALARMS),
-    "metric_filters": partial(_compare_kind, resources.FILTERS),
-    "log": partial(_compare_kind, resources.LOG),
-    "captured": partial(_compare_kind, resources.CAPTURE),
-    "dashboard": partial(_compare_kind, resources.DASHBOARD),
     "limit": _limit,
-    "schedule": _schedule,
+    **{
+        kind.area: partial(_compare_kind, kind)
+        for kind in (resources.SCALING, *resources.SETTINGS, resources.SCHEDULE)
+    },
     "tags": _tags,
 }
 """What is compared, each alone: what may not be read is unknown, and the rest is compared."""

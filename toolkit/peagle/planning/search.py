@@ -21,7 +21,7 @@ from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.models import Performance
-from peagle.speed.verdict import Setting, rank_settings
+from peagle.speed.ranking import Setting, rank_settings
 from peagle.vllm.gpus import needed_capability
 
 MOST_INSTANCES = 100

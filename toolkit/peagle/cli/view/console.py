@@ -22,7 +22,7 @@ import click
 
 from peagle.cli.context import command_text
 from peagle.errors import Fix, UserError
-from peagle.text import format_duration, format_size, format_usd, shortened
+from peagle.text import format_duration, format_size, format_usd, plain, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,9 +62,7 @@ def json_option(command: Command) -> Command:
 
 def print_json(document: Any) -> None:
     """Print a document, a model or a dataclass, escaped if stdout cannot encode it."""
-    from pydantic_core import to_jsonable_python
-
-    document = to_jsonable_python(document)
+    document = plain(document)
     text = json.dumps(document, indent=2, ensure_ascii=False)
     click.echo(text if can_print(text) else json.dumps(document, indent=2))
 
@@ -134,9 +132,13 @@ def fact_lines(
 
 
 def print_facts(
-    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True
+    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True, title: str = ""
 ) -> None:
-    """Print labels and texts in two columns, on stderr or on stdout."""
+    """Print labels and texts in two columns, on stderr or on stdout, below a title, if there are
+    any."""
+    facts = tuple(facts)
+    if title and facts:
+        print_line(f"\n{title}", bold=True, err=err)
     for line in fact_lines(facts, line_width(err), label, indent):
         name = click.style(line[: label + indent], bold=True)
         click.echo(f"{name}{line[label + indent :]}", err=err)
@@ -218,9 +220,9 @@ def key_text(key: str, value: Any) -> str:
     return plain_text(value)
 
 
-def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys and values of a document as labels and texts."""
-    for key, value in document.items():
+def document_facts(document: Any) -> Iterator[tuple[str, str]]:
+    """The keys and values of a result as labels and texts."""
+    for key, value in plain(document).items():
         yield _LABELS.get(key, key_label(key)), key_text(key, value)
 
 
@@ -229,10 +231,9 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
-def print_documents(
-    documents: Sequence[dict[str, Any]], keys: Sequence[str], title: str = ""
-) -> None:
-    """Print these keys of documents of one kind as a table, without columns that are empty."""
+def print_documents(results: Sequence[Any], keys: Sequence[str], title: str = "") -> None:
+    """Print these keys of results of one kind as a table, without columns that are empty."""
+    documents = [plain(result) for result in results]
     kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
     headings = {key: _COLUMNS.get(key, key_label(key)) for key in kept}
     numbers = [
@@ -244,8 +245,9 @@ def print_documents(
     print_table([*headings.values()], rows, numbers, title)
 
 
-def print_small(document: Any, as_json: bool) -> None:
-    """Print a small document: as JSON, else its keys and values; a list as a table."""
+def print_small(result: Any, as_json: bool) -> None:
+    """Print a small result: as JSON, else its keys and values; several as a table."""
+    document = plain(result)
     if as_json:
         print_json(document)
     elif isinstance(document, dict):
@@ -256,26 +258,18 @@ def print_small(document: Any, as_json: bool) -> None:
         print_line("none")
 
 
-def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None:
-    """Print a heading, if any, and its facts on stdout, if there are any."""
-    if facts := tuple(facts):
-        if title:
-            print_line(f"\n{title}", bold=True)
-        print_facts(facts, label, indent=0, err=False)
-
-
-def print_document(document: dict[str, Any], title: str = "") -> None:
+def print_document(result: Any, title: str = "") -> None:
     """Print values as facts, objects as sections, lists of objects as tables, nothing for empty."""
     facts: dict[str, Any] = {}
     sections: list[tuple[str, Any]] = []
-    for key, value in document.items():
+    for key, value in plain(result).items():
         is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
         if is_table or isinstance(value, dict):
             sections.append((key, value))
         elif value not in (None, "", []):
             facts[key] = value
     width = max((len(key) for key in facts), default=0) + 2
-    print_section(title, document_facts(facts), max(width, LABEL))
+    print_facts(document_facts(facts), max(width, LABEL), indent=0, err=False, title=title)
     for key, value in sections:
         if isinstance(value, dict):
             print_document(value, key.replace("_", " "))
