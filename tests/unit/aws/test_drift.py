@@ -105,7 +105,7 @@ Change = Callable[[Cloud], object]
 
 
 def model(cloud: Cloud) -> dict[str, Any]:
-    return next(iter(cloud.models.values()))  # type: ignore[no-any-return]
+    return next(iter(cloud.models.values()))
 
 
 def container(cloud: Cloud) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def container(cloud: Cloud) -> dict[str, Any]:
 
 
 def config(cloud: Cloud) -> dict[str, Any]:
-    return next(iter(cloud.configs.values()))  # type: ignore[no-any-return]
+    return next(iter(cloud.configs.values()))
 
 
 def variant(cloud: Cloud) -> dict[str, Any]:
