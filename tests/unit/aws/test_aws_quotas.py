@@ -125,3 +125,65 @@ def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch
     assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
     assert prices.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
     assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "used", "count", "more", "is_update", "code"),
+    [
+        (0, 0, 1, 1, False, "quota-zero"),
+        (1, 0, 1, 1, False, None),
+        (1, 0, 2, 2, False, "quota-too-small"),
+        (2, 0, 2, 2, False, None),
+        (3, 1, 2, 2, False, None),
+        (3, 2, 2, 2, False, "quota-in-use"),
+        (2, 3, 2, 2, False, "quota-in-use"),
+        (3, 2, 2, 1, True, None),
+        (2, 2, 2, 1, True, "quota-tight"),
+        (2.9, 2, 2, 1, True, "quota-tight"),
+        (2, 2, 2, 0, True, None),
+        (2, 3, 2, 0, True, None),
+    ],
+)
+def test_a_quota_suffices_for_what_is_needed_beside_what_is_in_use(
+    value: float, used: int, count: int, more: int, is_update: bool, code: str | None
+) -> None:
+    need = QuotaNeed(TYPE, count, more, is_update=is_update)
+    busy = {"other": used} if used else {}
+    findings = list(prices.compare_quota(prices.Quota(NAME, value, CODE), busy, need, "us-east-1"))
+    assert [finding.code for finding in findings] == ([code] if code else [])
+    for finding in findings:
+        assert finding.level == "error"
+        assert finding.command is not None
+        assert finding.command[-3] == str(max(count, used + more))
+
+
+@pytest.mark.parametrize(("may_roll", "is_named"), [(True, True), (False, False)])
+def test_a_tight_quota_names_a_step_that_fits_where_the_update_may_roll(
+    may_roll: bool, is_named: bool
+) -> None:
+    need = QuotaNeed(TYPE, 4, 4, is_update=True, may_roll=may_roll)
+    quota = prices.Quota(NAME, 5, CODE)
+    finding = only(tuple(prices.compare_quota(quota, {"a": 4}, need, "us-east-1")))
+    assert finding.code == "quota-tight"
+    assert ("--rollout rolling" in finding.fix) is is_named
+
+
+@pytest.mark.parametrize(("endpoints", "shown"), [(1, "a"), (3, "a, b, c"), (4, "a, b, c, ...")])
+def test_at_most_three_endpoints_are_named(endpoints: int, shown: str) -> None:
+    used = dict.fromkeys("abcd"[:endpoints], 1)
+    quota = prices.Quota(NAME, endpoints, CODE)
+    finding = only(tuple(prices.compare_quota(quota, used, ONE, "us-east-1")))
+    assert f"{endpoints} are in use by {shown}, so 0 of" in finding.message
+
+
+def test_endpoints_that_end_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.deploy(a_plan(instance_count=2))
+    for status in ("Failed", "Deleting"):
+        entry = {"EndpointName": "peagle-pair", "EndpointStatus": status}
+        monkeypatch.setattr(world.aws, "items", lambda *_, entry=entry, **__: iter([entry]))
+        assert prices.instances_in_use(world.aws, TYPE) == {}
+    entry = {"EndpointName": "peagle-pair", "EndpointStatus": "Updating"}
+    monkeypatch.setattr(world.aws, "items", lambda *_, **__: iter([entry]))
+    assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 2}
+    monkeypatch.setattr(prices, "MAX_ENDPOINTS", 0)
+    assert prices.instances_in_use(world.aws, TYPE) == {}

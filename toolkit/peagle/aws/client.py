@@ -70,12 +70,10 @@ _STALE_FIX = (
     'point this shell to its new address: eval "$(peagle sandbox env)"'
 )
 
-_MISSING_CODES = {
-    "404", "NoSuchBucket", "NoSuchEntity", "NoSuchEntityException", "NoSuchKey", "NoSuchUpload",
-    "ImageNotFoundException", "RepositoryNotFoundException",
-    "NoSuchResourceException", "NotFound", "ObjectNotFoundException",
-    "ResourceNotFound", "ResourceNotFoundException",
-}  # fmt: skip
+_MISSING_CODE = re.compile(r"404|NoSuch\w+|[\w.]*NotFound(Exception|Error)?|\w+\.Malformed")
+"""Codes of what does not exist: those of S3, of most services, and of EC2, also for a malformed
+id."""
+
 _DENIED_CODES = {
     "403", "AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation",
 }  # fmt: skip
@@ -230,7 +228,9 @@ def _translate_rejection(
         kind = AlreadyExists
     elif _IN_PROGRESS.search(message):
         kind = Busy
-    elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
+    elif _MISSING_CODE.fullmatch(code) or (
+        code.startswith("Validation") and _ABSENT.search(message)
+    ):
         kind = Missing
     return kind(f"{operation}: {message}", code=code)
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from peagle.account import Account
+from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
@@ -200,14 +201,7 @@ def sync_command(
             )
         confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     begun = time.monotonic()
-    try:
-        with _sigterm_as_interrupt(), StatusLine() as status:
-            show = partial(_show_copy, status)
-            result = sync_weights(aws, plan, show, take_over, company)
-    except (CloudError, KeyboardInterrupt):
-        remove = command_text(("peagle", "weights", "remove", destination))
-        print_status("The same command copies what is missing. Remove what was copied", remove)
-        raise
+    result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
@@ -217,6 +211,17 @@ def sync_command(
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
     return print_status("Use it", use)
+
+
+def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
+    """Copy, with progress on stderr; after an error it is said how to go on, or to clean up."""
+    try:
+        with _sigterm_as_interrupt(), StatusLine() as status:
+            return sync_weights(aws, plan, partial(_show_copy, status), take_over, company)
+    except (CloudError, KeyboardInterrupt):
+        remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
+        print_status("The same command copies what is missing. Remove what was copied", remove)
+        raise
 
 
 def _sync_document(
