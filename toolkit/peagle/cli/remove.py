@@ -28,7 +28,7 @@ from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Resource, ResourceName
 from peagle.deploy.status import endpoint_created, price_remaining
 from peagle.errors import CloudError, Fix, NotFound, OptionMissing, OptionsConflict, Refused
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
