@@ -263,6 +263,10 @@ def _fail(context: DeploymentContext) -> None:
     raise CloudError("no")
 
 
+def _err(context: DeploymentContext) -> None:
+    raise ValueError("a bug")
+
+
 def _interrupt(context: DeploymentContext) -> None:
     raise KeyboardInterrupt
 
@@ -273,6 +277,7 @@ def _interrupt(context: DeploymentContext) -> None:
         (_fail, True, ["CloudError"]),
         (_fail, False, []),
         (_interrupt, True, ["KeyboardInterrupt"]),
+        (_err, True, ["ValueError"]),
         (lambda context: None, True, []),
     ],
 )
@@ -281,7 +286,7 @@ def test_what_an_unfinished_change_leaves_is_reported_once(
 ) -> None:
     session = Reporting()
     session.deploy(a_plan())
-    with suppress(CloudError, KeyboardInterrupt), session.changing(NAME) as change:
+    with suppress(CloudError, KeyboardInterrupt, ValueError), session.changing(NAME) as change:
         change.run(verb, continues=continues)
         raise CloudError("of what follows a change, such as its report")
     assert [name for name, _ in session.left] == reported
