@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from peagle.errors import Fix, Refused
+from peagle.frozen import Frozen
 
 Level = Literal["error", "warning", "note"]
 """An error prevents any change; a warning should be read before one; a note is information."""
@@ -16,11 +15,9 @@ Level = Literal["error", "warning", "note"]
 _LEVELS = get_args(Level)
 
 
-class Finding(BaseModel):
+class Finding(Frozen):
     """``where`` names the option, file or key; ``fix``, ``command`` and ``options`` are as in
     Fix."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     code: str
     level: Level

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
 from peagle.checkpoints import Checkpoint
+from peagle.frozen import Frozen
 from peagle.text import exact_duration
 from peagle.workload import PRESETS, Slo, WorkloadName
 
@@ -73,26 +72,6 @@ _load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
     partial(_option, group) for group in GROUPS
 )
 _key = partial(_option, in_file=True)
-
-
-class Frozen(BaseModel):
-    """Immutable; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class Result(Frozen):
-    """What a command prints with ``--json``: each field is a key, and one that has a default is
-    left out where it has no value."""
-
-    @model_serializer(mode="wrap")
-    def _write_without_empty_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in write(self).items()
-            if value is not None or name not in fields or fields[name].is_required()
-        }
 
 
 class Overrides(Frozen):

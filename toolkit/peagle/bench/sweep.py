@@ -24,16 +24,11 @@ from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
-from peagle.deploy.apply import deploy
-from peagle.deploy.context import DeploymentContext, Observer
-from peagle.deploy.preflight import preflight
-from peagle.deploy.records import find_record
 from peagle.deploy.state import Deployment
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
-from peagle.errors import EngineError, Fix, OptionMissing, Refused, UserError
-from peagle.findings import errors
+from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
@@ -411,14 +406,15 @@ class EndpointSweep:
         aws: Aws,
         record: Deployment,
         catalog: Catalog,
-        observe: Observer,
+        deploy: Callable[[Plan], Deployment],
     ) -> None:
-        """Every row is kept in ``path``. Raises SenderMissing, and UserError for a deployment whose
-        plan has no drafter, and for an acceptance to impose on engines of the sandbox."""
+        """Every row is kept in ``path``; ``deploy`` updates the endpoint and proves it. Raises
+        SenderMissing, and UserError for a deployment whose plan has no drafter, and for an
+        acceptance to impose on engines of the sandbox."""
         in_sandbox = aws.scope == SANDBOX
         if in_sandbox:
             request.refuse_imposed()
-        self.aws, self.record, self._catalog, self._observe = aws, record, catalog, observe
+        self.aws, self.record, self._catalog, self._deploy = aws, record, catalog, deploy
         self._sender = sending.find_sender()
         self._kept = home() / "bench" / record.scope / record.region / f"{record.name}.json"
         before = read_plan(self._kept) if self._kept.exists() else record.current.plan
@@ -481,8 +477,7 @@ class EndpointSweep:
         if not self._kept.exists():
             private_folder(self._kept.parent)
             write_file(self._kept, plan_bytes(self.before))
-        self._deploy(self._plan_of(setting))
-        record = find_record(self.record.name, self.aws.scope, self.aws.region)
+        record = self._deploy(self._plan_of(setting))
         target = open_endpoint(self.aws, record.name, record, self._catalog)
         yield make_measure(replace(target, setting=setting), self._sender)
 
@@ -493,12 +488,6 @@ class EndpointSweep:
             self._deploy(self.before)
             self._kept.unlink()
             budget.spent += budget.cost(time.monotonic() - begun, 0.0)
-
-    def _deploy(self, plan: Plan) -> None:
-        prepared = preflight(self.aws, plan, self._catalog.instances)
-        for first in errors(prepared.findings):
-            raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
-        deploy(DeploymentContext(self.aws, self.record, self._observe), prepared)
 
 
 def plan_with(plan: Plan, setting: BenchSetting) -> Plan:

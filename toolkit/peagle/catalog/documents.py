@@ -69,14 +69,14 @@ class Problem(NamedTuple):
         return ": ".join(part for part in (where, self.key, self.message) if part)
 
 
-class BadFile(Exception):
-    """A file that cannot be read as data; the catalogue turns it into a Problem or CatalogError."""
+class BadFile(CatalogError):
+    """A file that cannot be read as data."""
 
     def __init__(
         self, file: str, message: str, fix: str = "", line: int | None = None, key: str = ""
     ) -> None:
         self.problem = Problem(file, line, key, message, fix)
-        super().__init__(self.problem.text)
+        super().__init__(self.problem.text, fix)
 
 
 def dotted(location: Location) -> str:

@@ -44,7 +44,6 @@ from pydantic_core import from_json
 
 from peagle.catalog.documents import (
     BadFile,
-    catalog_error,
     display_path,
     dotted,
     evidence_files,
@@ -151,11 +150,8 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         """The runs of all files that mention this name."""
         for path, text in self._texts.items():
             is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
-            try:
-                if name.encode() in text and (run := _run(path, text, is_own)):
-                    yield run
-            except BadFile as bad:
-                raise catalog_error([bad.problem]) from bad
+            if name.encode() in text and (run := _run(path, text, is_own)):
+                yield run
 
 
 _MENTIONS_RUN = re.compile(rb'"(?:speeds|results)"').search
@@ -186,11 +182,8 @@ def _read_all(
     read: Callable[[Path, bytes], Iterable[Content]],
 ) -> list[Content]:
     """What is in all files of evidence whose content ``is_read``. Raises CatalogError."""
-    try:
-        texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
-        return [each for path, text in texts if is_read(text) for each in read(path, text)]
-    except BadFile as bad:
-        raise catalog_error([bad.problem]) from bad
+    texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
+    return [each for path, text in texts if is_read(text) for each in read(path, text)]
 
 
 def _read(

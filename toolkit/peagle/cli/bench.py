@@ -74,7 +74,6 @@ from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, account_options, cloud_options, complete_name
 from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
 from peagle.cli.view.console import (
-    DeploymentProgress,
     StatusLine,
     confirm,
     json_option,
@@ -87,7 +86,9 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.report import report as report_html
 from peagle.cli.view.report import require_report, summaries
+from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.invoke import WakeUpOptions
+from peagle.deploy.state import Deployment
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
 from peagle.errors import (
@@ -513,10 +514,14 @@ def _on_endpoint(
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
         raise UserError(message, "omit --save", code="not-evidence")
-    changing = session.changing(name, options["region"])
-    with changing as change, DeploymentProgress(session.sandbox) as status:
+    with session.changing(name, options["region"]) as change, StatusLine() as status:
+
+        def deploy(plan: Plan) -> Deployment:
+            preflight = change.prepare(plan, accept_unknown_price=True)
+            return change.run(apply_plan, preflight, continues=False)
+
         prepared = EndpointSweep(
-            request, file, change.aws, change.record, command_catalog(ctx), status.observe
+            request, file, change.aws, change.record, command_catalog(ctx), deploy
         )
         print_facts(_price_facts(prepared, session, options["max_cost"]))
         if not options["yes"]:

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
 from peagle.catalog.evidence import evidence_for, load_evidence
-from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
+from peagle.catalog.find import default_support, describe_pair, summarize_target
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
@@ -55,7 +55,10 @@ def catalog() -> None:
 def list_pairs(ctx: click.Context, as_json: bool) -> None:
     """List all targets with their drafters."""
     folder = catalog_of(ctx)
-    targets = summarize_targets(load_catalog(folder), load_evidence(folder))
+    evidence = load_evidence(folder)
+    targets = [
+        summarize_target(target, evidence) for target in load_catalog(folder).targets.values()
+    ]
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
     from peagle.cli.view.choose import print_list

@@ -28,7 +28,6 @@ from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup, RecurrentGroup
-from peagle.catalog.tables import CatalogEntry
 from peagle.fit.weights import (
     MIB,
     DraftModel,
@@ -43,6 +42,7 @@ from peagle.fit.weights import (
     target_bytes,
     vision_bytes,
 )
+from peagle.frozen import Frozen
 from peagle.vllm.defaults import (
     ALL_MEMORY_COUNTED,
     ALL_SLOTS_RESERVED,
@@ -60,7 +60,7 @@ from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
 
 
-class Fit(CatalogEntry):
+class Fit(Frozen):
     """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
 
     fits: bool
@@ -76,7 +76,7 @@ class Fit(CatalogEntry):
     terms: dict[str, float]
 
 
-class Comparison(CatalogEntry):
+class Comparison(Frozen):
     """The same engine without its drafter. ``concurrency_kept`` is the share of its concurrent
     requests that remains with speculation; above 1 where the drafter turns asynchronous scheduling
     off, with which sliding layers keep more."""

@@ -15,7 +15,7 @@ from pydantic import Field, InstanceOf
 from peagle.case import Case, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
-from peagle.catalog.tables import CatalogEntry, Instance, InstanceTable
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import division_problem, divisions, read_quantization
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, target_from_checkpoint
 from peagle.checkpoints.models import ReadCheckpoint
@@ -37,13 +37,14 @@ from peagle.fit.estimate import (
     missing_bytes,
     refusal_reason,
 )
+from peagle.frozen import Frozen
 from peagle.options import EngineOptions, asked
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, extra_slots, schedules_ahead
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
 
 
-class Advice(CatalogEntry):
+class Advice(Frozen):
     """One change that makes the case fit: the option ``knob``, its ``value`` and the cache."""
 
     knob: str

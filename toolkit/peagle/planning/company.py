@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from peagle.errors import UserError
-from peagle.options import Frozen, Options
+from peagle.frozen import Frozen
+from peagle.options import Options
 from peagle.text import sanitize
 
 _LONGEST_KEY, _LONGEST_VALUE, _LONGEST_PREFIX = 128, 256, 32

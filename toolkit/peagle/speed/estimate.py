@@ -6,7 +6,7 @@ connections begins. With t(P, N) the time of all prompts and s(N, context) that 
     time of all answers = t + s x output tokens / acceptance length
     tokens/s            = N x output tokens / time
     TTFT                = until a request's prompt is processed, on average
-    ITL                 = (time - TTFT) / steps,  TPOT = ITL / acceptance length
+    ITL                 = (time - TTFT) / steps
 
 More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay those of the
 requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
@@ -127,7 +127,6 @@ def performance(
         high=tokens * (1 + width),
         ttft_seconds=first,
         itl_seconds=itl,
-        tpot_seconds=itl / acceptance.length,
         cached_prompt_tokens=workload.cached_prompt_tokens,
         conversations=conversations,
         extrapolated=acceptance.extrapolated,
@@ -264,7 +263,6 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         high=at(below.high or low, above.high or high),
         ttft_seconds=mean("ttft_seconds"),
         itl_seconds=mean("itl_seconds"),
-        tpot_seconds=mean("tpot_seconds"),
     )
 
 

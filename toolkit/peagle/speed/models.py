@@ -35,10 +35,9 @@ class Acceptance(NamedTuple):
 class Performance(NamedTuple):
     """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
     ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
-    outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are
-    ``None`` where ``basis`` is ``unknown``. ``source`` says which file and rows, or which
-    constants. The KV cache keeps so many ``conversations`` of this size. ``extrapolated``: K is
-    above every K of the drafter with a known acceptance."""
+    outputs of a request. All numbers are ``None`` where ``basis`` is ``unknown``. ``source`` says
+    which file and rows, or which constants. The KV cache keeps so many ``conversations`` of this
+    size. ``extrapolated``: K is above every K of the drafter with a known acceptance."""
 
     basis: Basis
     acceptance: Acceptance
@@ -48,7 +47,6 @@ class Performance(NamedTuple):
     high: float | None = None
     ttft_seconds: float | None = None
     itl_seconds: float | None = None
-    tpot_seconds: float | None = None
     cached_prompt_tokens: int = 0
     conversations: int | None = None
     extrapolated: bool = False

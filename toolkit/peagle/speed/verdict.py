@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from peagle.catalog.tables import NotNegative, Positive, Version
+from peagle.frozen import Frozen
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
 from peagle.speed.ranking import NO_SPECULATION, Line, Setting, Speeds, rank_settings, speed_or_zero
@@ -28,13 +29,7 @@ FARTHEST = 2.0
 beyond it another setting is often the fastest."""
 
 
-class VerdictEntry(BaseModel):
-    """Immutable and strict; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class SettingSpeed(VerdictEntry):
+class SettingSpeed(Frozen):
     """One setting at one load; the numbers are those of ``Performance``. ``regret_percent`` is what
     it loses against the fastest setting there; ``None`` where unknown or overruled by a
     measurement. ``break_even_acceptance_length`` is the mean number of tokens per step above which
@@ -57,7 +52,7 @@ class SettingSpeed(VerdictEntry):
     extrapolated: bool = False
 
 
-class LoadVerdict(VerdictEntry):
+class LoadVerdict(Frozen):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
     ``ties`` are the others; ``None`` where no speed is known. ``tensor_parallel_size`` is that of
     a plan for this load, ``None`` where it is the verdict's."""
@@ -73,7 +68,7 @@ class LoadVerdict(VerdictEntry):
         return next((speed for speed in self.speeds if speed.setting == setting), None)
 
 
-class VerdictCrossover(VerdictEntry):
+class VerdictCrossover(Frozen):
     """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay. Between
     ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens`` is what a
     million output tokens cost there, either way."""
@@ -86,7 +81,7 @@ class VerdictCrossover(VerdictEntry):
     basis: Basis
 
 
-class WorkloadVerdict(VerdictEntry):
+class WorkloadVerdict(Frozen):
     """The verdict for requests of one size. ``robust`` is the setting to use if the load is not
     known: the one with the smallest worst-case loss over these loads (minimax regret), which is
     ``robust_regret_percent``."""
@@ -108,7 +103,7 @@ class WorkloadVerdict(VerdictEntry):
         return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
-class VerdictChange(VerdictEntry):
+class VerdictChange(Frozen):
     """What would change the verdict: another acceptance, the default context, evidence that is
     missing, or another version of vLLM."""
 
@@ -116,7 +111,7 @@ class VerdictChange(VerdictEntry):
     text: Line
 
 
-class Verdict(VerdictEntry):
+class Verdict(Frozen):
     """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
     it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
 
