@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, find_support
@@ -141,17 +140,30 @@ _SUMMARIZED = ("method", "parallel_drafting", "weights", "public", "k_recommende
                "min_vllm", "licence")  # fmt: skip
 
 
-def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
-    """A summary of each target with its drafters; raises CatalogError for a wrong file."""
-    return [summarize_target(target, evidence) for target in catalog.targets.values()]
+def find_evidence(catalog: Catalog, target: Target, drafter: Drafter) -> list[dict[str, Any]]:
+    """The acceptance lengths of this pair that were measured on text, without a speed."""
+    names = {drafter.name, drafter.weights}
+    return [
+        {
+            **row.model_dump(),
+            "target": run.target,
+            "vllm": run.vllm,
+            "device": run.device,
+            "date": run.date.isoformat(),
+            "file": run.file,
+        }
+        for run in catalog.speeds.get(target.id, ())
+        for row in run.on_text
+        if row.drafter in names and not run.speeds
+    ]
 
 
-def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
+def summarize_target(catalog: Catalog, target: Target) -> dict[str, Any]:
     """What helps to choose a target and one of its drafters."""
     fields = {"id", "short_name", "title", "licence", "min_vllm", "default_drafter"}
     drafters = []
     for drafter in target.drafters:
-        measured = evidence_for(evidence, target, drafter)
+        measured = find_evidence(catalog, target, drafter)
         # P-EAGLE is vLLM's method eagle3 with parallel drafting.
         kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
         drafters.append({
@@ -161,14 +173,15 @@ def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str
             "kind": _METHOD_NAMES.get(kind, kind),
             **{name: getattr(drafter, name) for name in _SUMMARIZED},
             "verified": bool(measured),
-            "evidence": [evidence.model_dump() for evidence in measured],
+            "evidence": measured,
         })  # fmt: skip
     return {**target.model_dump(mode="json", include=fields), "drafters": drafters}
 
 
-def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
+def describe_pair(catalog: Catalog, pair: Pair) -> dict[str, Any]:
+    """Everything that the catalogue holds of a pair."""
     support = default_support(catalog, pair.drafter)
+    measured = find_evidence(catalog, pair.target, pair.drafter) if pair.drafter else []
     return {
         "pair": pair_name(pair.target, pair.drafter),
         "file": catalog.origins[pair.target.id],
@@ -176,7 +189,7 @@ def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) 
         "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
         "method_support": support.model_dump(mode="json") if support else None,
         "verified": bool(measured),
-        "evidence": [evidence.model_dump() for evidence in measured],
+        "evidence": measured,
     }
 
 

@@ -37,7 +37,6 @@ from peagle.text import format_concurrency, format_usd
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
-    from peagle.catalog.evidence import Evidence
     from peagle.checks.report import CheckReport
     from peagle.fit.report import FitReport
 
@@ -64,7 +63,7 @@ def print_list(targets: list[dict[str, Any]]) -> None:
 
 def print_pair(
     pair: Pair,
-    measured: tuple[Evidence, ...],
+    measured: list[dict[str, Any]],
     target: dict[str, Any],
     support: MethodSupport | None,
 ) -> None:
@@ -89,7 +88,7 @@ def print_pair(
         if support is not None:
             section("In the default vLLM", support)
         keys = "file k acceptance_length vllm device date"
-        table("Measured acceptance length", measured, keys)
+        print_documents(measured, keys.split(), "Measured acceptance length")
         keys = "benchmark k acceptance_length source"
         table("Claimed acceptance length", drafter.published, keys)
         table("Known problems", drafter.problems, "level vllm summary fix source")
