@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from peagle.catalog import find_pair, load_catalog
-from peagle.catalog.find import find_evidence, summarize_target
+from peagle.catalog.evidence import find_evidence
+from peagle.catalog.find import summarize_target
 from peagle.catalog.loading import check_catalog_file
 from peagle.errors import CatalogError
 from tests.support import raises_code
@@ -50,13 +51,11 @@ def test_evidence_belongs_to_its_target_and_drafter(
     match = find_pair(catalog, pair)
     assert match.drafter
     measured = find_evidence(catalog, match.target, match.drafter)
-    assert [item["acceptance_length"] for item in measured] == lengths
-    assert {item["file"] for item in measured} == ({"gpt.json"} if lengths else set())
-    assert [
-        item["verified"]
-        for item in summarize_target(catalog, match.target)["drafters"]
-        if item["name"] == match.drafter.name
-    ] == [bool(lengths)]
+    assert [item.acceptance_length for item in measured] == lengths
+    assert {item.file for item in measured} == ({"gpt.json"} if lengths else set())
+    drafters = summarize_target(catalog, match.target).drafters
+    verified = {drafter.name for drafter in drafters if drafter.verified}
+    assert (match.drafter.name in verified) is bool(lengths)
 
 
 def test_other_json_files_are_ignored(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
+from peagle.catalog.evidence import find_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
@@ -75,14 +76,14 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     """
     loaded = command_catalog(ctx)
     catalog_pair = find_pair(loaded, pair)
-    described = describe_pair(loaded, catalog_pair)
     if as_json:
-        return print_json(described)
+        return print_json(describe_pair(loaded, catalog_pair))
     from peagle.cli.view.choose import print_pair
 
-    support = default_support(loaded, catalog_pair.drafter)
-    summary = summarize_target(loaded, catalog_pair.target)
-    return print_pair(catalog_pair, described["evidence"], summary, support)
+    target, drafter = catalog_pair.target, catalog_pair.drafter
+    measured = find_evidence(loaded, target, drafter) if drafter else ()
+    support = default_support(loaded, drafter)
+    return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
 
 
 @catalog.command(

@@ -1,0 +1,190 @@
+"""What ``peagle fit`` is asked, and what follows: GPUs, the limit at which it fits, and advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peagle.catalog import find_instance, load_catalog
+from peagle.checkpoints.models import Checkpoint
+from peagle.errors import UserError
+from peagle.fit.building import nearest_gpu
+from peagle.fit.report import FitOptions, FitReport, fit, mildest
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
+from peagle.vllm.gpus import cuda_visible_gib, needed_capability, parallel_sizes, visible_gib
+from tests.support import raises_code
+
+CATALOG = load_catalog()
+L40S, FOUR_L40S = "ml.g6e.xlarge", "ml.g6e.12xlarge"
+
+
+def no_files(location: str) -> Checkpoint:
+    raise AssertionError(location)
+
+
+def report(pair: str = "gpt-oss-20b", **options: Any) -> FitReport:
+    return fit(FitOptions(pair=pair, **options), CATALOG, no_files)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, "missing-option"),
+        ({"k": 3, "speculation": False, "instance_type": L40S}, "conflicting-options"),
+        ({"drafter": "x", "speculation": False, "instance_type": L40S}, "conflicting-options"),
+        ({"drafter_embeddings": "own", "speculation": False, "instance_type": L40S},
+         "conflicting-options"),
+        ({"enforce_eager": True, "compiled": True, "instance_type": L40S}, "conflicting-options"),
+        ({"gpu_memory_gib": 80.0, "instance_type": L40S}, "conflicting-options"),
+        ({"tensor_parallel_size": 2, "instance_type": L40S}, "tensor-parallel"),
+        ({"tensor_parallel_size": 3, "instance_type": FOUR_L40S}, "tensor-parallel"),
+        ({"tensor_parallel_size": 16, "gpu_memory_gib": 80.0}, "tensor-parallel"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], code: str) -> None:
+    with raises_code(code, UserError):
+        report(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": 3, "instance_type": L40S},
+        {"speculation": False, "instance_type": L40S},
+        {"enforce_eager": True, "instance_type": L40S},
+        {"compiled": True, "gpu_memory_gib": 80.0},
+        {"tensor_parallel_size": 8, "gpu_memory_gib": 80.0},
+    ],
+)
+def test_options_that_go_together_are_estimated(options: dict[str, Any]) -> None:
+    made = report(**options)
+    assert made.fits
+    assert made.refusal is None
+    assert made.advice == ()
+    assert (made.without_speculation is None) is (options.get("speculation") is False)
+    assert made.gpu_guessed is ("gpu_memory_gib" in options)
+
+
+@pytest.mark.parametrize(
+    ("pair", "options", "gpus"),
+    [
+        ("gpt-oss-20b", {"instance_type": FOUR_L40S}, 1),
+        ("gpt-oss-20b", {"instance_type": FOUR_L40S, "tensor_parallel_size": 2}, 2),
+        ("gpt-oss-120b", {"instance_type": FOUR_L40S}, 2),
+        ("gpt-oss-120b", {"gpu_memory_gib": 22.0}, 1),
+        ("gpt-oss-120b", {"gpu_memory_gib": 22.0, "tensor_parallel_size": 8}, 8),
+        ("gpt-oss-120b", {"instance_type": L40S}, 1),
+    ],
+)
+def test_an_estimate_is_on_the_fewest_gpus_that_fit(
+    pair: str, options: dict[str, Any], gpus: int
+) -> None:
+    assert report(pair, **options).tensor_parallel_size == gpus
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
+        ({}, "gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
+        ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization", 0.5),
+        ({"settings": {"gpu-memory-utilization": "0.7"}}, "gpu_memory_utilization", 0.7),
+        ({"settings": {"gpu-memory-utilization": "1"}}, "gpu_memory_utilization", 1.0),
+        ({"settings": {"gpu-memory-utilization": "1.5"}}, "gpu_memory_utilization",
+         GPU_MEMORY_UTILIZATION),
+        ({"settings": {"gpu-memory-utilization": "0"}}, "gpu_memory_utilization",
+         GPU_MEMORY_UTILIZATION),
+        ({"settings": {"gpu-memory-utilization": "true"}}, "gpu_memory_utilization",
+         GPU_MEMORY_UTILIZATION),
+        ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype", "bfloat16"),
+        ({"max_num_batched_tokens": 4096}, "max_num_batched_tokens", 4096),
+        ({"settings": {"max-num-batched-tokens": "512"}}, "max_num_batched_tokens", 512),
+        ({"concurrency": 3}, "max_num_seqs", 3),
+        ({"max_model_len": 4096}, "max_model_len", 4096),
+        ({}, "max_model_len", 32_768),
+        ({}, "k", 7),
+        ({"k": 2}, "k", 2),
+        ({"speculation": False}, "k", 0),
+        ({"vllm": "0.27.1"}, "vllm", "0.27.1"),
+    ],
+)  # fmt: skip
+def test_a_setting_is_the_users_or_the_default(
+    options: dict[str, Any], name: str, value: object
+) -> None:
+    assert report(instance_type=L40S, **options).settings[name] == value
+
+
+def test_advice_is_the_smallest_change_and_names_its_option() -> None:
+    refused = report("gpt-oss-120b", gpu_memory_gib=79.2, concurrency=1024)
+    assert not refused.fits
+    assert refused.refusal is not None
+    for change in refused.advice:
+        flag, *values = change.options
+        assert flag.startswith("--")
+        assert change.option.startswith(flag)
+        assert len(values) == (change.knob not in ("no-speculation", "text-only", "enforce-eager"))
+    named = {change.knob: change for change in refused.advice}
+    assert named["tp"].options == ("--tensor-parallel-size", "2")
+    first = mildest(refused.advice)
+    assert first is not None
+    order = ("gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "max-model-len")
+    assert first.knob == next(knob for knob in order if knob in named)
+    assert mildest(()) is None
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu"),
+    [(79.19, "H100"), (80.0, "H100"), (139.8, "H200"), (141.0, "H200"), (44.39, "L40S"),
+     (22.05, "A10G"), (14.56, "T4"), (1.0, "T4"), (2048.0, "B300")],
+)  # fmt: skip
+def test_memory_alone_is_that_of_the_nearest_gpu(gib: float, gpu: str) -> None:
+    assert nearest_gpu(CATALOG.instances, gib).gpu == gpu
+
+
+@pytest.mark.parametrize(
+    ("gib", "visible"),
+    [(79.19, 79.19), (79.2, 79.19), (81.5, 79.19), (81.6, 81.6), (79.18, 79.18)],
+)
+def test_memory_of_a_data_sheet_is_what_cuda_sees(gib: float, visible: float) -> None:
+    assert cuda_visible_gib(gib, "H100") == visible
+
+
+@pytest.mark.parametrize(
+    ("gpu", "mib", "visible"),
+    [("H100", 81_920, 79.19), ("A100", 40_960, 39.49), ("A100", 81_920, 79.15),
+     ("H100", 40_960, 38.8), ("unknown", 102_400, 97.0)],
+)  # fmt: skip
+def test_a_gpu_without_a_measured_memory_loses_three_percent(
+    gpu: str, mib: int, visible: float
+) -> None:
+    assert visible_gib(gpu, mib) == visible
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantization", "capability"),
+    [("bfloat16", None, 80), ("float16", None, 75), ("float16", "mxfp4", 80),
+     ("float16", "nvfp4", 80), ("float16", "fp8", 75), ("float32", None, 75)],
+)  # fmt: skip
+def test_a_dtype_needs_a_capability(dtype: str, quantization: str | None, capability: int) -> None:
+    assert needed_capability(dtype, quantization) == capability
+
+
+@pytest.mark.parametrize(
+    ("query_heads", "kv_heads", "gpus", "sizes"),
+    [(64, (8,), 8, [1, 2, 4, 8]), (64, (8,), 7, [1, 2, 4]), (64, (8,), 16, [1, 2, 4, 8, 16]),
+     (24, (8,), 16, [1, 2, 4, 8]), (40, (10,), 8, [1, 2]), (8, (4, 3), 8, [1])],
+)  # fmt: skip
+def test_gpus_divide_all_heads(
+    query_heads: int, kv_heads: tuple[int, ...], gpus: int, sizes: list[int]
+) -> None:
+    assert parallel_sizes(query_heads, kv_heads, gpus) == sizes
+
+
+def test_an_instance_type_has_its_own_gpus() -> None:
+    four = find_instance(CATALOG.instances, FOUR_L40S)
+    made = report(instance_type=FOUR_L40S)
+    assert (made.gpu_count, made.gpu, made.instance_type) == (4, four.gpu, FOUR_L40S)
+    assert made.gpu_memory_gib == round(four.gpu_memory_mib / 1024, 3)
+    assert made.terms["kept_by_driver"] == round(
+        four.gpu_memory_mib / 1024 - visible_gib(four.gpu, four.gpu_memory_mib), 3
+    )
