@@ -21,6 +21,7 @@ from tests.support import raises_code
 from tests.unit.aws.cloud import foreign_alarm, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.scripted import ScriptedEndpoint
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_capacity import FIRST, FULL, PRICES, plan_on
 from tests.unit.aws.test_wait import OUT_OF_MEMORY, logs_when
@@ -87,7 +88,7 @@ def test_without_capacity_the_other_plans_are_tried(world: World, session: peagl
 def test_an_engine_that_will_never_serve_is_removed_unless_it_is_kept(
     world: World, session: peagle.Session, keep_failed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
+    monkeypatch.setattr(ScriptedEndpoint, "is_busy", False)
     world.cloud.next_scripts = [[("Creating", None)] * 500]
     logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
     with pytest.raises(WillNotServe) as failed:
