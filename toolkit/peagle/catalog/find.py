@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from peagle.catalog.evidence import Evidence, evidence_for
+from peagle.catalog.evidence import Evidence, find_evidence
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import (
@@ -176,11 +176,11 @@ class TargetSummary(Frozen):
     drafters: tuple[DrafterSummary, ...]
 
 
-def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> TargetSummary:
+def summarize_target(catalog: Catalog, target: Target) -> TargetSummary:
     """The summary of a target with its drafters."""
     drafters = []
     for drafter in target.drafters:
-        measured = evidence_for(evidence, target, drafter)
+        measured = find_evidence(catalog, target, drafter)
         # P-EAGLE is vLLM's method eagle3 with parallel drafting.
         kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
         added = {
@@ -202,9 +202,10 @@ def _summary(kind: type[Summary], entry: Drafter | Target, added: dict[str, Any]
     return kind(**same, **added)
 
 
-def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
+def describe_pair(catalog: Catalog, pair: Pair) -> dict[str, Any]:
+    """Everything that the catalogue holds of a pair."""
     support = default_support(catalog, pair.drafter)
+    measured = find_evidence(catalog, pair.target, pair.drafter) if pair.drafter else ()
     return {
         "pair": pair_name(pair.target, pair.drafter),
         "file": catalog.origins[pair.target.id],
