@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from datetime import date
-from typing import Any
 
 import pytest
 
@@ -110,17 +109,9 @@ def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> 
     assert "access denied: sagemaker:" in finding.message
 
 
-def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_instances_count(world: World) -> None:
     world.deploy(a_plan())
-    variants: list[dict[str, Any]] = [
-        {"VariantName": "AllTraffic", "CurrentInstanceCount": 1, "DesiredInstanceCount": 3}
-    ]
-    described = world.cloud._describe_endpoint
-
-    def scaled(EndpointName: str) -> Any:
-        return {**described(EndpointName), "ProductionVariants": variants}
-
-    monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
+    world.cloud.endpoints["peagle-pair"].production_variants[0]["DesiredInstanceCount"] = 3
 
     assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
     assert prices.instances_in_use(world.aws, "ml.g5.2xlarge") == {}

@@ -184,9 +184,9 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
 
 
-def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_removed(world: World) -> None:
     _fails(world, *OUT_OF_MEMORY)
-    monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
+    world.cloud.endpoints[NAME].script = [("Failed", "no ping")]
     remove_failed_start(world.context(world.saved()))
     assert world.cloud.is_empty
     assert world.record() is None

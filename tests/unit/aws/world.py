@@ -98,7 +98,7 @@ class World:
 
     def serves(self) -> str:
         """The configuration of the endpoint."""
-        return self.cloud.endpoints[NAME].config
+        return self.cloud.endpoints[NAME].endpoint_config_name
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)

@@ -18,7 +18,7 @@ from peagle.errors import CloudError, NotFound, NotProved, PeagleError, Refused,
 from peagle.findings import error
 from peagle.planning.plan import Limit
 from tests.support import raises_code
-from tests.unit.aws.cloud import service_error
+from tests.unit.aws.cloud import foreign_alarm, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
@@ -180,11 +180,12 @@ def test_destroy_removes_what_scales_and_leaves_the_rest(
 ) -> None:
     session.deploy(a_plan())
     target = f"endpoint/{NAME}/variant/AllTraffic"
-    world.cloud.scaled = {target}
-    world.cloud.alarms = {f"TargetTracking-{NAME}": NAME, "slow": NAME, f"{NAME}-wake-up": NAME}
+    world.cloud.add_scalable_target(target)
+    for alarm in (f"TargetTracking-{NAME}", "slow", f"{NAME}-wake-up"):
+        world.cloud.put_alarm(alarm, **foreign_alarm(NAME))
     removed = {resource.name for resource in session.destroy(NAME)}
     assert {target, f"TargetTracking-{NAME}", f"{NAME}-wake-up"} <= removed
-    assert set(world.cloud.alarms) == {"slow"}
+    assert set(world.cloud.made_alarms) == {"slow"}
 
 
 def test_destroy_without_the_permission_to_list_leftovers(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from peagle.errors import Fix, combine_fixes
+from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
 from peagle.options import AUTO
@@ -115,11 +115,9 @@ def review(selection: Selection) -> Iterator[Finding]:
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
     if options.instance_count is None and candidate.count > 1:
-        count = str(candidate.count)
         message = f"{instances_text(candidate)} are planned and billed: one is not "
         message += "known to serve the load as required"
-        sentence = f"confirm the number with --instance-count {count}"
-        confirm = Fix(sentence, options=("--instance-count", count))
+        confirm = use_option("--instance-count", candidate.count, verb="confirm the number with")
         yield warning("several-instances", "instance_count", message, confirm)
     if candidate.drafter is None or not is_drafter_named(candidate.asked) or not selection.alone:
         return
@@ -180,15 +178,14 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            held = candidate.engine.most_requests * candidate.copies
-            enough, fixes = math.ceil(load.concurrency / max(held, 1)), list[Fix]()
+            held, fixes = candidate.engine.most_requests * candidate.copies, list[Fix]()
             other = next((other for other in selection.ranked if other.holds_load), None)
             if other is not None and other.instance != candidate.instance:
                 fixes.append(_use_type(other, f"{at_cost(other)}, which holds that load"))
-            if held and candidate.count < enough <= MOST_INSTANCES:
-                option = ("--instance-count", f"{enough}")
-                fixes.append(Fix(f"use {' '.join(option)}", options=option))
             if held:
+                enough = math.ceil(load.concurrency / held)
+                if candidate.count < enough <= MOST_INSTANCES:
+                    fixes.append(use_option("--instance-count", enough))
                 fixes.append(_lower("--concurrency", held * candidate.count))
             larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
             yield warning("cache-below-concurrency", "concurrency", message, larger)
@@ -230,8 +227,8 @@ def _scarce(selection: Selection) -> Iterator[Finding]:
     types = ",".join(other.instance.type for other in others[:_FALLBACKS])
     another = Fix("choose another --instance-type")
     if types:
-        option = ("--fallback-instance-types", types)
-        another = Fix(f"deploy with {' '.join(option)}, or {another.sentence}", options=option)
+        more = f", or {another.sentence}"
+        another = use_option("--fallback-instance-types", types, more, verb="deploy with")
     yield warning("instance-scarce", "instance_type", message, another)
 
 
@@ -312,30 +309,28 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
     if search.options.k is not None:
         best = search.with_options(k=None).candidate(candidate.instance)
         if is_enough(best) and best.drafter is not None:
-            yield Fix(f"use --k {best.k} ({speed_text(best)})", options=("--k", f"{best.k}"))
+            yield use_option("--k", best.k, f" ({speed_text(best)})")
     if search.options.instance_count is not None:
         more = search.with_options(instance_count=None).candidate(candidate.instance)
         if is_enough(more) and more.count > candidate.count:
-            option = ("--instance-count", f"{more.count}")
-            yield Fix(f"use {' '.join(option)} ({speed_text(more)})", options=option)
+            yield use_option("--instance-count", more.count, f" ({speed_text(more)})")
 
 
 def _as_reached(only: Candidate) -> Fix:
     """The one requirement of ``only`` as the candidate meets it."""
     asked, times = only.asked, only.performance
     if asked.within is not None and only.batch and only.batch.seconds:
-        option = ("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
-    elif asked.slo is None:
-        return _lower("--min-tokens-per-second", math.floor(only.tokens_per_second or 0))
-    else:
-        limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
-        reached = {
-            name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
-            for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
-            if limit is not None
-        }
-        option = ("--slo", Slo(**reached).text)
-    return Fix(f"use {' '.join(option)}", options=option)
+        return use_option("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
+    if asked.slo is None:
+        reached = math.floor(only.tokens_per_second or 0)
+        return _lower("--min-tokens-per-second", reached)
+    limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
+    met = {
+        name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
+        for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
+        if limit is not None
+    }
+    return use_option("--slo", Slo(**met).text)
 
 
 def _slowest(candidate: Candidate) -> Candidate:
@@ -368,12 +363,11 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         other = selection.search.with_options(copies=AUTO).candidate(instance)
         is_known = other.tokens_per_second is not None and other.copies > 1
         if is_known and rank((candidate, other))[0] is other:
-            option = ("--copies", f"{other.copies}")
             message += (
                 f"; {other.copies} copies of the engine, {other.gpus} of the GPUs each, generate "
                 f"{_speed_and_cost(other)}, {_speed_and_cost(candidate)} as planned"
             )
-            fix = Fix(f"use {' '.join(option)} (an inference component)", options=option)
+            fix = use_option("--copies", other.copies, " (an inference component)")
             yield warning("gpus-idle", "instance_type", message, fix)
             return
     leave_out = ""
@@ -385,8 +379,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
 
 
 def _use_type(other: Candidate, because: str) -> Fix:
-    name = other.instance.type
-    return Fix(f"use --instance-type {name}{because}", options=("--instance-type", name))
+    return use_option("--instance-type", other.instance.type, because)
 
 
 def _lower(flag: str, value: int) -> Fix:

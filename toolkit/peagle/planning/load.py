@@ -16,7 +16,7 @@ from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
-from peagle.errors import Fix, OutOfRange
+from peagle.errors import Fix, OutOfRange, use_option
 from peagle.findings import Finding, error, warning
 from peagle.fit.building import draft_model, fit_case, target_model
 from peagle.fit.estimate import (
@@ -94,8 +94,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     where = f" on {on}" if on else ", on any instance type"
     message = f"the default context of {length:,} tokens does not fit{where}: "
     message += f"{fitting:,} are planned"
-    option = ("--max-model-len", f"{fitting}")
-    confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
+    confirm = use_option("--max-model-len", fitting, verb="confirm it with")
     shortened = warning("context-shortened", "max_model_len", message, confirm)
     because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
     return Decision(fitting, (because,), (shortened,))
@@ -150,8 +149,7 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         sizes = {"--prompt-tokens": prompt, "--output-tokens": output}
         fix = Fix(f"lower {' or '.join(flag for flag, tokens in sizes.items() if tokens)}")
         if needed <= target.architecture.max_positions:
-            option = ("--max-model-len", f"{needed}")
-            fix = Fix(f"use --max-model-len {needed}, or {fix.sentence}", options=option)
+            fix = use_option("--max-model-len", needed, f", or {fix.sentence}")
         where = "prompt_tokens" if prompt else "output_tokens"
         findings.append(error("requests-above-context", where, message, fix))
     if prompt is not None and output is not None:

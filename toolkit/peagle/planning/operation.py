@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from peagle.catalog.tables import Instance
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, UserError, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.options import AUTO, Options, RolloutKind
 from peagle.planning.candidates import Candidate
@@ -304,7 +304,7 @@ def choose_scaling(
         usd = f"{format_usd(prices[1])} an hour; the limit is {format_usd(limit)}"
         allowed, fix = math.floor(limit * highest / prices[1]), Fix("raise the limit")
         if allowed > max(1, least):
-            fix = Fix(f"use --max-instances {allowed}", options=("--max-instances", f"{allowed}"))
+            fix = use_option("--max-instances", allowed)
         message = f"{highest} instances cost {usd}"
         findings.append(error("scaling-above-price-limit", "max_instances", message, fix))
     shown = format_duration(cooldown)

@@ -6,7 +6,7 @@ import math
 
 from peagle.case import MOST_COUNT
 from peagle.catalog.tables import InstanceTable
-from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
+from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError, use_option
 from peagle.options import Options
 from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.overrides import check_settings, check_variables
@@ -36,7 +36,7 @@ def check_options(options: Options, table: InstanceTable) -> None:
             where = instance_type or "the largest type"
             raise UserError(
                 f"--copies {copies} needs a GPU for each copy; {where} has {most}",
-                Fix(f"use --copies {most} or less, or auto", options=("--copies", f"{most}")),
+                use_option("--copies", most, " or less, or auto"),
                 code="too-many-copies",
             )
 

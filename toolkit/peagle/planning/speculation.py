@@ -19,7 +19,7 @@ from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import is_hub_id, is_location, split_revision
 from peagle.checks import check
 from peagle.checks.rules.head_pairing import OWN_HEAD, head_not_for_target, replaced_by
-from peagle.errors import Fix, NotFound, OptionsConflict, UserError
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
@@ -286,7 +286,7 @@ def choose_k(
                 f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
                 f"{rates[best]:,.0f}: {origin}"
             )
-            faster = Fix(f"use --k {best}, or leave --k out", options=("--k", f"{best}"))
+            faster = use_option("--k", best, ", or leave --k out")
             findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
         return Decision(k, findings=tuple(findings))
