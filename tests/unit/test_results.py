@@ -20,7 +20,7 @@ from peagle.deploy.status import ComparedPlan, DeploymentStatus
 from peagle.engine.usage import Usage
 from peagle.engine_log import WarmStart
 from peagle.errors import CloudError, Fix
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import FloorSource
 from peagle.proof import Counted, evaluate
 from peagle.protocol import Counters

@@ -212,7 +212,7 @@ class Account:
             change = DeploymentChange(self, aws, record, say)
             try:
                 yield change
-            except (PeagleError, KeyboardInterrupt) as error:
+            except BaseException as error:  # Ctrl-C and what nobody foresaw, too
                 if change.is_unfinished:
                     if not change.record.resources:
                         remove_record(change.record)

@@ -78,20 +78,6 @@ _load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
 _key = partial(_option, in_file=True)
 
 
-class Result(Frozen):
-    """What a command prints with ``--json``: each field is a key, and one that has a default is
-    left out where it has no value."""
-
-    @model_serializer(mode="wrap")
-    def _write_without_empty_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in write(self).items()
-            if value is not None or name not in fields or fields[name].is_required()
-        }
-
-
 class Overrides(Frozen):
     """What the user sets in place of the plan: ``settings`` are vLLM's arguments without dashes,
     ``environment`` the container's variables (an empty value leaves one out), ``ami`` the host AMI

@@ -21,6 +21,7 @@ from tests.support import raises_code
 from tests.unit.aws.cloud import foreign_alarm, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.scripted import ScriptedEndpoint
 from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_capacity import FIRST, FULL, PRICES, plan_on
 from tests.unit.aws.test_wait import OUT_OF_MEMORY, logs_when
@@ -87,7 +88,7 @@ def test_without_capacity_the_other_plans_are_tried(world: World, session: peagl
 def test_an_engine_that_will_never_serve_is_removed_unless_it_is_kept(
     world: World, session: peagle.Session, keep_failed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
+    monkeypatch.setattr(ScriptedEndpoint, "is_busy", False)
     world.cloud.next_scripts = [[("Creating", None)] * 500]
     logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
     with pytest.raises(WillNotServe) as failed:
@@ -262,6 +263,10 @@ def _fail(context: DeploymentContext) -> None:
     raise CloudError("no")
 
 
+def _err(context: DeploymentContext) -> None:
+    raise ValueError("a bug")
+
+
 def _interrupt(context: DeploymentContext) -> None:
     raise KeyboardInterrupt
 
@@ -272,6 +277,7 @@ def _interrupt(context: DeploymentContext) -> None:
         (_fail, True, ["CloudError"]),
         (_fail, False, []),
         (_interrupt, True, ["KeyboardInterrupt"]),
+        (_err, True, ["ValueError"]),
         (lambda context: None, True, []),
     ],
 )
@@ -280,7 +286,7 @@ def test_what_an_unfinished_change_leaves_is_reported_once(
 ) -> None:
     session = Reporting()
     session.deploy(a_plan())
-    with suppress(CloudError, KeyboardInterrupt), session.changing(NAME) as change:
+    with suppress(CloudError, KeyboardInterrupt, ValueError), session.changing(NAME) as change:
         change.run(verb, continues=continues)
         raise CloudError("of what follows a change, such as its report")
     assert [name for name, _ in session.left] == reported

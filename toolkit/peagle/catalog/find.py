@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from peagle.catalog.evidence import Evidence, evidence_for
+from peagle.catalog.evidence import Evidence, find_evidence
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, find_support
+from peagle.catalog.tables import (
+    Instance,
+    InstanceTable,
+    MethodSupport,
+    find_support,
+)
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
+from peagle.frozen import Frozen
 from peagle_serve.contract import is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
@@ -137,46 +143,77 @@ def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
 
 
 _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
-_SUMMARIZED = ("method", "parallel_drafting", "weights", "public", "k_recommended", "k_trained",
-               "min_vllm", "licence")  # fmt: skip
 
 
-def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
-    """A summary of each target with its drafters; raises CatalogError for a wrong file."""
-    return [summarize_target(target, evidence) for target in catalog.targets.values()]
+class DrafterSummary(Frozen):
+    """What helps to choose a drafter; ``verified``: its acceptance was measured."""
+
+    name: str
+    pair: str
+    title: str
+    kind: str
+    method: str
+    parallel_drafting: bool
+    weights: str | None
+    public: bool
+    k_recommended: int
+    k_trained: int | None
+    min_vllm: str
+    licence: str | None
+    verified: bool
+    evidence: tuple[Evidence, ...]
 
 
-def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
+class TargetSummary(Frozen):
     """What helps to choose a target and one of its drafters."""
-    fields = {"id", "short_name", "title", "licence", "min_vllm", "default_drafter"}
+
+    id: str
+    short_name: str
+    title: str
+    licence: str
+    min_vllm: str
+    default_drafter: str | None
+    drafters: tuple[DrafterSummary, ...]
+
+
+def summarize_target(catalog: Catalog, target: Target) -> TargetSummary:
+    """The summary of a target with its drafters."""
     drafters = []
     for drafter in target.drafters:
-        measured = evidence_for(evidence, target, drafter)
+        measured = find_evidence(catalog, target, drafter)
         # P-EAGLE is vLLM's method eagle3 with parallel drafting.
         kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
-        drafters.append({
-            "name": drafter.name,
+        added = {
             "pair": pair_name(target, drafter),
-            "title": drafter.title,
             "kind": _METHOD_NAMES.get(kind, kind),
-            **{name: getattr(drafter, name) for name in _SUMMARIZED},
             "verified": bool(measured),
-            "evidence": [evidence.model_dump() for evidence in measured],
-        })  # fmt: skip
-    return {**target.model_dump(mode="json", include=fields), "drafters": drafters}
+            "evidence": measured,
+        }
+        drafters.append(_summary(DrafterSummary, drafter, added))
+    return _summary(TargetSummary, target, {"drafters": tuple(drafters)})
 
 
-def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
+Summary = TypeVar("Summary", DrafterSummary, TargetSummary)
+
+
+def _summary(kind: type[Summary], entry: Drafter | Target, added: dict[str, Any]) -> Summary:
+    """The fields that the entry has, and those that are ``added``."""
+    same = {name: getattr(entry, name) for name in kind.model_fields.keys() - added.keys()}
+    return kind(**same, **added)
+
+
+def describe_pair(catalog: Catalog, pair: Pair) -> dict[str, Any]:
+    """Everything that the catalogue holds of a pair."""
     support = default_support(catalog, pair.drafter)
+    measured = find_evidence(catalog, pair.target, pair.drafter) if pair.drafter else ()
     return {
         "pair": pair_name(pair.target, pair.drafter),
         "file": catalog.origins[pair.target.id],
-        "target": pair.target.model_dump(mode="json"),
-        "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
-        "method_support": support.model_dump(mode="json") if support else None,
+        "target": pair.target,
+        "drafter": pair.drafter,
+        "method_support": support,
         "verified": bool(measured),
-        "evidence": [evidence.model_dump() for evidence in measured],
+        "evidence": measured,
     }
 
 

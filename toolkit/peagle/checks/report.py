@@ -23,7 +23,8 @@ from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
-from peagle.options import EngineOptions, Result, asked, check_numbers
+from peagle.frozen import Result
+from peagle.options import EngineOptions, asked, check_numbers
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""

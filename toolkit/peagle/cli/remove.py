@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 import click
 
-from peagle.account import DeploymentChange, default_region
+from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import complete_region, yes_option
@@ -22,13 +22,13 @@ from peagle.cli.session import (
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.deploy.apply import remove_previous
 from peagle.deploy.records import deployment_names
+from peagle.deploy.removal import Removal, plan_removal, remove_leftover
 from peagle.deploy.removal import destroy as remove_deployment
-from peagle.deploy.removal import plan_removal, remove_leftover
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Resource, ResourceName
 from peagle.deploy.status import endpoint_created, price_remaining
 from peagle.errors import CloudError, Fix, NotFound, OptionMissing, OptionsConflict, Refused
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
@@ -125,30 +125,25 @@ def _destroy_leftovers(
     session: Session, name: str, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove what an earlier endpoint of that name has left."""
-    if not session.is_available:
-        print_status(
-            "Nothing to remove: the sandbox is not running, and this machine has no record of it."
-        )
-        return _report(name, as_json, ())
-    aws = session.aws()
-    if endpoint_created(aws, name) is not None:
-        raise Refused(
-            f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
-            "remove it with whatever created it",
-            code="endpoint-not-ours",
-        )
-    removal = plan_removal(aws, name, None, everything)
-    _show_unknown(removal.unknown)
+    removal, where = Removal(), "the sandbox, which is not running"
+    if session.is_available:
+        aws = session.aws()
+        where = f"the tags in {session.where(aws.region)}"
+        if endpoint_created(aws, name) is not None:
+            raise Refused(
+                f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
+                "remove it with whatever created it",
+                code="endpoint-not-ours",
+            )
+        removal = plan_removal(aws, name, None, everything)
+        _show_unknown(removal.unknown)
     if removal.leftovers:
         _confirm_removal(f"Left by {name}:", removal.leftovers, yes)
     else:
-        where = "the sandbox" if session.sandbox else session.region or default_region()
-        print_status(
-            f"Nothing to remove: neither this machine nor the tags in {where} know {name}."
-        )
+        print_status(f"Nothing to remove: neither this machine nor {where} know {name}.")
     for leftover in removal.leftovers:
         remove_leftover(aws, leftover)
-    return _report(name, as_json, removal.leftovers, left=removal.left)
+    _report(name, as_json, removal.leftovers, left=removal.left)
 
 
 def _show_unknown(reason: str) -> None:

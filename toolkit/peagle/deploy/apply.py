@@ -201,7 +201,7 @@ def put_endpoint(
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
         with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
-            kept = scaling.keeps_count(aws, context.record, revision, live)
+            kept = scaling.keeps_count(aws, context.record, live)
             scaling.end_scaling_for_new_type(context, revision, live)
             count = live.instance_count if kept else revision.served.instance_count
             if len(live.running) > 1 or revisions.is_comparison(revision.fingerprint):

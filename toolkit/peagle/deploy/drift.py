@@ -27,7 +27,7 @@ from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render

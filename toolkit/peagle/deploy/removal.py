@@ -27,7 +27,7 @@ from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG
 

@@ -101,8 +101,8 @@ def _read_scaling(revision: Revision | None) -> Scaling | None:
     return revision.plan.scaling if revision and revision.plan else None
 
 
-def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> bool:
-    """Whether an update to ``revision`` keeps the number of instances, because scaling chose it."""
+def keeps_count(aws: Aws, record: Deployment | None, live: Endpoint) -> bool:
+    """Whether an update keeps the number of instances, because scaling chose it."""
     with suppress(AccessDenied):
         if autoscaling.registered(aws, live.name, policies=False):
             return True
@@ -111,7 +111,7 @@ def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: E
 
 def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> int:
     """How many instances an update to ``revision`` starts."""
-    kept = keeps_count(aws, record, revision, live)
+    kept = keeps_count(aws, record, live)
     return max(1, live.instance_count) if kept else revision.served.instance_count
 
 

@@ -55,7 +55,7 @@ from peagle.errors import (
     parsing,
     to_count,
 )
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.protocol import engine_message

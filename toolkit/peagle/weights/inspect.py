@@ -19,7 +19,7 @@ from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.text import json_object, sanitize
 from peagle.weights.bucket import (
     Bucket,

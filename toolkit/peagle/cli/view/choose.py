@@ -38,6 +38,7 @@ from peagle.text import format_concurrency, format_usd
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
     from peagle.catalog.evidence import Evidence
+    from peagle.catalog.find import TargetSummary
     from peagle.checks.report import CheckReport
     from peagle.fit.report import FitReport
 
@@ -50,11 +51,11 @@ _TABLES = {
 """Parts of an entry with a table of their own."""
 
 
-def print_list(targets: list[dict[str, Any]]) -> None:
+def print_list(targets: Sequence[TargetSummary]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
-        name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
-        print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
+        name = click.style(f"{target.short_name} ({target.id})", bold=True)
+        print_line(f"{name}  vLLM {target.min_vllm} or later, {target.licence}")
         print_table(_COLUMNS, _rows(target), whole=("drafter",))
     print_line(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
@@ -65,7 +66,7 @@ def print_list(targets: list[dict[str, Any]]) -> None:
 def print_pair(
     pair: Pair,
     measured: tuple[Evidence, ...],
-    target: dict[str, Any],
+    target: TargetSummary,
     support: MethodSupport | None,
 ) -> None:
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
@@ -77,7 +78,7 @@ def print_pair(
         print_document({**values, **more}, title)
 
     def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
-        print_documents([entry.model_dump(mode="json") for entry in entries], keys.split(), title)
+        print_documents(entries, keys.split(), title)
 
     shape, drafter = pair.target.architecture, pair.drafter
     cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
@@ -107,21 +108,21 @@ def print_changes(changes: Sequence[Change]) -> None:
         print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
-def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _rows(target: TargetSummary) -> Iterator[tuple[str, ...]]:
     """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
-    for drafter in target["drafters"]:
-        k, trained = drafter["k_recommended"], drafter["k_trained"]
-        evidence = "unverified" if drafter["public"] else "not public"
-        if drafter["public"] and drafter["evidence"]:
-            near = min(drafter["evidence"], key=lambda item: abs(item["k"] - k))
-            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
+    for drafter in target.drafters:
+        k, trained = drafter.k_recommended, drafter.k_trained
+        evidence = "unverified" if drafter.public else "not public"
+        if drafter.public and drafter.evidence:
+            near = min(drafter.evidence, key=lambda measured: abs(measured.k - k))
+            evidence = f"{near.acceptance_length:.2f} at K={near.k}"
         yield (
-            "*" if drafter["name"] == target["default_drafter"] else "",
-            drafter["name"],
-            drafter["kind"],
+            "*" if drafter.name == target.default_drafter else "",
+            drafter.name,
+            drafter.kind,
             f"{k} of {trained}" if trained else str(k),
-            drafter["min_vllm"],
-            drafter["licence"] or "-",
+            drafter.min_vllm,
+            drafter.licence or "-",
             evidence,
         )
 
