@@ -14,7 +14,6 @@ from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint, InferenceComponent
-from peagle.case import MOST_COUNT
 from peagle.deploy import scaling
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.resources import SCALING
@@ -22,6 +21,7 @@ from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.scaling import End, ScaleRequest
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
+from peagle.options import MOST_COUNT
 from peagle.planning.plan import Limit, Scaling
 from peagle.render.requests import VARIANT
 from tests.support import raises_code

@@ -258,7 +258,7 @@ def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
         output_tokens=256, vllm="0.28.0", image=OWN,
     )  # fmt: skip
     assert [reason.what for reason in chosen.reasons] == [
-        "tensor_parallel_size", "instance_without_speculation", "speculation", "ami",
+        "tensor_parallel_size", "speculation", "ami",
         "--no-enable-prefix-caching", "PROCESS_AUTO_RECOVERY", "download_timeout_seconds",
         "startup_timeout_seconds",
     ]  # fmt: skip

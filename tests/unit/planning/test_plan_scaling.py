@@ -60,7 +60,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
             "values target_concurrency": {"requests": 32, "basis": "estimated"}}),
     "an objective that never holds": (
         {"max_instances": 4, "concurrency": 32, "slo": Slo(ttft=0.0001)}, {
-            "scaling.target_concurrency": 1, "because target_concurrency": "objective-missed",
+            "scaling.target_concurrency": 1, "because target_concurrency": "objective-breaks",
             "values target_concurrency": {"requests": 1, "holds_with": 0}}),
     "an objective that breaks": (
         {"max_instances": 4, "concurrency": 32, "slo": Slo(itl=0.025), "speculation": False,

@@ -24,7 +24,6 @@ from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, Endpoint, Tag
-from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove
 from peagle.deploy.revisions import (
@@ -52,6 +51,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
+from peagle.options import MOST_COUNT
 from peagle.planning.operation import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS, end_time
 from peagle.planning.plan import Limit, Scaling
 from peagle.render.requests import VARIANT

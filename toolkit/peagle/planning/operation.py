@@ -363,11 +363,10 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         middle = (low + high) // 2
         low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
     most, breaks = max(low, 1), speed(high)
-    code = "objective-breaks" if low else "objective-missed"
     because = reason(
         "target_concurrency",
         f"{most} per {unit}",
-        code,
+        "objective-breaks",
         slo=slo.text,
         requests=high,
         ttft_seconds=_round(breaks.ttft_seconds),
