@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.find import default_support
 from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, kv_bytes
+from peagle.catalog.summary import default_support
 from peagle.catalog.tables import Instance, find_support
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from peagle.catalog import find_pair, load_catalog
-from peagle.catalog.evidence import find_evidence
-from peagle.catalog.find import summarize_target
 from peagle.catalog.loading import check_catalog_file
+from peagle.catalog.summary import find_evidence, summarize_target
 from peagle.errors import CatalogError
 from tests.support import raises_code
 

@@ -50,46 +50,13 @@ from peagle.catalog.documents import (
     read_bytes,
 )
 from peagle.catalog.schema import (
-    AcceptanceOnText,
-    Catalog,
-    Drafter,
     EngineStart,
     Measurement,
     SpeedRun,
     StartsFile,
-    Target,
 )
-from peagle.catalog.tables import Version
 
 Measured = TypeVar("Measured", bound=Measurement)
-
-
-class Evidence(AcceptanceOnText):
-    """A measured acceptance length, and the file that has the details."""
-
-    target: str
-    vllm: Version
-    device: str
-    date: str
-    file: str
-
-
-def find_evidence(catalog: Catalog, target: Target, drafter: Drafter) -> tuple[Evidence, ...]:
-    """The acceptance lengths of this pair that were measured on text, without a speed."""
-    names = {drafter.name, drafter.weights}
-    return tuple(
-        Evidence(
-            **row.model_dump(),
-            target=run.target,
-            vllm=run.vllm,
-            device=run.device,
-            date=run.date.isoformat(),
-            file=run.file,
-        )
-        for run in catalog.speeds.get(target.id, ())
-        for row in run.on_text
-        if row.drafter in names and not run.speeds
-    )
 
 
 def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:

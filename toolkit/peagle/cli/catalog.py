@@ -10,9 +10,8 @@ from pydantic_core import to_json
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
-from peagle.catalog.evidence import find_evidence
-from peagle.catalog.find import default_support, describe_pair, summarize_target
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
