@@ -293,6 +293,9 @@ class Session(Account):
 
         for chosen in (plan, *fallbacks):
             refuse_errors(chosen.findings)
+            if (chosen.name, chosen.region) != (plan.name, plan.region):
+                message = f"the fallback {chosen.name} in {chosen.region} is another deployment"
+                raise UserError(message, f"plan it with name={plan.name!r} in {plan.region}")
         with self.changing(plan.name, plan.region, say, creates=True) as change:
 
             def prepare(plan: Plan) -> Preflight:

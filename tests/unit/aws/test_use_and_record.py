@@ -13,21 +13,31 @@ from typing import Any
 
 import pytest
 
-from peagle.aws import sagemaker
-from peagle.aws.errors import AccessDenied
-from peagle.deploy import discover, records, status
+from peagle.aws import autoscaling, runtime, sagemaker
+from peagle.aws.errors import AccessDenied, NoCopyRuns
+from peagle.deploy import discover, invoke, records, status
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import current_deployment
-from peagle.deploy.revisions import CANDIDATE
+from peagle.deploy.revisions import CANDIDATE, of_variant
 from peagle.deploy.state import Deployment, Resource, ResourceType, RunningComparison
 from peagle.deploy.status import LogStatistics, read_endpoint_usage
 from peagle.engine.usage import Usage
 from peagle.engine_log import EngineLoad
 from peagle.errors import CloudError, Refused
+from peagle.planning.plan import ProofPlan
 from peagle.render.requests import VARIANT
 from peagle.store import write_text
 from tests.support import raises_code
-from tests.unit.aws.test_deploy_rules import FIRST, SECOND, THIRD, deployment, endpoint, of
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.test_deploy_rules import (
+    FIRST,
+    SECOND,
+    THIRD,
+    deployment,
+    endpoint,
+    of,
+    revision,
+)
 from tests.unit.aws.world import World
 
 NOW = 1_800_000_000.0
@@ -264,3 +274,120 @@ def test_tags_that_may_not_be_read_change_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sagemaker, "readable_tags", lambda aws, live: TAGS)
     record = deployment(id="1")
     assert current_deployment(None, "demo", record, live=LIVE, complete=True) == record  # type: ignore[arg-type]
+
+
+def test_a_variant_that_does_not_run_has_no_instances() -> None:
+    assert of_variant(LIVE, "other").running == {"other": 0}
+    assert of_variant(replace(LIVE, running={VARIANT: 2, "other": 1}), VARIANT).instance_count == 2
+
+
+@pytest.mark.parametrize("copies", [None, 4])
+@pytest.mark.parametrize(
+    ("since", "live", "billing_since", "begun"),
+    [
+        (NOW - 5, LIVE, 1.0, NOW - 5),
+        (None, LIVE, 1.0, LIVE.created),
+        (None, None, 7.0, 7.0),
+        (None, None, None, 0.0),
+    ],
+)
+def test_the_log_is_read_from_the_creation_on(
+    monkeypatch: pytest.MonkeyPatch,
+    copies: int | None,
+    since: float | None,
+    live: Any,
+    billing_since: float | None,
+    begun: float,
+) -> None:
+    read: list[tuple[Any, ...]] = []
+
+    class Nothing:
+        def __init__(self, aws: Any, *where: Any) -> None:
+            read.append(where)
+
+        def new(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(status, "Tail", Nothing)
+    monkeypatch.setattr(sagemaker, "describe", lambda aws, name: live)
+    record = deployment(revision(copies=copies), billing_since=billing_since)
+    assert [*status.endpoint_log(None, record, since)] == []  # type: ignore[arg-type]
+    assert read == [("demo", begun, copies is not None)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "has_endpoint", "refused"),
+    [
+        ("s3://a/used/", True, True),
+        ("s3://a/", True, True),
+        ("s3://a/used/drafter/", True, True),
+        ("s3://a/use", True, True),
+        ("s3://a/other/", True, False),
+        ("s3://a/used/", False, False),
+    ],
+)
+def test_weights_of_an_endpoint_are_in_use(
+    own_home: Path, uri: str, has_endpoint: bool, refused: bool
+) -> None:
+    resources = (of("Endpoint", "demo", "first"),) if has_endpoint else ()
+    serving = revision(weights={"model": "s3://a/used/"})
+    records.save(deployment(serving, resources=resources))
+    if refused:
+        with raises_code("weights-in-use") as raised:
+            records.refuse_weights_in_use([uri], "1", "it stops")
+        assert "demo" in str(raised.value)
+    else:
+        records.refuse_weights_in_use([uri], "1", "it stops")
+
+
+NO_COPY = sagemaker.InferenceComponent("demo", "a", "InService", "first", 0, 0, None, 1.0, {})
+ASLEEP = replace(LIVE, component=NO_COPY)
+
+
+@pytest.mark.parametrize(
+    ("live", "record", "key"),
+    [
+        (LIVE, None, None),
+        (replace(ASLEEP, status="Updating"), None, None),
+        (replace(ASLEEP, component=replace(NO_COPY, copies=1)), None, None),
+        (ASLEEP, None, "messages"),
+        (ASLEEP, deployment(), "messages"),
+        (ASLEEP, deployment(FIRST.model_copy(update={"plan": a_plan(
+            proof=ProofPlan(prompts=("a",), chat=False, max_tokens=1))})), "prompt"),
+    ],
+)  # fmt: skip
+def test_only_an_endpoint_that_sleeps_is_woken(
+    monkeypatch: pytest.MonkeyPatch, world: World, live: Any, record: Any, key: str | None
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def ask(aws: Any, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        sent.append(body)
+        if len(sent) < 3:
+            raise NoCopyRuns("asleep", "wait")
+        return {}
+
+    monkeypatch.setattr(runtime, "ask", ask)
+    monkeypatch.setattr(autoscaling, "registered", lambda *_, **__: object())
+    seconds = invoke.wake(world.aws, live, record, invoke.WakeUpOptions(clock=world.clock))
+    assert seconds == (2 * invoke.RETRY_SECONDS if key else None)
+    assert len(sent) == (3 if key else 0)
+    assert all(key in body and body["max_tokens"] == 1 for body in sent)
+
+
+@pytest.mark.parametrize(("timeout", "times"), [(0.0, 1), (5.0, 2), (5.1, 3), (10.0, 3)])
+def test_waking_up_ends_with_its_time(
+    monkeypatch: pytest.MonkeyPatch, world: World, timeout: float, times: int
+) -> None:
+    sent: list[Any] = []
+
+    def ask(*_: Any) -> None:
+        sent.append(1)
+        raise NoCopyRuns("asleep", "wait")
+
+    monkeypatch.setattr(runtime, "ask", ask)
+    monkeypatch.setattr(autoscaling, "registered", lambda *_, **__: object())
+    options = invoke.WakeUpOptions(timeout=timeout, clock=world.clock)
+    with raises_code("not-awake"):
+        invoke.wake(world.aws, ASLEEP, None, options)
+    assert len(sent) == times
