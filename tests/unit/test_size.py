@@ -10,7 +10,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_270, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_280, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_110, 3_600),
     "vllm": (680, 500),
     "catalog": (2_190, 1_800),
