@@ -9,6 +9,10 @@ import pytest
 
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.errors import InsufficientCapacity
+from peagle.bench.result import NO_SPECULATION, BenchLoad, BenchWorkload
+from peagle.bench.sweep import SweepProgress
+from peagle.cli.view.bench import progress_text
+from peagle.cli.view.choose import crossover_text
 from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_start_text
 from peagle.deploy.apply import Attempt
 from peagle.deploy.diff import PlanComparison
@@ -24,7 +28,9 @@ from peagle.frozen import Result
 from peagle.planning.plan import FloorSource
 from peagle.proof import Counted, evaluate
 from peagle.protocol import Counters
+from peagle.speed.verdict import VerdictCrossover
 from peagle.text import plain
+from peagle.workload import Workload
 
 
 class Sample(Result):
@@ -213,6 +219,43 @@ def test_a_comparison_that_does_not_run_says_so(state: str, where: str) -> None:
     plan = ComparedPlan.model_construct(**values)
     assert comparison_text(plan).endswith(f"no speculation, {where}")
     assert comparison_text(None) == ""
+
+
+LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 400)), 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("done", "share", "seconds", "text"),
+    [
+        (0, 0.0, None, "row 1 of 2: no speculation, short-prompt x 8"),
+        (1, 0.5, None, "row 2 of 2: no speculation, short-prompt x 8, 50%"),
+        (1, 0.0, 0.0, "row 2 of 2: no speculation, short-prompt x 8, about 0s left"),
+        (2, 0.0, None, "row 2 of 2: no speculation, short-prompt x 8"),
+    ],
+)
+def test_the_progress_of_a_sweep_is_one_line(
+    done: int, share: float, seconds: float | None, text: str
+) -> None:
+    assert progress_text(SweepProgress(done, 2, NO_SPECULATION, LOAD, share, seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "usd", "text"),
+    [
+        (32.0, 46.0, 0.5, "about 38 requests (32 to 46), at $0.50 per million output tokens; "),
+        (38.0, 38.0, None, "about 38 requests; "),
+        (38.0, 38.0, 0.0, "about 38 requests, at $0.00 per million output tokens; "),
+    ],
+)
+def test_a_crossover_has_its_range_and_price(
+    low: float, high: float, usd: float | None, text: str
+) -> None:
+    values: dict[str, Any] = {
+        "direction": "stops", "requests": 38.0, "low": low, "high": high, "basis": "measured",
+        "usd_per_million_tokens": usd,
+    }  # fmt: skip
+    shown = crossover_text(VerdictCrossover.model_construct(**values))
+    assert shown == f"Speculation stops paying at {text}measured."
 
 
 @pytest.mark.parametrize(("hits", "codes"), [(0, ["cache-not-tested"]), (1, [])])

@@ -25,7 +25,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, OutOfRange
-from peagle.options import Options
+from peagle.options import MOST_COUNT, Options
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.defaults import NO_PREFIX_CACHING
@@ -38,8 +38,6 @@ DEFAULT_AMI = "default"
 
 _DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
 _ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
-MOST_COUNT = 2**31 - 1
-"""The most tokens, requests or instances of an option: vLLM's and AWS's own limits are lower."""
 DECIDED: Mapping[str, str] = {
     "model": "use PAIR, and --model-source for weights in S3",
     "revision": "use PAIR: the catalogue names the commit, also one of your own with --catalog",
@@ -179,20 +177,13 @@ def build_case(
     ``own_target``: the target's checkpoint is not the one that the catalogue names, as usual.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
-    rules report them, with the nearest known one. Raises UserError for a malformed version, and for
-    a count that no engine takes.
+    rules report them, with the nearest known one. Raises UserError for a malformed version.
     """
     asked = parse_values(options.settings)
-    counts = {
-        "--k": options.k,
-        "--max-model-len": options.max_model_len,
-        "--concurrency": options.concurrency,
-        "--tp": tensor_parallel_size,
-        "--max-num-batched-tokens": asked.get("max-num-batched-tokens"),
-    }
-    for flag, value in counts.items():
-        if isinstance(value, int | float) and value > MOST_COUNT:
-            raise OutOfRange(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
+    step = asked.get("max-num-batched-tokens")
+    if isinstance(step, int | float) and step > MOST_COUNT:
+        message = f"--max-num-batched-tokens is more than {MOST_COUNT:,}"
+        raise OutOfRange(message, "use a smaller number")
     # The runtime of this version; one without an image where the table has none.
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)

@@ -5,6 +5,7 @@ A field is written once, with its ``Flag``. The command line is made of them in
 ``peagle.cli.plan_options``; ``arguments`` is the way back.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from peagle.checkpoints import Checkpoint
+from peagle.errors import OutOfRange
 from peagle.frozen import Frozen
 from peagle.text import exact_duration
 from peagle.workload import PRESETS, Slo, WorkloadName
@@ -27,6 +29,8 @@ AUTO: Final = "auto"
 """As many copies of the engine on an instance as its GPUs and the load allow."""
 
 LONGEST_CAPTURE_DAYS = 36_500
+MOST_COUNT = 2**31 - 1
+"""The most tokens, requests or instances of an option: vLLM's and AWS's own limits are lower."""
 
 DEFAULT_REGION = "us-east-1"
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -381,6 +385,26 @@ def read_flags(kind: type[Options] = Options) -> Iterator[tuple[str, Flag]]:
             if takes:
                 settings |= {"group": "Options", "in_file": False}
             yield name, Flag(help=field.description or "", **settings)
+
+
+_COUNTS = ("count", "k", "copies", "tokens", "requests", "batch")
+_AMOUNTS = ("speed", "usd", "load", "gib")
+_FROM_ZERO = ("cached_prompt_tokens", "shared_prompt_tokens")
+
+
+def check_numbers(options: Options) -> None:
+    """Raise OutOfRange for a number that means nothing: a keyword of the library may be any."""
+    for name, flag in read_flags(type(options)):
+        value = getattr(options, name)
+        shown = name if flag.in_file else max(option_names(name, flag), key=len)
+        if flag.kind in _COUNTS and isinstance(value, int):
+            least = 0 if name in _FROM_ZERO else 1
+            if not least <= value <= MOST_COUNT:
+                fix, shown = f"use {least} to {MOST_COUNT:,}", "K" if name == "k" else shown
+                fix = "use --no-speculation to serve the target alone" if shown == "K" else fix
+                raise OutOfRange(f"{shown} {value} is out of range", fix)
+        elif flag.kind in _AMOUNTS and value is not None and not 0 < value < math.inf:
+            raise OutOfRange(f"{shown} {value:g} is out of range", "use a number above 0")
 
 
 def read_keywords(kind: type[Options]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from peagle.aws.prices import (
     quotas_at_plan,
 )
 from peagle.catalog.tables import Instance, InstanceTable
+from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.store import SANDBOX
 from tests.unit.aws.network import denied
@@ -178,3 +179,46 @@ def test_endpoints_that_end_do_not_count(world: World, monkeypatch: pytest.Monke
     assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 2}
     monkeypatch.setattr(prices, "MAX_ENDPOINTS", 0)
     assert prices.instances_in_use(world.aws, TYPE) == {}
+
+
+def test_a_deploy_has_no_note_about_a_quota_that_suffices(world: World) -> None:
+    world.cloud.quotas = {NAME: 4}
+    assert quota_findings(world.aws, ONE, TABLE) == ()
+    assert only(quota_findings(world.aws, ONE, TABLE, at_plan=True)).code == "quota-enough"
+
+
+@pytest.mark.parametrize(
+    ("usual", "shown"), [(2.0, "; new accounts have 2:"), (None, f"'{NAME}': ")]
+)
+def test_an_unreadable_quota_has_the_usual_one_and_something_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch, usual: float | None, shown: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise CloudError("no answer")
+
+    monkeypatch.setattr(prices, "endpoint_quota", fail)
+    (row,) = TABLE.instances
+    table = TABLE.model_copy(
+        update={"instances": (row.model_copy(update={"quota_default": usual}),)}
+    )
+
+    finding = only(quota_findings(world.aws, ONE, table))
+
+    assert shown in finding.message
+    assert finding.fix == "try again later"
+    other = QuotaNeed("ml.g9.xlarge", 1, 1)
+    assert "new accounts" not in only(quota_findings(world.aws, other, table)).message
+
+
+def test_a_quota_that_aws_still_computes_is_read_from_the_next_listing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings: dict[str, list[dict[str, object]]] = {
+        "list_service_quotas": [{"QuotaName": NAME}, {"QuotaName": "another", "Value": 9.0}],
+        "list_aws_default_service_quotas": [{"QuotaName": NAME, "Value": 3.0, "QuotaCode": CODE}],
+    }
+    monkeypatch.setattr(
+        world.aws, "items", lambda service, listing, *_, **__: iter(listings[listing])
+    )
+    assert prices.endpoint_quota(world.aws, TYPE) == prices.Quota(NAME, 3.0, CODE)
+    assert prices.endpoint_quota(world.aws, "ml.g9.xlarge") is None

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from peagle.aws import sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.sagemaker import ID_TAG, Endpoint
-from peagle.deploy import revisions, scaling
+from peagle.deploy import removal, revisions, scaling
 from peagle.deploy.comparison import mixes_drafts
-from peagle.deploy.context import limit_seconds
+from peagle.deploy.context import DeploymentContext, limit_seconds
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.invoke import InvokeRequest
-from peagle.deploy.kinds import Wanted, differing, nested
+from peagle.deploy.kinds import EXISTS, Kind, Tagged, Wanted, compare_kind, differing, nested
 from peagle.deploy.preflight import required_change
-from peagle.deploy.resources import ALARMS, SCALING, SCHEDULE
+from peagle.deploy.resources import ALARMS, DASHBOARD, LOG, MODEL, ROLE, SCALING, SCHEDULE
 from peagle.deploy.scaling import End, Scale, ScaleRequest
 from peagle.deploy.state import (
     Deployment,
@@ -627,3 +628,191 @@ def test_bounds_that_are_registered(bounds: Bounds, text: str) -> None:
 def test_a_plan_of_another_machine_changes_nothing_that_is_unknown() -> None:
     served: Served = a_revision(another(a_plan())).served
     assert [c.setting for c in changes(FIRST.served, served)] == ["engine.k"]
+
+
+# What a kind finds, and what is removed.
+class Account:
+    """Answers each listing, and Describe call, with the same documents, and keeps what changes."""
+
+    region, partition, account = "us-east-1", "aws", "111122223333"
+
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self.documents = documents
+        self.deleted: list[tuple[str, dict[str, Any]]] = []
+
+    def items(self, *_: Any, **parameters: Any) -> list[dict[str, Any]]:
+        return [*self.documents]
+
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+        return next(iter(self.documents), None)
+
+    def delete(self, service: str, operation: str, **parameters: Any) -> None:
+        self.deleted.append((operation, parameters))
+
+
+def names(kind: Kind, account: Account, tagged: Tagged, leftovers: bool = False) -> list[str]:
+    listed = (kind.find_leftovers if leftovers else kind.find)(account, tagged)  # type: ignore[arg-type]
+    return [resource.name for resource in listed]
+
+
+DEMO = Tagged("demo", "first")
+LOG_NAME = "/aws/sagemaker/Endpoints/demo"
+
+
+def alarm(name: str, dimension: tuple[str, str] = ("Other", ""), space: str = "") -> dict[str, Any]:
+    metrics = [{"MetricStat": {"Metric": {"Namespace": space}}}] if space else []
+    dimensions = [{"Name": dimension[0], "Value": dimension[1]}]
+    return {"AlarmName": name, "Dimensions": dimensions, "Metrics": metrics}
+
+
+def test_the_log_of_an_endpoint_is_not_that_of_a_longer_name() -> None:
+    account = Account({"logGroupName": f"{LOG_NAME}-2"})
+    assert names(LOG, account, DEMO, leftovers=True) == []
+    account = Account({"logGroupName": LOG_NAME}, {"logGroupName": f"{LOG_NAME}-2"})
+    assert names(LOG, account, DEMO, leftovers=True) == [LOG_NAME]
+
+
+@pytest.mark.parametrize(
+    ("listed", "ours", "left"),
+    [
+        (alarm("peagle-demo-5xx", ("EndpointName", "demo")), True, True),
+        (alarm("peagle-demo-5xx", ("InferenceComponentName", "demo")), True, True),
+        (alarm("peagle-demo-5xx", ("EndpointName", "peagle-demo")), False, False),
+        (alarm("peagle-demo-5xx", ("VariantName", "demo")), False, False),
+        (alarm("peagle-demo-acceptance", space="Peagle/demo"), True, True),
+        (alarm("peagle-demo-acceptance", space="Peagle/peagle-demo"), False, True),
+        (alarm("TargetTracking-endpoint/demo", ("EndpointName", "demo")), False, True),
+    ],
+)
+def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool, left: bool) -> None:
+    account = Account(listed)
+    assert names(ALARMS, account, DEMO) == ([listed["AlarmName"]] if ours else [])
+    assert names(ALARMS, account, DEMO, leftovers=True) == ([listed["AlarmName"]] if left else [])
+
+
+@pytest.mark.parametrize(
+    ("resource", "dimension"),
+    [
+        ("endpoint/demo/variant/AllTraffic", "sagemaker:variant:DesiredInstanceCount"),
+        ("inference-component/demo", "sagemaker:inference-component:DesiredCopyCount"),
+    ],
+)
+def test_scaling_targets_of_the_endpoint(resource: str, dimension: str) -> None:
+    others = (resource.replace("demo", "demo-2"), resource.replace("demo", "de"))
+    account = Account(*({"ResourceId": each} for each in (*others, resource)))
+    (found,) = SCALING.find_leftovers(account, DEMO)  # type: ignore[arg-type]
+    assert found.name == resource
+    SCALING.delete(account, "", found)  # type: ignore[arg-type]
+    ((operation, parameters),) = account.deleted
+    assert operation == "deregister_scalable_target"
+    assert (parameters["ResourceId"], parameters["ScalableDimension"]) == (resource, dimension)
+
+
+@pytest.mark.parametrize(
+    ("tagged", "schedules", "roles"),
+    [
+        (DEMO, 0, 0),
+        (replace(DEMO, ends=True), 1, 1),
+        (replace(DEMO, ends=True, copies=True), 2, 1),
+        (replace(DEMO, copies=True), 0, 0),
+    ],
+)
+def test_a_deployment_with_an_end_has_schedules(tagged: Tagged, schedules: int, roles: int) -> None:
+    assert len(names(SCHEDULE, Account(), tagged)) == schedules
+    assert len(names(ROLE, Account(), tagged)) == roles
+
+
+@pytest.mark.parametrize("body", ["", '{"widgets": ["x-demo"]}', '{"widgets": ["demo"]}'])
+def test_the_dashboard_of_an_endpoint_names_it(body: str) -> None:
+    account = Account({"DashboardBody": body})
+    expected = ["peagle-demo-us-east-1"] if '"demo"' in body else []
+    assert names(DASHBOARD, account, DEMO) == expected
+    assert names(DASHBOARD, Account(), DEMO) == []
+
+
+class Fixed(Kind):
+    """A kind with two resources; the account has those of ``there``."""
+
+    missing, path, type = "x.{}", "x.{}", "Alarm"
+
+    def __init__(self, **there: int) -> None:
+        self.there = there
+
+    def desired(self, wanted: Wanted) -> dict[str, dict[str, Any]]:
+        return {"a": {"v": 1}, "b": {"v": 2}}
+
+    def read(self, aws: Any, plan: Plan, names: Any) -> dict[str, dict[str, Any]]:
+        return {name: {"v": value} for name, value in self.there.items() if name in names}
+
+
+@pytest.mark.parametrize(
+    ("there", "recorded", "found"),
+    [
+        ({"a": 1, "b": 2}, (), []),
+        ({"a": 1, "b": 3}, (), [Change("x.b.v", 3, 2)]),
+        ({"a": 1}, (), [Change("x.b", None, EXISTS)]),
+        ({"a": 1, "b": 2, "c": 3}, (), []),  # others'
+        ({"a": 1, "b": 2, "c": 3}, ("c",), [Change("x.c", EXISTS, None)]),
+        ({"a": 1, "b": 2}, ("c",), []),  # gone already
+        ({"a": 1, "b": 2}, ("a",), []),
+    ],
+)
+def test_the_comparison_of_a_kind(
+    there: dict[str, int], recorded: tuple[str, ...], found: list[Change]
+) -> None:
+    listed = [of("Alarm", name, "old") for name in recorded]
+    compared = compare_kind(Fixed(**there), None, Wanted(a_plan()), listed)  # type: ignore[arg-type]
+    assert [*compared] == found
+
+
+SCALABLE = of("ScalableTarget", "endpoint/demo/variant/AllTraffic", "")
+TRACKING = of("Alarm", "TargetTracking-endpoint/demo-AlarmHigh", "")
+WAKE = of("Alarm", "peagle-demo-wake-up", "")
+MINE = of("Alarm", "mine", "")
+LOG_LEFT = of("LogGroup", "TargetTracking-", "")
+LEFT = (SCALABLE, TRACKING, WAKE, MINE, LOG_LEFT)
+
+
+@pytest.mark.parametrize(
+    ("record", "everything", "removable"),
+    [
+        (None, False, ()),
+        (None, True, LEFT),
+        (deployment(), False, (SCALABLE, TRACKING, WAKE)),
+        (deployment(), True, LEFT),
+        (deployment(resources=(WAKE,)), True, (SCALABLE, TRACKING, MINE, LOG_LEFT)),
+    ],
+)
+def test_what_goes_with_an_endpoint(
+    monkeypatch: pytest.MonkeyPatch,
+    record: Deployment | None,
+    everything: bool,
+    removable: tuple[Resource, ...],
+) -> None:
+    monkeypatch.setattr(removal, "find_leftovers", lambda aws, name: LEFT)
+    planned = removal.plan_removal(None, "demo", record, everything)  # type: ignore[arg-type]
+    assert planned.leftovers == removable
+    recorded = record.resources if record else ()
+    assert {*planned.left} == {*LEFT} - {*removable} - {*recorded}
+
+
+@pytest.mark.parametrize(
+    ("owner", "of_record", "is_ours"),
+    [
+        (None, "", True),
+        ("1", "", True),
+        ("2", "", False),
+        ("", "", False),
+        ("", "a CDK app", True),  # what a template left
+        ("2", "a CDK app", False),
+    ],
+)
+def test_only_what_is_ours_is_removed(
+    monkeypatch: pytest.MonkeyPatch, owner: str | None, of_record: str, is_ours: bool
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(sagemaker, "owner", lambda aws, kind, name: owner)
+    monkeypatch.setattr(sagemaker, "delete", lambda aws, kind, name: removed.append(name))
+    context = DeploymentContext(Account(), deployment(id="1", owner=of_record))  # type: ignore[arg-type]
+    assert MODEL.remove(context, of("Model", "first", "first")) is is_ours
+    assert removed == (["first"] if is_ours else [])

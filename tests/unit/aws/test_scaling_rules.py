@@ -14,13 +14,14 @@ from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint, InferenceComponent
-from peagle.case import MOST_COUNT
 from peagle.deploy import scaling
 from peagle.deploy.context import DeploymentContext
+from peagle.deploy.resources import SCALING
 from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.scaling import End, ScaleRequest
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
+from peagle.options import MOST_COUNT
 from peagle.planning.plan import Limit, Scaling
 from peagle.render.requests import VARIANT
 from tests.support import raises_code
@@ -332,3 +333,42 @@ def test_more_instances_move_the_end_of_a_budget(account: Account, world: World)
     assert change.end == End(START + 18_000, 14.08)
     same = scaling.plan_scale(world.aws, record, ScaleRequest(to=1), clock)
     assert (same.end, same.end_text) == (None, "")
+
+
+TAG = "1/3/4.0/600/60"
+
+
+@pytest.mark.parametrize(
+    ("target", "record", "tag", "registered", "after"),
+    [
+        (planned(), deployment(), TAG, None, SCALED),
+        (FIRST, deployment(), TAG, OURS, "stays"),  # of `peagle scale`
+        (FIRST, deployment(planned()), TAG, OURS, None),
+        (FIRST, deployment(planned()), TAG, FOREIGN, "stays"),
+        (FIRST, deployment(planned()), TAG, None, "stays"),
+        (FIRST, deployment(planned()), TAG, DENIED, "stays"),
+        (FIRST, deployment(ELSEWHERE), TAG, OURS, None),
+        (ELSEWHERE, deployment(), TAG, None, SCALED),
+        (ELSEWHERE, deployment(), "none", OURS, "stays"),
+        (ELSEWHERE, deployment(planned()), "none", OURS, None),
+        (ELSEWHERE, deployment(planned()), "", OURS, "stays"),
+        (ELSEWHERE, deployment(planned()), "1/2/3/4/x", OURS, "stays"),
+        (ELSEWHERE, deployment(planned()), DENIED, OURS, "stays"),
+    ],
+)
+def test_the_scaling_of_a_revision_that_serves_again(
+    account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
+    target: Revision, record: Deployment, tag: Any, registered: Any, after: Any,
+) -> None:  # fmt: skip
+    def read_tags(aws: Any, arn: str) -> dict[str, str]:
+        if isinstance(tag, AccessDenied):
+            raise tag
+        return {"peagle:scaling": tag}
+
+    made: list[Scaling | None] = []
+    account.registered = registered
+    monkeypatch.setattr(sagemaker, "description", lambda *_: {"EndpointConfigArn": "a"})
+    monkeypatch.setattr(sagemaker, "read_tags", read_tags)
+    monkeypatch.setattr(SCALING, "register", lambda context, after: made.append(after))
+    scaling.return_to_scaling(DeploymentContext(world.aws, record), target)
+    assert made == ([] if after == "stays" else [after])

@@ -30,6 +30,7 @@ from peagle.bench.sweep import (
 )
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
+from peagle.cli.view.bench import progress_text
 from peagle.errors import EngineError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle_serve.contract import SPECULATION
@@ -171,7 +172,7 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
 def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
     seen: list[SweepProgress] = []
     run(Engines(), tmp_path / "r.json", seen=seen)
-    texts = [progress.text for progress in seen]
+    texts = [*map(progress_text, seen)]
     assert texts[0] == "row 1 of 8: no speculation, short-prompt x 1"
     # One row is measured: seven of 10 s and a start of 30 s are left.
     assert "row 2 of 8: no speculation, short-prompt x 8, about 1m 40s left" in texts

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from peagle.catalog import find_instance, load_catalog
+from peagle.catalog import find_instance, find_pair, load_catalog
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import UserError
-from peagle.fit.building import nearest_gpu
+from peagle.fit.building import draft_model, fit_case, nearest_gpu, read_target, target_model
+from peagle.fit.estimate import missing_bytes
 from peagle.fit.report import FitOptions, FitReport, fit, mildest
+from peagle.fit.weights import QUANTIZED_BYTES
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.gpus import cuda_visible_gib, needed_capability, parallel_sizes, visible_gib
 from tests.support import raises_code
+from tests.unit.checks.cases import GEOMETRY, catalog_case
 
 CATALOG = load_catalog()
 L40S, FOUR_L40S = "ml.g6e.xlarge", "ml.g6e.12xlarge"
@@ -188,3 +192,103 @@ def test_an_instance_type_has_its_own_gpus() -> None:
     assert made.terms["kept_by_driver"] == round(
         four.gpu_memory_mib / 1024 - visible_gib(four.gpu, four.gpu_memory_mib), 3
     )
+
+
+@pytest.mark.parametrize(
+    ("pair", "layers", "has_embeddings"),
+    [
+        ("gpt-oss-20b+ngram", None, None),
+        ("gpt-oss-20b+suffix", None, None),
+        ("gpt-oss-20b+p-eagle", 4, True),
+        ("gpt-oss-20b+dflash", 8, False),
+        ("gemma-4-31b+p-eagle", 4, True),  # not public: the usual layers of its kind
+        ("gemma-4-31b+mtp", 1, True),
+    ],
+)
+def test_a_drafter_with_weights_has_a_model(
+    pair: str, layers: int | None, has_embeddings: bool | None
+) -> None:
+    match = find_pair(CATALOG, pair)
+    assert match.drafter is not None
+    model = draft_model(match.drafter, target_model(match.target))
+    assert (model and model.shape.layers) == layers
+    assert (model and model.own_embeddings) == has_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
+        ({"patch_size": 14}, (27, 16 * 72, 72, 3 * 14**2, 10_240)),
+        ({"patch_size": None}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
+        ({"head_dim": None, "num_attention_heads": 8}, (27, 1152, 144, 3 * 16**2, 10_240)),
+        ({"position_embedding_size": None}, (27, 16 * 72, 72, 3 * 16**2, 0)),
+        ({"num_hidden_layers": 0}, None),
+    ],
+)
+def test_an_image_tower_has_the_sizes_of_its_config(
+    changes: dict[str, Any], expected: tuple[int, ...] | None
+) -> None:
+    config = json.loads((GEOMETRY / "gemma-4-31b/target/config.json").read_text())
+    vision = read_target(
+        Checkpoint("./gemma", config | {"vision_config": config["vision_config"] | changes})
+    ).vision
+    sizes = vision and (
+        vision.layers, vision.attention_size, vision.head_dim, vision.patch_values,
+        vision.positions,
+    )  # fmt: skip
+    assert sizes == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [({}, 16), ({"block-size": 32}, 32), ({"block-size": 0}, 16), ({"block-size": "32"}, 16)],
+)
+def test_a_block_has_the_size_of_the_setting(settings: dict[str, Any], tokens: int) -> None:
+    case = catalog_case("tiny", settings=settings)
+    gpu = find_instance(CATALOG.instances, L40S)
+    assert fit_case(case, gpu).engine.block_size == tokens
+
+
+@pytest.mark.parametrize(
+    ("size", "gib", "count"), [(1, None, 4), (8, None, 8), (1, 44.0, 1), (2, 44.0, 2)]
+)
+def test_an_engine_has_the_gpus_of_its_instance_or_as_many_as_it_needs(
+    size: int, gib: float | None, count: int
+) -> None:
+    gpu = find_instance(CATALOG.instances, FOUR_L40S)
+    engine = fit_case(catalog_case("tiny", tensor_parallel_size=size), gpu, gib).engine
+    assert (engine.gpu_count, engine.tensor_parallel_size) == (count, size)
+    stated = gpu.gpu_memory_mib / 1024 if gib is None else gib
+    assert engine.gpu_memory_gib + engine.driver_gib == pytest.approx(stated)
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        ({"max_model_len": 20_000}, set()),  # the rule about long contexts has a note
+        ({"max_model_len": 40_000}, {"long-context-head"}),
+        ({"max_model_len": 200_000}, {"context-above-target"}),
+        ({"k": 11}, {"k-above-trained"}),
+        ({"k": 7, "max_num_batched_tokens": 6}, set()),  # the refusal says it
+        ({"vllm": "0.15.0"}, {"vllm-below-minimum"}),
+    ],
+)
+def test_an_estimate_has_findings_but_no_notes(options: dict[str, Any], codes: set[str]) -> None:
+    made = report(instance_type=L40S, **options)
+    assert {finding.code for finding in made.findings} >= codes
+    assert all(finding.level != "note" for finding in made.findings)
+    assert "drafting-slots" not in {finding.code for finding in made.findings}
+    assert (made.refusal is not None) is ("max_num_batched_tokens" in options)
+
+
+def test_nothing_is_missing_where_it_fits() -> None:
+    assert missing_bytes(report(instance_type=L40S).case) == 0
+    assert missing_bytes(report("gpt-oss-120b", instance_type=L40S).case) > 2**30
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits"), [("fp8", 8), ("nvfp4", 4 + 8 / 16), ("mxfp4", 4 + 8 / 32)]
+)
+def test_a_quantized_weight_takes_its_bits_and_its_scale(quantization: str, bits: float) -> None:
+    assert QUANTIZED_BYTES[quantization] * 8 == pytest.approx(bits, rel=1e-3)

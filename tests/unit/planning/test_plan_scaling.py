@@ -54,6 +54,29 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "has": {"scale-to-zero-refused"}}),
     "and not there": ({"scale_to_zero": True, "region": "eu-west-1"}, {
         "lacks": {"scale-to-zero-refused"}}),
+    "an objective that always holds": (
+        {"max_instances": 4, "concurrency": 32, "slo": Slo(ttft=100.0)}, {
+            "scaling.target_concurrency": 32, "because target_concurrency": "objective-holds",
+            "values target_concurrency": {"requests": 32, "basis": "estimated"}}),
+    "an objective that never holds": (
+        {"max_instances": 4, "concurrency": 32, "slo": Slo(ttft=0.0001)}, {
+            "scaling.target_concurrency": 1, "because target_concurrency": "objective-breaks",
+            "values target_concurrency": {"requests": 1, "holds_with": 0}}),
+    "an objective that breaks": (
+        {"max_instances": 4, "concurrency": 32, "slo": Slo(itl=0.025), "speculation": False,
+         "instance_type": "ml.g6e.xlarge", "instance_count": 2}, {
+            "scaling.target_concurrency": 14, "because target_concurrency": "objective-breaks",
+            "values target_concurrency": {"requests": 15, "holds_with": 14}}),
+    # Limits
+    "an end after some time": ({"ttl": 36000}, {
+        "because limit": "end-by-ttl", "lacks values limit": {"copies_seconds_before"}}),
+    "copies end before": ({"ttl": 36000, "scale_to_zero": True}, {
+        "because limit": "end-by-ttl", "values limit": {"copies_seconds_before": 600}}),
+    "an end by the price": ({"budget": 50.0}, {
+        "because limit": "end-by-budget", "lacks values limit": {"ttl_seconds"}}),
+    "the earlier of both": ({"ttl": 36000, "budget": 50.0}, {
+        "because limit": "end-by-budget",
+        "values limit": {"ttl_seconds": 36000, "budget_usd": 50.0}}),
     # Copies
     "one engine, whose idle GPUs name the better plan": (on_eight(pair="tiny", copies=1), {
         "copies": None, "has": {"gpus-idle"}, IDLE: "use --copies 8 (an inference component)",

@@ -36,7 +36,7 @@ from peagle.images.build import (
     push,
     with_digest,
 )
-from peagle.images.docker import Docker, Image, Progress, connect_docker, show_image
+from peagle.images.docker import Docker, Image, Progress, connect_docker
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (
@@ -377,11 +377,16 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     return address
 
 
-def image_to_push(name: str) -> Image:
-    """The image ``name`` of this machine. Raises UserError for a name that ECR would refuse,
-    DockerMissing, and what ``show_image`` raises."""
-    parse_tag(name)
-    return show_image(connect_docker(), name)
+def no_images_in_sandbox(name: str) -> Unsupported:
+    """The error of a push of the image ``name`` to the sandbox."""
+    return Unsupported(
+        "the sandbox's ECR stores no images, so a push has no target",
+        Fix(
+            "push to a registry of your own",
+            ("peagle", "image", "push", name, "--registry", "HOST"),
+        ),
+        code="sandbox-stores-no-images",
+    )
 
 
 def push_image(
@@ -408,14 +413,7 @@ def push_image(
         say(f"{address} exists already")
         pushed = pinned(without_tag(address), digest)
     elif aws.scope == "sandbox" and not registry:
-        raise Unsupported(
-            f"{uri} is in the sandbox, whose ECR stores no images",
-            Fix(
-                "push to a registry of this machine",
-                ("peagle", "image", "push", image.name, "--registry", "HOST"),
-            ),
-            code="sandbox-stores-no-images",
-        )
+        raise no_images_in_sandbox(image.name)
     else:
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
     record_push(aws, PushedImage(image.pair, image.baked), address, pushed)

@@ -33,7 +33,7 @@ from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
-from peagle.text import format_duration, format_usd, plain
+from peagle.text import format_usd, plain
 from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
@@ -111,12 +111,15 @@ class Budget:
 
 
 class SweepProgress(NamedTuple):
-    """How many rows of how many are done, and the current one: ``row 3 of 12: p-eagle K=3,
-    short-prompt x 8, 40%, about 5m left``."""
+    """How many rows of how many are done; the current one, and the ``share`` of its requests that
+    have ended. ``seconds_left`` is of all rows, ``None`` before one is measured."""
 
     done: int
     total: int
-    text: str
+    setting: BenchSetting
+    load: BenchLoad
+    share: float
+    seconds_left: float | None
 
 
 @dataclass(frozen=True)
@@ -174,10 +177,7 @@ class Sweep:
                 )
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
-            text = f"row {min(done + 1, self.total)} of {self.total}: {setting.text}, {load.text}"
-            text += f", {share:.0%}" if share else ""
-            text += f", about {format_duration(seconds)} left" if seconds is not None else ""
-            observe(SweepProgress(done, self.total, text))
+            observe(SweepProgress(done, self.total, setting, load, share, seconds))
 
         for setting, loads in list(waiting.items()):
             row_seconds = _estimate_seconds(loads[:1], measured)

@@ -1,22 +1,14 @@
-"""Looks up pairs, drafters and instance types; summarizes targets."""
+"""Looks up pairs, drafters and instance types."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
 
-from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.catalog.tables import (
-    Instance,
-    InstanceTable,
-    MethodSupport,
-    find_support,
-)
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
-from peagle.frozen import Frozen
 from peagle_serve.contract import is_s3_uri
 
 UNKNOWN_DRAFTER = "unknown-drafter"
@@ -140,85 +132,3 @@ def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
     if isinstance(catalog.targets, Targets):
         return catalog.targets.texts(key)
     return {target_id: getattr(target, key) for target_id, target in catalog.targets.items()}
-
-
-_METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
-
-
-class DrafterSummary(Frozen):
-    """What helps to choose a drafter; ``verified``: its acceptance was measured."""
-
-    name: str
-    pair: str
-    title: str
-    kind: str
-    method: str
-    parallel_drafting: bool
-    weights: str | None
-    public: bool
-    k_recommended: int
-    k_trained: int | None
-    min_vllm: str
-    licence: str | None
-    verified: bool
-    evidence: tuple[Evidence, ...]
-
-
-class TargetSummary(Frozen):
-    """What helps to choose a target and one of its drafters."""
-
-    id: str
-    short_name: str
-    title: str
-    licence: str
-    min_vllm: str
-    default_drafter: str | None
-    drafters: tuple[DrafterSummary, ...]
-
-
-def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> TargetSummary:
-    """The summary of a target with its drafters."""
-    drafters = []
-    for drafter in target.drafters:
-        measured = evidence_for(evidence, target, drafter)
-        # P-EAGLE is vLLM's method eagle3 with parallel drafting.
-        kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
-        added = {
-            "pair": pair_name(target, drafter),
-            "kind": _METHOD_NAMES.get(kind, kind),
-            "verified": bool(measured),
-            "evidence": measured,
-        }
-        drafters.append(_summary(DrafterSummary, drafter, added))
-    return _summary(TargetSummary, target, {"drafters": tuple(drafters)})
-
-
-Summary = TypeVar("Summary", DrafterSummary, TargetSummary)
-
-
-def _summary(kind: type[Summary], entry: Drafter | Target, added: dict[str, Any]) -> Summary:
-    """The fields that the entry has, and those that are ``added``."""
-    same = {name: getattr(entry, name) for name in kind.model_fields.keys() - added.keys()}
-    return kind(**same, **added)
-
-
-def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
-    support = default_support(catalog, pair.drafter)
-    return {
-        "pair": pair_name(pair.target, pair.drafter),
-        "file": catalog.origins[pair.target.id],
-        "target": pair.target,
-        "drafter": pair.drafter,
-        "method_support": support,
-        "verified": bool(measured),
-        "evidence": measured,
-    }
-
-
-def default_support(catalog: Catalog, drafter: Drafter | None) -> MethodSupport | None:
-    """How the catalogue's default vLLM runs the drafter's method; ``None`` if unknown."""
-    if drafter is None:
-        return None
-    table = catalog.runtimes
-    return find_support(table, drafter.method, drafter.parallel_drafting, table.default)

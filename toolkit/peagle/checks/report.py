@@ -24,7 +24,7 @@ from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
 from peagle.frozen import Result
-from peagle.options import EngineOptions, asked
+from peagle.options import EngineOptions, asked, check_numbers
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -95,6 +95,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
 
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
+    check_numbers(options)
     pair, location = _selected(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))

@@ -72,12 +72,18 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import planned, planning_options
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, account_options, cloud_options, complete_name
-from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
+from peagle.cli.view.bench import (
+    print_acceptance,
+    print_lossless,
+    print_result,
+    print_sweep,
+    print_sweep_price,
+    progress_text,
+)
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
     json_option,
-    print_facts,
     print_json,
     print_line,
     print_small,
@@ -104,7 +110,7 @@ from peagle.errors import (
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
-from peagle.text import format_duration, format_price, format_usd, plain
+from peagle.text import plain
 from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
@@ -523,7 +529,7 @@ def _on_endpoint(
         prepared = EndpointSweep(
             request, file, change.aws, change.record, command_catalog(ctx), deploy
         )
-        print_facts(_price_facts(prepared, session, options["max_cost"]))
+        print_sweep_price(prepared, session.sandbox, options["max_cost"])
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
@@ -538,22 +544,6 @@ def _on_endpoint(
                 raise
 
 
-def _price_facts(
-    prepared: EndpointSweep, session: Session, max_cost: float | None
-) -> Iterator[tuple[str, str]]:
-    settings, total = len(prepared.sweep.settings), prepared.sweep.total
-    duration = format_duration(prepared.seconds)
-    yield "sweep", f"{prepared.record.name}: settings {settings}, rows {total}, about {duration}"
-    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, session.sandbox)}"
-    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
-    free = " on AWS (free in the sandbox)" if session.sandbox else ""
-    yield "cost", f"about {usd}{free}; during each update the instances of both revisions are paid"
-    limit = prepared.default_limit if max_cost is None else max_cost
-    if limit is not None:
-        spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
-        yield "limit", f"{format_usd(limit)} in all{spent}"
-
-
 @contextmanager
 def _kept(
     ctx: click.Context, file: Path, status: StatusLine
@@ -564,7 +554,7 @@ def _kept(
     def observe(progress: SweepProgress) -> None:
         is_next = not last or last[-1].done != progress.done
         last[:] = [progress]
-        status.show_line(progress.text, at_once=is_next)
+        status.show_line(progress_text(progress), at_once=is_next)
 
     try:
         yield observe
@@ -659,21 +649,13 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    print_small({**_document(installed), "was_installed": present}, as_json)
+    print_small({"sender": "aiperf", **plain(installed), "was_installed": present}, as_json)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
-    print_small(_document(installed_sender() if as_json else find_sender()), as_json)
-
-
-def _document(sender: Aiperf | None) -> dict[str, object]:
-    return {
-        "sender": "aiperf",
-        "version": sender.version if sender else None,
-        "program": str(sender.program) if sender else None,
-        "megabytes": sender.megabytes if sender else None,
-        "seconds": sender.seconds if sender else None,
-    }
+    sender = installed_sender() if as_json else find_sender()
+    unknown = dict.fromkeys(Aiperf.__dataclass_fields__)
+    print_small({"sender": "aiperf", **(plain(sender) or unknown)}, as_json)

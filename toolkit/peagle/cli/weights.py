@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -67,7 +66,8 @@ from peagle.errors import (
     UserError,
     command_line,
 )
-from peagle.findings import errors
+from peagle.findings import Finding, errors
+from peagle.frozen import Result
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.planning.company import Company, check_company
@@ -92,6 +92,8 @@ from peagle.warm import (
 )
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
+    FileStatus,
+    StoredWarmStart,
     StoredWeights,
     inspect_weights,
     remove_weights,
@@ -205,8 +207,29 @@ def sync_command(
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
-        document = _sync_document(plan, price, result, seconds, use)
-        return print_json({"pair": pair, **document})
+        folders = {
+            part: CopiedFolder(
+                uri=place.part_uri(part),
+                source=folder.source,
+                files={
+                    name: CopiedFile(bytes=entry.size, checksum=entry.checksum)
+                    for name, entry in folder.files.items()
+                },
+            )
+            for part, folder in result.manifest.items()
+        }
+        report = CopyReport(
+            pair=pair,
+            uri=place.uri,
+            region=plan.region,
+            bytes=plan.size,
+            bytes_moved=result.moved,
+            seconds=round(seconds, 3),
+            usd_per_month=_usd_per_month(plan.size, price),
+            folders=folders,
+            next=use,
+        )
+        return print_json(report)
     copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
@@ -224,31 +247,33 @@ def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncRe
         raise
 
 
-def _sync_document(
-    plan: SyncPlan, price: StoragePrice | None, result: SyncResult, seconds: float, use: str
-) -> dict[str, Any]:
-    place = plan.prefix
-    folders = {
-        part: {
-            "uri": place.part_uri(part),
-            "source": folder.source,
-            "files": {
-                name: {"bytes": entry.size, "checksum": entry.checksum}
-                for name, entry in folder.files.items()
-            },
-        }
-        for part, folder in result.manifest.items()
-    }
-    return {
-        "uri": place.uri,
-        "region": plan.region,
-        "bytes": plan.size,
-        "bytes_moved": result.moved,
-        "seconds": round(seconds, 3),
-        "usd_per_month": _usd_per_month(plan.size, price),
-        "folders": folders,
-        "next": use,
-    }
+class CopiedFile(Result):
+    """A file that is complete at the prefix."""
+
+    bytes: int
+    checksum: str | None
+
+
+class CopiedFolder(Result):
+    """A folder of a prefix, and where its files are from."""
+
+    uri: str
+    source: str
+    files: dict[str, CopiedFile]
+
+
+class CopyReport(Result):
+    """What ``sync`` has copied, and the command that uses it."""
+
+    pair: str
+    uri: str
+    region: str
+    bytes: int
+    bytes_moved: int
+    seconds: float
+    usd_per_month: float | None
+    folders: dict[str, CopiedFolder]
+    next: str
 
 
 def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
@@ -306,6 +331,30 @@ def use_command(
     return in_context(command)
 
 
+class StoredFolder(Result):
+    """What a prefix has of a folder, and where the files are from."""
+
+    source: str
+    files: tuple[FileStatus, ...]
+
+
+class WeightsListing(Result):
+    """What is at a prefix; ``at_work`` is who holds its lock, ``finish`` the command that completes
+    a copy."""
+
+    uri: str
+    complete: bool
+    pairs: tuple[str, ...]
+    finish: str | None
+    bytes: int
+    usd_per_month: float | None
+    folders: dict[str, StoredFolder]
+    warm: tuple[StoredWarmStart, ...]
+    at_work: str | None
+    others: dict[str, int]
+    findings: tuple[Finding, ...]
+
+
 @weights.command(
     "list", cls=PeagleCommand, epilog="Example: peagle weights list s3://my-models/gpt-oss-20b"
 )
@@ -323,49 +372,47 @@ def list_command(
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
+    listing = _list_weights(weights, price)
     if as_json:
-        print_json(_stored_document(weights, price))
+        print_json(listing)
     else:
-        _print_stored(weights, price)
+        _print_listing(listing, weights.mountable, price)
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
 
-def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
-    state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
-    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
-    if weights.finish:
-        print_line("complete it", command_text(weights.finish))
-    document = plain(_stored_document(weights, price))
-    print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
-    if weights.lock is not None:
-        print_line(f"locked: {weights.lock.holder}")
-    if price is not None:
-        print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
-
-
-def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
-    """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
-    return {
-        "uri": weights.prefix.uri,
-        "complete": weights.complete,
-        "pairs": list(weights.pairs),
-        "finish": command_text(weights.finish) if weights.finish else None,
-        "bytes": weights.size,
-        "usd_per_month": _usd_per_month(weights.size, price),
-        "folders": {
-            part: {
-                "source": weights.manifest[part].source,
-                "files": files,
-            }
-            for part, files in weights.files.items()
-        },
-        "warm": weights.warm,
-        "at_work": weights.lock.holder if weights.lock else None,
-        "others": dict(weights.others),
-        "findings": findings_in_context(weights.findings),
+def _list_weights(weights: StoredWeights, price: StoragePrice | None) -> WeightsListing:
+    folders = {
+        part: StoredFolder(source=weights.manifest[part].source, files=files)
+        for part, files in weights.files.items()
     }
+    return WeightsListing(
+        uri=weights.prefix.uri,
+        complete=weights.complete,
+        pairs=weights.pairs,
+        finish=command_text(weights.finish) if weights.finish else None,
+        bytes=weights.size,
+        usd_per_month=_usd_per_month(weights.size, price),
+        folders=folders,
+        warm=weights.warm,
+        at_work=weights.lock.holder if weights.lock else None,
+        others=dict(weights.others),
+        findings=findings_in_context(weights.findings),
+    )
+
+
+def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice | None) -> None:
+    state = "complete" if listing.complete else "not synced" if mountable else "incomplete"
+    print_line(f"{listing.uri}: {state}, {format_size(listing.bytes)}", bold=True)
+    if listing.finish:
+        print_line("complete it", listing.finish)
+    shown = ("pairs", "folders", "warm", "others")
+    print_document({name: getattr(listing, name) for name in shown})
+    if listing.at_work is not None:
+        print_line(f"locked: {listing.at_work}")
+    if price is not None:
+        print_line(f"storage: {_storage_text(listing.bytes, price, price.region)}")
 
 
 @weights.command(
@@ -425,7 +472,8 @@ def remove_command(
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
-        _print_stored(weights, load_storage(catalog_of(ctx)).price_in(region))
+        price = load_storage(catalog_of(ctx)).price_in(region)
+        _print_listing(_list_weights(weights, price), weights.mountable, price)
     confirm(f"Remove this from {uri}?", "not removed", yes=yes)
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]

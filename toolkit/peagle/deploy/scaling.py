@@ -24,7 +24,6 @@ from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, Endpoint, Tag
-from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove
 from peagle.deploy.revisions import (
@@ -52,6 +51,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
+from peagle.options import MOST_COUNT
 from peagle.planning.operation import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS, end_time
 from peagle.planning.plan import Limit, Scaling
 from peagle.render.requests import VARIANT
@@ -141,10 +141,10 @@ def end_scaling_for_new_type(
 
 
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """``register`` as the plan of a kept revision has it, if a plan of the deployment scales;
-    else as the tag of its configuration says, and without that tag, what is registered stays."""
-    aws, revisions = context.aws, context.record.revisions
-    after = _read_scaling(revision)
+    """Register the scaling of a kept revision: that of its plan, or of the tag of its configuration
+    if another machine has the plan. Without one, what our own plans registered ends, and that of
+    ``peagle scale`` stays."""
+    aws, after = context.aws, _read_scaling(revision)
     if revision.plan is None:
         try:
             config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
@@ -155,12 +155,13 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
         except (AccessDenied, Missing, ValueError):
             context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
             return
-    scales = any(map(_read_scaling, revisions)) or after is not None
-    if not scales and any(recorded.plan is None for recorded in revisions):
+    registered = None
+    if after is None and any(
+        each.plan is None or each.plan.scaling for each in context.record.revisions
+    ):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
-            scales = registered is not None and registered.is_ours
-    if scales:
+    if after is not None or (registered and registered.is_ours):
         SCALING.register(context, after)
 
 

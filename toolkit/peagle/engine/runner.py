@@ -18,7 +18,6 @@ from peagle.engine import state
 from peagle.engine.machine import (
     Machine,
     check_compiler,
-    check_compiler_in,
     check_machine,
     find_engine,
     this_machine,
@@ -363,8 +362,6 @@ class LocalRunner:
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
-        elif self.compiled and self.image:
-            check_compiler_in(Docker(), self.image)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
     def start(

@@ -38,7 +38,7 @@ from peagle.fit.estimate import (
     refusal_reason,
 )
 from peagle.frozen import Frozen
-from peagle.options import EngineOptions, asked
+from peagle.options import EngineOptions, asked, check_numbers
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, extra_slots, schedules_ahead
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
@@ -144,6 +144,7 @@ class FitReport(Fit):
 def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
     """The memory report for these options; ``read`` reads the locations that they name. Raises
     NotFound, UserError and CheckpointError."""
+    check_numbers(options)
     pair = find_pair(catalog, options.pair) if options.pair else None
     _refuse_contradictions(options, pair)
     target = read(options.target) if options.target else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peagle.case import (
@@ -185,12 +186,18 @@ def _build_arguments(
             arguments += [f"--{name}", as_text(value)]
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
-    caching = prefix_caching_with(load.target, drafter, load.vllm, table)
-    is_set = {PREFIX_CACHING, NO_PREFIX_CACHING} & planned
-    if caching is not None and drafter is not None and not is_set:
-        # On by default in vLLM: why it stays on, and what a hit loses.
+    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
+        decided += _prefix_caching_reasons(load, candidate)
+    return Decision(tuple(arguments), tuple(decided))
+
+
+def _prefix_caching_reasons(load: Load, candidate: Candidate) -> Iterator[Reason]:
+    """Why it stays on, as by default in vLLM, with a drafter, and what a hit loses."""
+    drafter = candidate.drafter
+    caching = prefix_caching_with(load.target, drafter, load.vllm, load.catalog.runtimes)
+    if caching is not None and drafter is not None:
         blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
-        because = reason(
+        yield reason(
             f"--{PREFIX_CACHING}",
             "true",
             "prefix-caching-works",
@@ -199,8 +206,6 @@ def _build_arguments(
             tokens=tokens_lost(drafter.method, blocks),
             groups=len(blocks) if len(blocks) > 1 else None,
         )
-        decided.append(because)
-    return Decision(tuple(arguments), tuple(decided))
 
 
 def as_text(value: Value) -> str:

@@ -21,16 +21,6 @@ def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Rea
         if not selection.ranked:
             return
     yield _gpus_reason(candidate)
-    best = selection.best_alone
-    if best is not None and best.instance != selection.alone[0].instance:
-        yield reason(
-            "instance_without_speculation",
-            f"{best.count} x {best.instance.type}" if best.count > 1 else best.instance.type,
-            "best-without-speculation",
-            usd_per_hour=best.usd_per_hour,
-            instances=best.count,
-            usd_per_million_tokens=best.usd_per_million_tokens,
-        )
     if selection.unknown is not None or selection.search.pair.drafter is not None:
         yield _speculation_reason(selection, compared)
 

@@ -24,7 +24,7 @@ from peagle.errors import (
     nearest,
 )
 from peagle.findings import errors
-from peagle.options import EngineOptions, Options, asked
+from peagle.options import EngineOptions, Options, asked, check_numbers
 from peagle.planning.load import (
     EngineFit,
     Load,
@@ -193,6 +193,7 @@ def make_verdict(
     Raises NotFound for unknown names, UserError for impossible requests, and Refused if not even
     the target alone fits.
     """
+    check_numbers(options)
     pair = find_pair(catalog, options.pair)
     target, default = pair.target, pair.target.default_drafter
     region = choose_region(options, catalog.runtimes).value

@@ -331,7 +331,7 @@ def streamer_variables(
 def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Decision[int]]:
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
-    size, target = bytes_by_way(sizes, gpus), sizes[0][0]
+    size = bytes_by_way(sizes, gpus)
     download = _timeout(
         "download_timeout_seconds",
         options.download_timeout,
@@ -345,19 +345,8 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
         + size.loaded / LOAD_BYTES_PER_SECOND
         + ENGINE_START_SECONDS,
     )
-    if size.mounted:
-        copied = reason(
-            "download_timeout_seconds",
-            download.value,
-            "copied-from-s3",
-            s3_bytes=size.mounted,
-        )
-    elif target.kind == "image":
-        copied = reason("download_timeout_seconds", download.value, "weights-in-image")
-    else:
-        copied = reason(
-            "download_timeout_seconds", download.value, "not-copied", streams=target.streamed
-        )
+    code = "copied-from-s3" if size.mounted else "not-copied"
+    copied = reason("download_timeout_seconds", download.value, code, s3_bytes=size.mounted)
     started = reason(
         "startup_timeout_seconds",
         startup.value,

@@ -27,20 +27,14 @@ from peagle.cli.view.console import (
 from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.ranking import NO_SPECULATION
-from peagle.speed.verdict import (
-    LoadVerdict,
-    Verdict,
-    VerdictCrossover,
-    WorkloadVerdict,
-)
 from peagle.text import format_concurrency, format_usd
 
-if TYPE_CHECKING:  # a list must not import boto3
+if TYPE_CHECKING:  # a list must not import boto3, nor a plan the types of verdicts
     from peagle.aws.refresh import Change
-    from peagle.catalog.evidence import Evidence
-    from peagle.catalog.find import TargetSummary
+    from peagle.catalog.summary import Evidence, TargetSummary
     from peagle.checks.report import CheckReport
     from peagle.fit.report import FitReport
+    from peagle.speed.verdict import LoadVerdict, Verdict, VerdictCrossover, WorkloadVerdict
 
 
 _COLUMNS = ("", "drafter", "method", "K", "vLLM", "licence", "evidence")

@@ -1,4 +1,5 @@
-"""How every command prints: one JSON document, or facts, tables and findings; and progress.
+"""How every command prints: one JSON document, or facts, tables, findings and the next command; and
+progress.
 
 A terminal gets lines of its width; a pipe gets each text in one line, without colour, and all of
 it. With ``COLUMNS`` both have that width. Commands and addresses are never broken.

@@ -311,8 +311,7 @@ def print_details(plan: Plan) -> None:
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
     print_line(capacity_text(plan.fit, plan.max_model_len, load))
-    alternatives = [other.model_dump(mode="json") for other in plan.alternatives]
-    print_documents(alternatives, _PLACE, "Best instances for this load")
+    print_documents(plan.alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason_text(reason) for reason in plan.reasons}
     arguments = [
@@ -335,7 +334,7 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "price", price_text(plan)
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
-    yield from document_facts(plan.runtime.model_dump(mode="json"))
+    yield from document_facts(plan.runtime)
     for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if part is not None:
             yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"

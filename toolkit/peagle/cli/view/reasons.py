@@ -90,7 +90,6 @@ SENTENCES: Mapping[str, str] = {
         f"about the lowest cost of {_COST}; costs within {{tie_percent}} % count as equal, and it "
         "has the lowest price per hour"
     ),
-    "best-without-speculation": f"{_HOURLY}{{usd_per_million_tokens:?, {_PER_MILLION}|}}",
     "one-gpu": "the instance has one GPU",
     "least-missing-memory": "needs the least additional memory",
     "fastest-gpus": "the fastest on up to {gpus} GPUs ({basis})",
@@ -173,8 +172,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     # Its start
     "copied-from-s3": f"{_FROM_S3}, and a minute",
-    "weights-in-image": "SageMaker copies no weights; the image contains them",
-    "not-copied": "SageMaker copies no weights; the engine {streams:?streams|downloads} them",
+    "not-copied": "SageMaker copies no weights",
     "time-to-start": (
         f"{{hub_bytes:?{_FROM_HUB}, |}}"
         f"{{s3_bytes:?{_FROM_S3}|}}{{readers:? ({{readers}} GPUs read all)|}}{{s3_bytes:?, |}}"
@@ -194,8 +192,9 @@ SENTENCES: Mapping[str, str] = {
     "none-queues": f"{_AT_ONCE}; --slo plans for response times instead",
     "objective-unknown": f"{_AT_ONCE}; whether {{slo}} holds is unknown",
     "objective-holds": f"{{slo}} holds with {{requests:requests}} ({_TIMES}); {_AT_ONCE}",
-    "objective-breaks": f"{_BREAKS}; with {{holds_with}} it holds",
-    "objective-missed": f"{_BREAKS}: more instances do not help",
+    "objective-breaks": (
+        f"{_BREAKS}{{holds_with:?; with {{holds_with}} it holds|: more instances do not help}}"
+    ),
     "cooldown-of-aws": "AWS's own; a start takes less",
     "cooldown-of-start": "starting another {unit} takes about this long (start_time)",
     "end-by-ttl": f"EventBridge Scheduler deletes the endpoint then{_COPIES}",
