@@ -293,6 +293,9 @@ class Session(Account):
 
         for chosen in (plan, *fallbacks):
             refuse_errors(chosen.findings)
+            if (chosen.name, chosen.region) != (plan.name, plan.region):
+                message = f"the fallback {chosen.name} in {chosen.region} is another deployment"
+                raise UserError(message, f"plan it with name={plan.name!r} in {plan.region}")
         with self.changing(plan.name, plan.region, say, creates=True) as change:
 
             def prepare(plan: Plan) -> Preflight:
@@ -414,12 +417,10 @@ class Session(Account):
         for deployment in ended:
             outcome = Reaped(**dict(deployment), error=None)
             try:
-                name, region = deployment.name, deployment.region
-                with self.changing(name, region, say) as change:
+                with self.changing(deployment.name, deployment.region, say) as change:
                     if is_past_end(change.record):
                         removed, kept = change.run(destroy, continues=False)
-                        update = {"removed": removed, "kept": kept}
-                        outcome = outcome.model_copy(update=update)
+                        outcome = Reaped(**dict(deployment), removed=removed, kept=kept, error=None)
             except PeagleError as error:
                 outcome = outcome.model_copy(update={"error": error})
             done.append(outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_deploy_update_rollback_and_destroy(world: World, session: peagle.Sessio
     assert session.destroy(NAME, missing_ok=True) == ()
     with pytest.raises(NotFound):
         session.destroy(NAME)
+
+
+@pytest.mark.parametrize("change", [{"name": "another"}, {"region": "eu-west-1"}])
+def test_a_fallback_is_of_the_same_deployment(
+    world: World, session: peagle.Session, change: dict[str, Any]
+) -> None:
+    with raises_code("usage", UserError):
+        session.deploy(a_plan(), fallbacks=(a_plan(**change),))
+    assert world.cloud.calls == []
 
 
 def test_without_capacity_the_other_plans_are_tried(world: World, session: peagle.Session) -> None:

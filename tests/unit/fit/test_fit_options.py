@@ -11,7 +11,9 @@ from peagle.catalog import find_instance, find_pair, load_catalog
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import UserError
 from peagle.fit.building import draft_model, fit_case, nearest_gpu, read_target, target_model
+from peagle.fit.estimate import missing_bytes
 from peagle.fit.report import FitOptions, FitReport, fit, mildest
+from peagle.fit.weights import QUANTIZED_BYTES
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.gpus import cuda_visible_gib, needed_capability, parallel_sizes, visible_gib
 from tests.support import raises_code
@@ -259,3 +261,34 @@ def test_an_engine_has_the_gpus_of_its_instance_or_as_many_as_it_needs(
     assert (engine.gpu_count, engine.tensor_parallel_size) == (count, size)
     stated = gpu.gpu_memory_mib / 1024 if gib is None else gib
     assert engine.gpu_memory_gib + engine.driver_gib == pytest.approx(stated)
+
+
+@pytest.mark.parametrize(
+    ("options", "codes"),
+    [
+        ({"max_model_len": 20_000}, set()),  # the rule about long contexts has a note
+        ({"max_model_len": 40_000}, {"long-context-head"}),
+        ({"max_model_len": 200_000}, {"context-above-target"}),
+        ({"k": 11}, {"k-above-trained"}),
+        ({"k": 7, "max_num_batched_tokens": 6}, set()),  # the refusal says it
+        ({"vllm": "0.15.0"}, {"vllm-below-minimum"}),
+    ],
+)
+def test_an_estimate_has_findings_but_no_notes(options: dict[str, Any], codes: set[str]) -> None:
+    made = report(instance_type=L40S, **options)
+    assert {finding.code for finding in made.findings} >= codes
+    assert all(finding.level != "note" for finding in made.findings)
+    assert "drafting-slots" not in {finding.code for finding in made.findings}
+    assert (made.refusal is not None) is ("max_num_batched_tokens" in options)
+
+
+def test_nothing_is_missing_where_it_fits() -> None:
+    assert missing_bytes(report(instance_type=L40S).case) == 0
+    assert missing_bytes(report("gpt-oss-120b", instance_type=L40S).case) > 2**30
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits"), [("fp8", 8), ("nvfp4", 4 + 8 / 16), ("mxfp4", 4 + 8 / 32)]
+)
+def test_a_quantized_weight_takes_its_bits_and_its_scale(quantization: str, bits: float) -> None:
+    assert QUANTIZED_BYTES[quantization] * 8 == pytest.approx(bits, rel=1e-3)

@@ -267,7 +267,9 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
     names = dict.fromkeys(filter(None, map(str.strip, types.split(","))))
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
-    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+    plans = tuple(
+        plan_on_type(ctx, plan.name, kind) for kind in names if kind != plan.instance_type
+    )
     for fallback in plans:
         raise_first_error(fallback.findings)
     return plans
@@ -293,7 +295,7 @@ def _choose_plans(
         return ()
     print_status(f"AWS has no free {plan.instance_type} now.")
     agreed = confirmed(f"Try {', '.join(map(_priced, others.values()))} instead?")
-    return tuple(plan_on_type(ctx, name) for name in others) if agreed else ()
+    return tuple(plan_on_type(ctx, plan.name, kind) for kind in others) if agreed else ()
 
 
 def _priced(plan: Plan | Alternative) -> str:

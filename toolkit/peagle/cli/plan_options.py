@@ -295,10 +295,12 @@ def plan_in_project(
     return plan
 
 
-def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
-    """The plan of the command's PAIR and planning options on another instance type."""
-    chosen = {name: ctx.params[name] for name in PLAN_FIELDS & ctx.params.keys()}
-    return planned(ctx, chosen.pop("pair"), {**chosen, "instance_type": instance_type})
+def plan_on_type(ctx: click.Context, name: str, instance_type: str) -> Plan:
+    """The plan of the command's PAIR and planning options on another instance type, for the
+    deployment ``name``: another drafter may be faster there, which the usual name would have."""
+    chosen = {field: ctx.params[field] for field in PLAN_FIELDS & ctx.params.keys()}
+    chosen |= {"name": name, "instance_type": instance_type}
+    return planned(ctx, chosen.pop("pair"), chosen)
 
 
 _OWN_TARGETS = "peagle.own-targets"

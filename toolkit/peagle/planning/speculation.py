@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.case import build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import is_hub_id, is_location, split_revision
-from peagle.checks import check
-from peagle.checks.rules.head_pairing import OWN_HEAD, head_not_for_target, replaced_by
+from peagle.checks.rules.head_pairing import OWN_HEAD, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
@@ -73,7 +71,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
             drafter = find_drafter(target, name)
         except NotFound:
             if is_location(name):
-                return _own_head(options, target, named, catalog)
+                return _own_head(options, target, named)
             raise
         if named not in (None, drafter):
             raise OptionsConflict(
@@ -150,13 +148,11 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
     return Decision(SelectedPair(target, None), reasons, tuple(findings))
 
 
-def _own_head(
-    options: Options, target: Target, named: Drafter | None, catalog: Catalog
-) -> Decision[SelectedPair]:
+def _own_head(options: Options, target: Target, named: Drafter | None) -> Decision[SelectedPair]:
     """The user's own head as a drafter of the kind that the pair names: else the target's default
     one or first that is a head, or where the catalogue has no drafters, what the head itself says.
 
-    A head whose checkpoint the options hold is checked; an unread one gets a note.
+    The rules judge a head whose checkpoint the options hold; an unread one gets a note.
     """
     location, read = lower_scheme(options.drafter or ""), options.drafter_checkpoint
     default = find_drafter(target, target.default_drafter) if target.default_drafter else None
@@ -178,25 +174,16 @@ def _own_head(
             code="drafts-without-head",
         )
     head = own_drafter(location, target, kind, read)
-    asked = Options(
-        pair=options.pair,
-        vllm=options.vllm,
-        target_checkpoint=options.target_checkpoint,
-        drafter_checkpoint=read,
-    )
-    case = build_case(catalog, target, head, asked)
+    findings = []
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
-        unread = note(NOT_READ, "drafter", message, fix)
-        findings = (*check(case, only={head_not_for_target.code}), unread)
-    else:
-        findings = check(case, about="head")
+        findings.append(note(NOT_READ, "drafter", message, fix))
     # A head for a pair whose default head is not public replaces that head.
     is_default = default is not None and kind is default and not default.public
     pair = SelectedPair(target, head, split_revision(location)[0], is_default)
-    return Decision(pair, findings=findings)
+    return Decision(pair, findings=tuple(findings))
 
 
 SpeedsByK = Mapping[tuple[str | None, int], Performance]
