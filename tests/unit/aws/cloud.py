@@ -431,7 +431,13 @@ class Cloud:
         """``firing``: the alarms in the state ALARM."""
         for name, alarm in self.backends["cloudwatch"].alarms.items():
             alarm.state_value = "ALARM" if name in self.firing else "OK"
-        return self._pass_on("describe_alarms", parameters)
+        made = self.backends["cloudwatch"].alarms  # most tests have none, and ask often
+        return self._pass_on("describe_alarms", parameters) if made else {"MetricAlarms": []}
+
+    def _describe_scalable_targets(self, **parameters: Any) -> Any:
+        made = self.bounds
+        operation = "describe_scalable_targets"
+        return self._pass_on(operation, parameters) if made else {"ScalableTargets": []}
 
     def _list_service_quotas(self, ServiceCode: str) -> Any:
         return {"Quotas": [{"QuotaName": n, "Value": v} for n, v in self.quotas.items()]}

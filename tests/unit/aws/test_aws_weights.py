@@ -155,11 +155,9 @@ def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
     calls = Calls(aws)
     calls.before = take_over
 
-    with raises_code("lock-lost", CloudError) as lost:
+    with raises_code("lock-lost", CloudError):
         sync(aws, target=folder_weights(target))
 
-    assert "copies something else" in lost.value.message
-    assert "was taken over" in lost.value.message
     assert manifest(aws)["folders"]["target"]["complete"] is False
     there = read_lock(bucket, PLACE)
     assert there is not None

@@ -137,7 +137,6 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])
 def test_a_template_owns_no_bucket(format: str) -> None:
-    with raises_code("format-unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported):
         render(format, captured(a_plan()), CATALOG)
-    assert "lifecycle of captured" in refused.value.message
     render(format, captured(a_plan(), days=None), CATALOG)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from peagle.aws import autoscaling, runtime, sagemaker
+from peagle.aws.autoscaling import Bounds
 from peagle.aws.errors import AccessDenied, NoCopyRuns
 from peagle.deploy import discover, invoke, records, status
 from peagle.deploy.context import DeploymentContext
@@ -391,3 +392,54 @@ def test_waking_up_ends_with_its_time(
     with raises_code("not-awake"):
         invoke.wake(world.aws, ASLEEP, None, options)
     assert len(sent) == times
+
+
+def by_tags(name: str = "first", **fields: Any) -> Deployment:
+    """A deployment whose pair says that it is the one of the tags."""
+    return deployment(revision(name, pair="by-tags"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "tagged", "live", "is_record"),
+    [
+        (deployment(id="1"), None, LIVE, True),
+        (None, by_tags(), LIVE, False),
+        (deployment(id="1"), by_tags(id="1"), LIVE, True),
+        (deployment(id="1"), by_tags(id="2"), LIVE, False),
+        (deployment(id="1"), by_tags(id="1", owner="a CDK app"), LIVE, False),
+        (deployment(id="1"), by_tags("other", id="1"), endpoint(serves="other"), False),
+        (deployment(id="1"), by_tags(id="2"), None, True),
+    ],
+)
+def test_a_row_of_list_is_the_record_unless_the_account_serves_something_else(
+    monkeypatch: pytest.MonkeyPatch, record: Any, tagged: Any, live: Any, is_record: bool
+) -> None:
+    monkeypatch.setattr(sagemaker, "describe", lambda aws, name: live)
+    monkeypatch.setattr(sagemaker, "readable_tags", lambda aws, live: {})
+    row = status._row(None, record, tagged, Bounds(1, 3, 4.0))  # type: ignore[arg-type]
+    assert (row.pair != "by-tags") is is_record
+    assert row.instances_running == (1 if live else 0)
+    assert (row.min_instances, row.max_instances, row.min_copies) == (1, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "live", "target"),
+    [
+        (deployment(), LIVE, None),
+        (deployment(previous=SECOND), LIVE, SECOND),
+        (deployment(previous=SECOND), None, SECOND),
+        (deployment(previous=SECOND), endpoint(serves="second"), None),
+        (deployment(previous=SECOND, owner="a CDK app"), LIVE, None),
+        (deployment(previous=revision("second", k=0)), LIVE, revision("second", k=0)),
+    ],
+)
+def test_the_revision_that_status_offers_to_return_to(record: Any, live: Any, target: Any) -> None:
+    shown = status._previous(record, live)
+    assert (shown and shown.fingerprint) == (target and target.fingerprint)
+    assert shown is None or shown.k == (target.served.k or None)
+
+
+def test_a_resource_is_confirmed_only_by_aws() -> None:
+    resource = FIRST.resource("Model", "m")
+    assert (resource.made, resource.revision, resource.text) == (False, "first", "Model m")
+    assert not deployment(resources=(resource,)).listed_resources[0].confirmed

@@ -181,9 +181,8 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
     write(tmp_path, RUN | {"speeds": "broken"})
     catalog = load_catalog(tmp_path)
     assert [run.speeds for run in catalog.speeds["peagle/tiny"]] == [()]
-    with raises_code("catalog", CatalogError) as refused:
+    with raises_code("catalog", CatalogError):
         catalog.speeds.get("openai/gpt-oss-120b")
-    assert "speed.json: speeds: " in refused.value.message
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,6 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
         return
     with raises_code("load-not-in-verdict", VerdictFileError) as caught:
         planned(verdict(), **options)
-    assert "the nearest in it is" in caught.value.message
     assert caught.value.fix == "create a verdict for this load"
     assert caught.value.command[:3] == ("peagle", "verdict", "gpt-oss-20b")
 

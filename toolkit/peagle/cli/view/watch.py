@@ -30,7 +30,7 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.deploy.drift import Drift
+from peagle.deploy.drift import Difference, Drift
 from peagle.deploy.status import GONE, ComparedPlan, DeploymentStatus, ListedDeployment
 from peagle.engine.state import LocalEngine, read_warm_start
 from peagle.engine.usage import Usage
@@ -87,15 +87,18 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
 
 
 def print_drift(drift: Drift, where: str) -> None:
-    """What differs from the plan; on stderr what could not be read."""
+    """What differs from the plan."""
     fields = drift.fields
     if not fields:
         print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+    elif fields == (Difference("endpoint.status", "InService", None),):
         print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
         print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
-        rows = ((each.field, _value_text(each.planned), _value_text(each.found)) for each in fields)
+        rows = (
+            (difference.field, _value_text(difference.planned), _value_text(difference.found))
+            for difference in fields
+        )
         print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
