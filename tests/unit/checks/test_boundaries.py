@@ -222,7 +222,17 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("tiny", {"vllm": "0.99.0"}, "error --vllm 0.30.0"),
         ("tiny", {"vllm": "0.24.7", "image": OWN_IMAGE}, ""),
     ),
+    "speculators-format": (
+        ("qwen3-8b", {"vllm": "0.21.0", "image": OWN_IMAGE}, "error"),
+        ("qwen3-8b", {"vllm": "0.22.0", "image": OWN_IMAGE}, ""),
+        ("gpt-oss-20b", {"vllm": "0.21.0", "image": OWN_IMAGE}, ""),
+    ),
     "vllm-below-minimum": (
+        # The target needs 0.16.0; the head's 0.22.0 is what speculators-format reports.
+        ("qwen3-8b", {"vllm": "0.15.0", "image": OWN_IMAGE}, "error"),
+        ("qwen3-8b", {"vllm": "0.16.0", "image": OWN_IMAGE}, ""),
+        ("gpt-oss-20b", {"vllm": "0.17.0", "image": OWN_IMAGE}, "error"),
+        ("gpt-oss-20b", {"vllm": "0.18.0", "image": OWN_IMAGE}, ""),
         ("gpt-oss-20b", {"vllm": "0.22.0", "image": OWN_IMAGE}, ""),
         ("tiny", {"vllm": "0.15.0", "image": OWN_IMAGE}, "error"),
         ("tiny", {"vllm": "0.28.0"}, ""),
