@@ -18,7 +18,7 @@ from peagle.deploy import scaling
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.resources import SCALING
 from peagle.deploy.revisions import CANDIDATE
-from peagle.deploy.scaling import End, ScaleRequest
+from peagle.deploy.scaling import End, Scale, ScaleRequest, ScalingChange
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
 from peagle.options import MOST_COUNT
@@ -372,3 +372,67 @@ def test_the_scaling_of_a_revision_that_serves_again(
     monkeypatch.setattr(SCALING, "register", lambda context, after: made.append(after))
     scaling.return_to_scaling(DeploymentContext(world.aws, record), target)
     assert made == ([] if after == "stays" else [after])
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "calls"),
+    [
+        ({"scaling": ScalingChange(None, SCALED)}, "InService", ["register"]),
+        ({"scaling": ScalingChange(OURS, None)}, "InService", ["register"]),
+        ({"count": 2}, "InService", ["count 2", "wait"]),
+        ({"count": 2}, "Updating", ["wait", "count 2", "wait"]),
+        ({"count": 2, "scaling": ScalingChange(OURS, None)}, "InService",
+         ["register", "count 2", "wait"]),
+        ({"end": End(START, 1.0), "count": 2}, "InService", ["end", "count 2", "wait"]),
+    ],
+)  # fmt: skip
+def test_the_order_in_which_it_is_scaled(
+    account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any], before: str, calls: list[str],
+) -> None:  # fmt: skip
+    made: list[str] = []
+    running = [2]
+
+    def wait(*_: Any) -> Endpoint:
+        made.append("wait")
+        return endpoint(running=running[0])
+
+    def set_count(aws: Any, name: str, variant: str, count: int) -> None:
+        made.append(f"count {count}")
+
+    monkeypatch.setattr(SCALING, "register", lambda *_: made.append("register"))
+    monkeypatch.setattr(scaling, "set_end", lambda *_: made.append("end"))
+    monkeypatch.setattr(scaling, "wait_while_busy", wait)
+    monkeypatch.setattr(sagemaker, "set_variant", set_count)
+    context = DeploymentContext(world.aws, deployment(), clock=world.clock)
+    request: dict[str, Any] = {"scaling": None, "count": None, **change}
+    scaling.scale(context, Scale(endpoint(before), **request))
+    assert made == calls
+    running[0] = 1
+    if "count" in change:
+        with raises_code("not-scaled"):
+            scaling.scale(context, Scale(endpoint(before), **request))
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "serves", "registered", "ends"),
+    [
+        ("ml.g6.xlarge", "first", OURS, True),
+        ("ml.g6.xlarge", "first", FOREIGN, False),
+        ("ml.g6.xlarge", "first", None, False),
+        ("ml.g6.xlarge", "first", DENIED, False),
+        ("ml.g5.xlarge", "first", OURS, False),
+        ("ml.g6.xlarge", "unknown", OURS, False),
+    ],
+)
+def test_our_scaling_ends_for_another_instance_type(
+    account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
+    instance_type: str, serves: str, registered: Any, ends: bool,
+) -> None:  # fmt: skip
+    ended: list[str] = []
+    account.registered = registered
+    monkeypatch.setattr(autoscaling, "deregister", lambda aws, name: ended.append(name))
+    context = DeploymentContext(world.aws, deployment(), clock=world.clock)
+    update = revision("second", instance_type=instance_type)
+    scaling.end_scaling_for_new_type(context, update, endpoint(serves=serves))
+    assert ended == (["demo"] if ends else [])

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from peagle.aws import autoscaling, runtime, sagemaker
+from peagle.aws.autoscaling import Bounds
+from peagle.aws.client import Clock
 from peagle.aws.errors import AccessDenied, NoCopyRuns
 from peagle.deploy import discover, invoke, records, status
 from peagle.deploy.context import DeploymentContext
@@ -46,7 +48,7 @@ METRICS = {
     "requests": {MINUTE: 30.0, MINUTE + 120: 10.0},
     "errors": {MINUTE: 2.0},
     "ttft_p50": {MINUTE: 100_000.0, MINUTE + 120: 500_000.0},
-    "ttft_p90": {},
+    "ttft_p90": {MINUTE + 60: 9e6},  # a minute without streams
     "streams": {MINUTE: 3.0, MINUTE + 120: 1.0},
 }
 
@@ -391,3 +393,115 @@ def test_waking_up_ends_with_its_time(
     with raises_code("not-awake"):
         invoke.wake(world.aws, ASLEEP, None, options)
     assert len(sent) == times
+
+
+def by_tags(name: str = "first", **fields: Any) -> Deployment:
+    """A deployment whose pair says that it is the one of the tags."""
+    return deployment(revision(name, pair="by-tags"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "tagged", "live", "is_record"),
+    [
+        (deployment(id="1"), None, LIVE, True),
+        (None, by_tags(), LIVE, False),
+        (deployment(id="1"), by_tags(id="1"), LIVE, True),
+        (deployment(id="1"), by_tags(id="2"), LIVE, False),
+        (deployment(id="1"), by_tags(id="1", owner="a CDK app"), LIVE, False),
+        (deployment(id="1"), by_tags("other", id="1"), endpoint(serves="other"), False),
+        (deployment(id="1"), by_tags(id="2"), None, True),
+    ],
+)
+def test_a_row_of_list_is_the_record_unless_the_account_serves_something_else(
+    monkeypatch: pytest.MonkeyPatch, record: Any, tagged: Any, live: Any, is_record: bool
+) -> None:
+    monkeypatch.setattr(sagemaker, "describe", lambda aws, name: live)
+    monkeypatch.setattr(sagemaker, "readable_tags", lambda aws, live: {})
+    row = status._row(None, record, tagged, Bounds(1, 3, 4.0))  # type: ignore[arg-type]
+    assert (row.pair != "by-tags") is is_record
+    assert row.instances_running == (1 if live else 0)
+    assert (row.min_instances, row.max_instances, row.min_copies) == (1, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "live", "target"),
+    [
+        (deployment(), LIVE, None),
+        (deployment(previous=SECOND), LIVE, SECOND),
+        (deployment(previous=SECOND), None, SECOND),
+        (deployment(previous=SECOND), endpoint(serves="second"), None),
+        (deployment(previous=SECOND, owner="a CDK app"), LIVE, None),
+        (deployment(previous=revision("second", k=0)), LIVE, revision("second", k=0)),
+    ],
+)
+def test_the_revision_that_status_offers_to_return_to(record: Any, live: Any, target: Any) -> None:
+    shown = status._previous(record, live)
+    assert (shown and shown.fingerprint) == (target and target.fingerprint)
+    assert shown is None or shown.k == (target.served.k or None)
+
+
+def test_a_resource_is_confirmed_only_by_aws() -> None:
+    resource = FIRST.resource("Model", "m")
+    assert (resource.made, resource.revision, resource.text) == (False, "first", "Model m")
+    assert not deployment(resources=(resource,)).listed_resources[0].confirmed
+
+
+@pytest.mark.parametrize(
+    ("stream", "copies", "variant"),
+    [
+        ("AllTraffic/i-1", False, VARIANT),
+        ("Candidate/i-1", False, CANDIDATE),
+        ("Candidate-2/i-1", False, VARIANT),
+        ("Candidate/i-1", True, VARIANT),  # copies have one variant
+    ],
+)
+def test_a_line_is_that_of_its_variant(
+    monkeypatch: pytest.MonkeyPatch, stream: str, copies: bool, variant: str
+) -> None:
+    line = (
+        "Engine 000: Avg prompt throughput: 9.1 tokens/s, Avg generation throughput: "
+        "12.8 tokens/s, Running: 2 reqs, Waiting: 1 reqs, GPU KV cache usage: 35.2%"
+    )
+    event = {"logStreamName": stream, "timestamp": 5_000, "message": line}
+
+    class Log:
+        def items(self, *_: Any, **parameters: Any) -> list[dict[str, Any]]:
+            assert parameters["startTime"] == 1500
+            return [event]
+
+    statistics = status._statistics(Log(), "demo", 1.5, copies, [])  # type: ignore[arg-type]
+    assert [name for name, lines in statistics.items() if lines.loads] == [variant]
+    ((when, load_),) = statistics[variant].loads[stream]
+    assert (when, load_.tokens_per_second, load_.running) == (5.0, 12.8, 2)
+
+
+@pytest.mark.parametrize(
+    ("k", "cost", "since", "live"),
+    [
+        (1, 1.41, NOW - 3600, LIVE),
+        (0, 2.82, NOW - 7200, LIVE),
+        (1, 0.0, NOW + 60, LIVE),  # a clock that is behind
+        (1, 0.39, None, LIVE),
+        (1, None, NOW - 3600, None),
+    ],
+)
+def test_the_cost_so_far(
+    monkeypatch: pytest.MonkeyPatch, k: int, cost: float | None, since: float | None, live: Any
+) -> None:
+    monkeypatch.setattr(Clock, "now", lambda clock: NOW)
+    record = deployment(revision(k=k), billing_since=since)
+    summary = status._summary(record, live, record.current, {})
+    assert (summary.cost_so_far_usd, summary.speculation) == (cost, k > 0)
+    assert summary.price_per_day_usd == (None if live is None else 33.79)
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(90.7, 90), (0.0, 0), (-5.0, 0)])
+def test_the_seconds_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, left: float, seconds: int
+) -> None:
+    monkeypatch.setattr(Clock, "now", lambda clock: NOW)
+    record = deployment(ends_at=NOW + left, billing_since=NOW - 7200)
+    assert status._summary(record, LIVE, FIRST, {}).seconds_left == seconds
+    ended = status._summary(deployment(ends_at=NOW - 3600, billing_since=NOW - 7200), None,
+                            FIRST, {})  # fmt: skip
+    assert ended.cost_so_far_usd == 1.41, "until its end"
