@@ -31,12 +31,8 @@ VARIANT = {
     "ContainerStartupHealthCheckTimeoutInSeconds": 600,
 }
 GOOD: dict[str, dict[str, Any]] = {
-    "create_model": {
-        "ModelName": "pair-1",
-        "ExecutionRoleArn": ROLE,
-        "PrimaryContainer": CONTAINER,
-        "Tags": [{"Key": "peagle:pair", "Value": "a/target+a/head"}],
-    },
+    "create_model": {"ModelName": "pair-1", "ExecutionRoleArn": ROLE, "PrimaryContainer": CONTAINER,
+     "Tags": [{"Key": "peagle:pair", "Value": "a/target+a/head"}]},
     "create_endpoint_config": {"EndpointConfigName": "pair-1", "ProductionVariants": [VARIANT]},
     "create_endpoint": {"EndpointName": "pair", "EndpointConfigName": "pair-1"},
     "update_endpoint": {
@@ -49,7 +45,7 @@ GOOD: dict[str, dict[str, Any]] = {
             }
         },
     },
-}
+}  # fmt: skip
 ENV = "PrimaryContainer.Environment"
 MOUNT = "PrimaryContainer.ModelDataSource.S3DataSource"
 VAR = "ProductionVariants[0]"

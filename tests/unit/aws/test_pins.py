@@ -203,13 +203,10 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     assert synced.preflight(in_s3()).change == "nothing"
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
-        ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code"), [
+    ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
+    ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
+])  # fmt: skip
 def test_invalid_pins_are_refused(options: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError) as refused:
         choose_pins(Options(pair="tiny", **options))

@@ -280,15 +280,12 @@ def not_simulated(world: World, head: Path) -> None:
     world.cloud.before = refusing("simulate_principal_policy", "Throttling")
 
 
-@pytest.mark.parametrize(
-    ("prepare", "codes"),
-    [
-        (prefix_in_use, {"prefix-in-use": "error"}),
-        (warm_start_beside, {}),
-        (unreadable, {"role-lacks-permission": "error"}),
-        (not_simulated, {"role-permission-unknown": "warning"}),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "codes"), [
+    (prefix_in_use, {"prefix-in-use": "error"}),
+    (warm_start_beside, {}),
+    (unreadable, {"role-lacks-permission": "error"}),
+    (not_simulated, {"role-permission-unknown": "warning"}),
+])  # fmt: skip
 def test_what_is_uploaded_has_these_findings(
     world: World, head: Path, prepare: Callable[[World, Path], None], codes: dict[str, str]
 ) -> None:

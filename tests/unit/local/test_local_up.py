@@ -166,14 +166,11 @@ def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "kind", "code", "message"),
-    [
-        ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
-        ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
-        ("deaf", EngineError, "startup-timeout", ""),
-    ],
-)
+@pytest.mark.parametrize(("how", "kind", "code", "message"), [
+    ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
+    ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
+    ("deaf", EngineError, "startup-timeout", ""),
+])  # fmt: skip
 def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
     engine_home: Path, plan_for: PlanFor, how: str, kind: type[EngineError], code: str, message: str
 ) -> None:
@@ -361,15 +358,12 @@ def test_later_pages_are_about_the_time_between_them() -> None:
     assert usage.ttft_p90 == pytest.approx(0.42)
 
 
-@pytest.mark.parametrize(
-    ("buckets", "share", "expected"),
-    [
-        ({}, 0.5, None),
-        ({1.0: 0.0, float("inf"): 0.0}, 0.5, None),
-        ({1.0: 10.0, float("inf"): 10.0}, 0.5, 0.5),
-        ({1.0: 1.0, float("inf"): 10.0}, 0.9, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("buckets", "share", "expected"), [
+    ({}, 0.5, None),
+    ({1.0: 0.0, float("inf"): 0.0}, 0.5, None),
+    ({1.0: 10.0, float("inf"): 10.0}, 0.5, 0.5),
+    ({1.0: 1.0, float("inf"): 10.0}, 0.9, 1.0),
+])  # fmt: skip
 def test_quantiles(buckets: dict[float, float], share: float, expected: float | None) -> None:
     assert quantile(buckets, share) == expected
 
