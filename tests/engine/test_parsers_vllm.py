@@ -5,8 +5,6 @@ template, GPT-OSS's the documented harmony format with OpenAI's real vocabulary,
 openai_harmony checks.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The entrypoint with real vLLM: it is healthy when it drafts, fails with a reason, and drains."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """SageMaker in the sandbox: the life of an endpoint, what a call needs, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

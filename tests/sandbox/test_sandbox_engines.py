@@ -1,7 +1,5 @@
 """Engines behind an endpoint: how many, their logs and metrics, stand-ins, and what is compiled."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Faults and quotas of the sandbox, as the command line adds them and clients of AWS meet them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

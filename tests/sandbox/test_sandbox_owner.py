@@ -1,8 +1,6 @@
 """The sandbox belongs to its user: another user of this machine can neither call it nor read it,
 and hostile requests of a program that has its key are refused."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil

@@ -1,7 +1,5 @@
 """CloudFormation in the sandbox: stacks are created, updated and deleted; a failure is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

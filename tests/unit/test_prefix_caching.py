@@ -1,7 +1,5 @@
 """What a hit of the prefix cache gives back with a drafter, and where the cache is on."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.planning import Options, make_plan

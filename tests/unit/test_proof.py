@@ -1,7 +1,5 @@
 """Speculation is proved by counters, not by answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

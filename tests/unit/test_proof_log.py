@@ -1,7 +1,5 @@
 """Proof from vLLM's lines of statistics, by log stream."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The release workflow: pinned actions, few rights, and one job alone that may publish."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Results as ``--json`` prints them: their fields are the keys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

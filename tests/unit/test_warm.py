@@ -1,7 +1,5 @@
 """An artifact is fetched completely or not at all, whatever the transport does."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Every error of botocore becomes one line with a fix and the right exit code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Images on AWS: repositories, roles and builds against moto; pushed images against the plan."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is looked at before anything is created: the role, and what an earlier deploy left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Today's prices: fetched once a day; without an answer the snapshot, with a warning."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quotas: zero, too small, in use, unreadable."""
 
-from __future__ import annotations
-
 import shlex
 from datetime import date
 

@@ -1,8 +1,6 @@
 """S3: uploads of local weights and checkpoints that are read in parts, with moto and with a server
 that fails as S3 and compatible services do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sync with a real S3 client: from folders, from another prefix in S3, and from a fake Hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What AWS would reject in a request is known before anything is created."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

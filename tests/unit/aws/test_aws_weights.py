@@ -1,7 +1,5 @@
 """Weights in S3: which files are copied, valid prefixes, manifests, and one writer at a time."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks of weights in S3: incomplete, of another pair, or missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """A bench of an endpoint on AWS: what is known before it, and the drafts counted meanwhile, by the
 engine or from the log of AWS's own image."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.aws import runtime

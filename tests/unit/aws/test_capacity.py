@@ -1,7 +1,5 @@
 """AWS has no instance: the errors have a class of their own, and say what to try."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.aws.errors import InsufficientCapacity, lacks_capacity

@@ -1,7 +1,5 @@
 """Two plans on one endpoint: the comparison begins, changes its share, is promoted or dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each row calls a function of ``peagle.deploy`` with values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

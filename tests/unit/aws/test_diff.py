@@ -1,7 +1,5 @@
 """What an update changes is shown in the user's terms, from plans or from what is in service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

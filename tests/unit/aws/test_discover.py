@@ -1,7 +1,5 @@
 """Deployments are found by their tags, on a machine that did not make them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a deploy pins of weights and warm starts in S3, and what happens when that changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

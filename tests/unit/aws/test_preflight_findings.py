@@ -1,7 +1,5 @@
 """What is found in the account before anything is created: one row for each finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

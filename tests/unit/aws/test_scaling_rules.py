@@ -3,8 +3,6 @@
 What Application Auto Scaling has registered, and the endpoint, are values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

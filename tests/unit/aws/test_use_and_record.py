@@ -3,8 +3,6 @@
 Metrics, log lines and descriptions are values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

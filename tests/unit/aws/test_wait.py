@@ -1,7 +1,5 @@
 """The wait for an endpoint: what it shows, what ends it early, and how each end is reported."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

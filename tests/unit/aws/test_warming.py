@@ -1,7 +1,5 @@
 """Collecting a warm start on AWS: the plan, the place of the artifact, and failures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

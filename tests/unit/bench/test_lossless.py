@@ -1,7 +1,5 @@
 """Which differences of greedy answers rounding explains, and what a server must return."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

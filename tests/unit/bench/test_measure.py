@@ -1,8 +1,6 @@
 """One load: its numbers, from requests whose times are known; failures; saturation; intervals; and
 aiperf's records of requests."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

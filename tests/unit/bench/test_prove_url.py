@@ -1,7 +1,5 @@
 """Engines behind a URL are proved from their own counters, as on Kubernetes."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The HTML report: its content, that all text is escaped, and that it loads nothing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results as evidence: what planning reads, what is refused, and damaged files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Prompts of a file, workloads by name and of given sizes, and request bodies."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Wrong catalogue files; each is reported with file, line, key and expected value."""
 
-from __future__ import annotations
-
 import os
 import time
 import tracemalloc

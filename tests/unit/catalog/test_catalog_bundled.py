@@ -1,7 +1,5 @@
 """The bundled catalogue: it loads, and values with two sources agree."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import date

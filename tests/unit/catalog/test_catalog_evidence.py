@@ -1,7 +1,5 @@
 """Evidence: a drafter is verified by a file under evidence/ only."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

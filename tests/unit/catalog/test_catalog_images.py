@@ -1,7 +1,5 @@
 """The URI of the container image in each region."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date

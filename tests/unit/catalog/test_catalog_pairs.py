@@ -1,7 +1,5 @@
 """Names of pairs, drafters and instance types; a user's catalogue added to the bundled one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

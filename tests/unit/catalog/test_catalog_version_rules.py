@@ -1,7 +1,5 @@
 """version_rules.yaml: validation, replacement by the user's file, and version ranges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

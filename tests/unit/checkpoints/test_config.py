@@ -1,7 +1,5 @@
 """Invalid and valid config.json files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Entries for models that the catalogue does not have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading from the Hub, a server on loopback: requests, token, redirects, refusals."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

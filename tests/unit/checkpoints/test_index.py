@@ -1,7 +1,5 @@
 """Which files vLLM loads, and the index of a sharded checkpoint."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Locations that a user names: folders, prefixes in S3, ids of the Hub, and other words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

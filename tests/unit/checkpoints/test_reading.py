@@ -1,7 +1,5 @@
 """A whole checkpoint, from a folder and from a source in memory that records reads."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

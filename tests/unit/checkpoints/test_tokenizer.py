@@ -1,7 +1,5 @@
 """Comparing two tokenizers by their small files."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,8 +1,6 @@
 """Where each rule begins and ends: the largest value that it accepts and the smallest that it
 reports, and the cases beside it that it leaves alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

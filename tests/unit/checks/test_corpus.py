@@ -1,7 +1,5 @@
 """Every rule finds its broken cases, with its own code; good pairs get no error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

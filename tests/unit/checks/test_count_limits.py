@@ -1,8 +1,6 @@
 """Counts of files and options are limited before anything is built from them: the numbers here took
 gigabytes, or minutes."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """The groups of the KV cache that hold a drafter's layers, as vLLM assigns them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

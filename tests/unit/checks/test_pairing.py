@@ -1,7 +1,5 @@
 """Whether a head belongs to its target: which names, sizes, tokenizers and tokens decide."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Properties of every rule, and of running them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

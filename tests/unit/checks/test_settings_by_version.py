@@ -1,7 +1,5 @@
 """What each vLLM version knows: arguments, variables, keys, methods; what users set in vain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which checkpoints ``peagle check`` reads, by the locations that it is given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which AWS a session reaches, and how it finds a deployment there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """``peagle bench`` against a simulated server: results, failures in the middle."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``peagle bench --sweep`` and ``bench report``, with simulated servers in place of engines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``peagle catalog init``: a file that the catalogue accepts, with what is unknown marked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``peagle check``: what a user sees, the document, the exit code, and how heavy it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

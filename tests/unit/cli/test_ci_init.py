@@ -1,7 +1,5 @@
 """``peagle ci init`` writes files for the project that it finds, and never replaces the user's."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """``peagle weights``: what is refused at once, prices and progress."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

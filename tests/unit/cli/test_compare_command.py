@@ -1,7 +1,5 @@
 """``peagle compare``, ``promote`` and ``drop`` as a user types them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A deployment whose copies share each instance, as an inference component."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

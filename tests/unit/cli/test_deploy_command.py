@@ -1,7 +1,5 @@
 """``peagle deploy``: shows the plan, asks, applies, proves, and shows what an error leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`peagle doctor` on what containers need."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

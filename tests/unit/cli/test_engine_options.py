@@ -1,7 +1,5 @@
 """What check, fit and verdict take is written once: as fields, options, keywords and argv."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """``peagle fit``, as a user types it: the estimate, its checks and its advice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import product

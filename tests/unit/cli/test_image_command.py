@@ -1,7 +1,5 @@
 """`peagle image`, and images that `peagle local` runs: refusals, failures, and what comes next."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

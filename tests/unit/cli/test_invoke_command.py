@@ -1,7 +1,5 @@
 """``peagle invoke``: answers, their cost and bad prompts; endpoints of the sandbox."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The library's verbs against the account in memory: as the commands, without questions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """``deploy --ttl`` and ``--budget``, what ``list`` and ``status`` say of it, and ``reap``."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

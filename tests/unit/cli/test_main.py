@@ -1,7 +1,5 @@
 """The command line as a whole: quick help, one-line errors, the right exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

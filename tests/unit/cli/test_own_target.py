@@ -1,7 +1,5 @@
 """A target without a catalogue file: a folder, S3, or an id on the Hub."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Pipelines: what ``peagle ci init`` writes is valid, and every step of it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``peagle plan``: what a user sees, the document, the exit code, and how heavy it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

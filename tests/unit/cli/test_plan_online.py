@@ -1,7 +1,5 @@
 """``peagle plan --online``: today's prices and the account's quota, or the snapshot and why."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a plan says in its verdict, findings and hints, of its arguments, and to the shell."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``peagle.yaml``: what each part of it decides, and how commands take their options from it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

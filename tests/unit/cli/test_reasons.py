@@ -1,7 +1,5 @@
 """Every code of a reason has a sentence, whose values every reason with that code has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

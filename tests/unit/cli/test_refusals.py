@@ -1,7 +1,5 @@
 """A wrong use ends with 2, one line on stderr and the code of its cause; nothing is created."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an error leaves of a change: how it is continued, undone and removed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """``peagle sandbox fault`` and ``quota`` without a running sandbox: usage, completion, errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

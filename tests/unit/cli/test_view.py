@@ -1,7 +1,5 @@
 """The four shapes of an answer: a narrow terminal loses no text and breaks no command."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Variables that are refused, each with message and fix, in every spelling that reaches vLLM."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

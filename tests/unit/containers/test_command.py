@@ -1,7 +1,5 @@
 """The entrypoint as SageMaker runs it: a process with an environment, and vLLM's resulting call."""
 
-from __future__ import annotations
-
 import ast
 import json
 import resource

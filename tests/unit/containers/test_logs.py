@@ -1,7 +1,5 @@
 """Every line of the log is one JSON document, without secrets and prompts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

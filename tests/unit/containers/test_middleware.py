@@ -1,7 +1,5 @@
 """Readiness, draining, counters and compile caches in vLLM's server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Mounted weights are compared with the pinned manifest before the engine starts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A head that does not fit its target, and a pair other than the image's, are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

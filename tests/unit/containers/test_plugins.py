@@ -1,7 +1,5 @@
 """Our plugins: only the CPU build of vLLM gets them, and what they change of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

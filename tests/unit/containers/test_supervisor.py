@@ -1,7 +1,5 @@
 """The entrypoint supervises the engine: it logs its output, restarts it, drains it, and ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Artifacts of warm starts: what is packed; a damaged one is refused and leaves nothing."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

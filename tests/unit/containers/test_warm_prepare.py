@@ -1,7 +1,5 @@
 """What a container restores or collects, without the entrypoint as a process."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

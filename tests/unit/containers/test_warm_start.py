@@ -1,7 +1,5 @@
 """Warm starts with the entrypoint as a process: its log, and the engine's environment."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

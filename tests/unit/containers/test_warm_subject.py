@@ -1,7 +1,5 @@
 """The key of an artifact covers what compiled code depends on, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

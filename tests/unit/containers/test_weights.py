@@ -1,7 +1,5 @@
 """Which weights vLLM loads, and refusals of missing, damaged and foreign ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line accepts every command in the documents."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

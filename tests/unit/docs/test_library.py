@@ -1,7 +1,5 @@
 """The library: its examples, its names, what importing it loads, and what its docstrings say."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import subprocess

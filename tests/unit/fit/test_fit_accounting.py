@@ -1,7 +1,5 @@
 """The memory fit: terms, refusals, advice, and the cost of speculation."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """vLLM's defaults, and what it derives from its arguments."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes

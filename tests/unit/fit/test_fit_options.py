@@ -1,7 +1,5 @@
 """What ``peagle fit`` is asked, and what follows: GPUs, the limit at which it fits, and advice."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Public targets of every kind of cache: sizes, and blocks as vLLM's own code makes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

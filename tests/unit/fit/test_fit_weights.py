@@ -1,7 +1,5 @@
 """Weights on one GPU: by the byte, from geometry and from headers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cache

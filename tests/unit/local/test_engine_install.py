@@ -1,7 +1,5 @@
 """``peagle engine install``: uv installs a lock of small wheels."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import platform

@@ -1,7 +1,5 @@
 """The arguments of Docker, the compose file, and plans that cannot run."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

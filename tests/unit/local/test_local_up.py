@@ -1,7 +1,5 @@
 """`peagle local`: start, proof and stop of an engine, as a function and as commands."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The log of a starting container: when it says that the engine will never serve, and one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Measurements on a GPU become evidence, and the documents have the same numbers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plans that take drafter and K from a verdict, and floors that come from the speed model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

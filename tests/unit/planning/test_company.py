@@ -1,7 +1,5 @@
 """What a company prescribes for its account: network, key, tags, prefix, boundary."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

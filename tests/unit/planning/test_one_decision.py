@@ -1,7 +1,5 @@
 """A plan and a verdict select the same setting for the same engine, load and size of requests."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Arguments as environment variables: the container gets the same arguments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What the user sets in place of the plan: ``--set``, ``--env``, ``--ami`` and the two timeouts."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The choice of the instance, and of K: by price and measured speed, within the user's limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from typing import Any

@@ -1,7 +1,5 @@
 """Weights: their sources, their paths for vLLM, SageMaker's mounts, and streaming from S3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from pathlib import Path

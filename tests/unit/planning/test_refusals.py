@@ -1,8 +1,6 @@
 """What the user may not ask: options outside of their limits or of what AWS and vLLM accept, that
 need another one, or that exclude each other. One row is one mistake and its code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

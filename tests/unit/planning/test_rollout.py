@@ -1,7 +1,5 @@
 """How updates are rolled out: steps that SageMaker accepts, what they take, and their alarms."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

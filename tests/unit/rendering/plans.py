@@ -1,7 +1,5 @@
 """Plans of every shape: mounts, number of instances, drafter."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans and verdicts as files: deterministic, read as written, one clear line for a bad one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,8 +1,6 @@
 """The plan for HyperPod's inference operator and for KServe: valid by their own schemas, with every
 value as it is on an endpoint, and what they cannot express."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The README shows the price as `peagle plan` does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

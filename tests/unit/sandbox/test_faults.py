@@ -1,7 +1,5 @@
 """Faults of the sandbox: which call meets which, how often, and what cannot be added."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

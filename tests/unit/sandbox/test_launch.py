@@ -1,7 +1,5 @@
 """What is launched for a request: weights, image, stand-in, and what the engine did not get."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time

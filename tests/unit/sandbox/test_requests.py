@@ -1,7 +1,5 @@
 """Requests of AWS clients: who signed them, their operation, their errors, and what is refused."""
 
-from __future__ import annotations
-
 import base64
 import io
 import time

@@ -1,7 +1,5 @@
 """The sandbox's autoscaler, with its own metrics and time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The sandbox's HTTP server: how answers are sent, and when none can be given."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """CloudFormation in the sandbox, in process: types of values, and schedules of a stack."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

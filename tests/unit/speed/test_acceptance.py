@@ -1,7 +1,5 @@
 """The acceptance length at any K: from rows, else from publications, else unknown."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The verdict from given speeds: winners, ties, crossovers, regret and break-even lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The performance of an engine: what is measured is used, the rest follows from sizes and GPU."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
