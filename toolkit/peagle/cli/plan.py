@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import (
-    KeyOfFile,
+    FileKey,
     command_text,
     findings_in_context,
     is_plan_file,
@@ -179,7 +179,7 @@ Examples:
     "With --changes-from: exit with 3 if the price per hour rises by more.",
     Decimal(min=0),
     "PERCENT",
-    cls=KeyOfFile,
+    cls=FileKey,
     hidden=True,
 )
 @option("--verbose", "Show memory, findings, arguments and reasons.", bool)

@@ -138,8 +138,8 @@ def weights() -> None:
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
-@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
-@click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
+@click.option("--target-from", metavar="LOCATION", help="The target: folder, s3://... or Hub id.")
+@click.option("--drafter-from", metavar="LOCATION", help="The head: folder, s3://... or Hub id.")
 @field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
