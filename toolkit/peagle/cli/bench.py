@@ -75,7 +75,7 @@ from peagle.cli.session import Session, account_options, cloud_options, complete
 from peagle.cli.view.bench import (
     print_acceptance,
     print_lossless,
-    print_result,
+    print_measured,
     print_sweep,
     print_sweep_price,
     progress_text,
@@ -83,12 +83,13 @@ from peagle.cli.view.bench import (
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
-    json_option,
+    json_flag,
     print_json,
     print_line,
-    print_small,
+    print_result,
     print_status,
     print_written,
+    wants_json,
 )
 from peagle.cli.view.report import report as report_html
 from peagle.cli.view.report import require_report, summaries
@@ -192,7 +193,7 @@ def bench() -> None:
 @endpoint_argument(complete_name, "NAME|URL|local")
 @add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
-@json_option
+@json_flag
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
@@ -233,10 +234,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    if options["as_json"]:
-        print_json(result)
-    else:
-        print_result(result)
+    print_result(result, print_measured)
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
@@ -310,14 +308,14 @@ def _measure_text(
             if acceptance and options["save_acceptance"]:
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
                 print_written(options["save_acceptance"])
-            if options["as_json"] and (acceptance or lossless):
+            if wants_json() and (acceptance or lossless):
                 print_json(
                     {
                         "acceptance": acceptance[0] if acceptance else None,
                         "lossless": lossless[0] if lossless else None,
                     }
                 )
-            elif not options["as_json"]:
+            elif not wants_json():
                 for measured in acceptance:
                     print_acceptance(measured)
                 for compared in lossless:
@@ -406,7 +404,7 @@ Examples:
 @add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
 @account_options
 @yes_option
-@json_option
+@json_flag
 @click.pass_context
 def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
@@ -530,8 +528,7 @@ def _on_endpoint(
             request, file, change.aws, change.record, command_catalog(ctx), deploy
         )
         print_sweep_price(prepared, session.sandbox, options["max_cost"])
-        if not options["yes"]:
-            confirm("Update the endpoint to each setting?", "not measured")
+        confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
             try:
                 return prepared.run(options["max_cost"], observe)
@@ -577,8 +574,8 @@ def _report(
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
     result = priced_result(result, command_catalog(ctx))
-    lines, as_json = summaries(result, options["slo"]), options["as_json"]
-    if not as_json:
+    lines = summaries(result, options["slo"])
+    if not wants_json():
         print_sweep(result, lines)
         print_line(f"Result:   {file}")
     written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
@@ -590,9 +587,9 @@ def _report(
         if options["save"]:
             written["evidence"] = str(save_evidence(result, options["save"]))
     finally:
-        if as_json:
+        if wants_json():
             print_json({**plain(result), "summary": lines, **written, "lossless": compared})
-    if not as_json:
+    if not wants_json():
         for key in ("evidence", "report"):
             if written[key]:
                 print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
@@ -616,10 +613,8 @@ def _report(
     POSITIVE,
     "USD",
 )
-@json_option
-def report(
-    file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None, as_json: bool
-) -> None:
+@json_flag
+def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
     One file with plots and tables, which loads nothing from elsewhere.
@@ -628,10 +623,8 @@ def report(
     path = output or file.with_suffix(".html")
     content = report_html(result, slo).encode()
     write_output(path, content)
-    if as_json:
-        print_json({"report": str(path), "bytes": len(content)})
-    else:
-        print_written(path)
+    document = {"report": str(path), "bytes": len(content)}
+    print_result(document, lambda _: print_written(path))
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
@@ -641,21 +634,21 @@ def report(
     click.Path(path_type=Path),
 )
 @option("--again", "Reinstall.", bool)
-@json_option
-def install(python: Path | None, again: bool, as_json: bool) -> None:
+@json_flag
+def install(python: Path | None, again: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
 
     Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    print_small({"sender": "aiperf", **plain(installed), "was_installed": present}, as_json)
+    print_result({"sender": "aiperf", **plain(installed), "was_installed": present})
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
-@json_option
-def status(as_json: bool) -> None:
+@json_flag
+def status() -> None:
     """Show the installed load generator."""
-    sender = installed_sender() if as_json else find_sender()
+    sender = installed_sender() if wants_json() else find_sender()
     unknown = dict.fromkeys(Aiperf.__dataclass_fields__)
-    print_small({"sender": "aiperf", **(plain(sender) or unknown)}, as_json)
+    print_result({"sender": "aiperf", **(plain(sender) or unknown)})

@@ -18,9 +18,11 @@ from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
+    json_flag,
     print_json,
+    print_result,
     print_status,
+    wants_json,
 )
 from peagle.cli.view.watch import print_proof
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
@@ -67,7 +69,7 @@ _IN_BODY = {
     callback=duration,
     default="30m",
 )
-@json_option
+@json_flag
 def invoke(
     name: str,
     session: Session,
@@ -77,7 +79,6 @@ def invoke(
     max_tokens: int,
     temperature: float,
     wake_timeout: int,
-    as_json: bool,
 ) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
@@ -108,7 +109,7 @@ def invoke(
         if not has_text:
             line.clear()
         has_text = True
-        if not as_json:
+        if not wants_json():
             click.echo(text, nl=False)
 
     wake_up = WakeUpOptions(wake_timeout, line.show_line)
@@ -121,7 +122,7 @@ def invoke(
     finally:
         if not has_text:
             line.clear()
-    if as_json:
+    if wants_json():
         return print_json(vars(result))
     parts = (
         (result.waited_seconds, "woke up after {:.1f} s"),
@@ -218,7 +219,6 @@ def prove(
     floor: float | None,
     min_drafts: int,
     session: Session,
-    as_json: bool,
 ) -> None:
     """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
     enough, and compare its acceptance length with the floor.
@@ -244,7 +244,7 @@ def prove(
                 instances=instances,
                 wait_seconds=wait or 0,
                 say=partial(status.show, f"Proving {url}"),
-                report=lambda proof: _show(status, url, proof, {"url": url}, as_json),
+                report=lambda proof: _show(status, url, proof, {"url": url}),
             )
             return
         if plan_file or model or wait or instances > 1:
@@ -255,25 +255,20 @@ def prove(
         chosen = name or endpoint or ""
 
         def report(proof: Proof, region: str) -> None:
-            _show(status, chosen, proof, {"name": chosen, "region": region}, as_json)
+            _show(status, chosen, proof, {"name": chosen, "region": region})
 
         say = partial(status.show, f"Proving {chosen}")
         session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
 
 
-def _show(
-    status: StatusLine, name: str, proof: Proof, place: dict[str, str], as_json: bool
-) -> None:
+def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str]) -> None:
     status.clear()
-    if as_json:
-        print_json({**place, **plain(proof)})
-    else:
-        print_proof(name, proof)
+    print_result({**place, **plain(proof)}, lambda _: print_proof(name, proof))
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
 @option("--duration", "Validity: 30m, 2h; 12h at most.", callback=duration, default="12h")
-def token(name: str, session: Session, duration: int, as_json: bool) -> None:
+def token(name: str, session: Session, duration: int) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 
     The token is computed from your credentials without a call to AWS, is valid for every endpoint
@@ -284,7 +279,7 @@ def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)
-    if not as_json:
+    if not wants_json():
         return click.echo(key)
     has_copies = record is not None and record.current.served.copies is not None
     url = aws.openai_base_url(name, name if has_copies else "")

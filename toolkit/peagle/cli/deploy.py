@@ -27,8 +27,8 @@ from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
-    json_option,
-    print_json,
+    json_flag,
+    print_result,
     print_status,
     show_hashing,
 )
@@ -91,7 +91,7 @@ Examples:
 @account_options
 @deploy_options
 @add_options(_DEPLOY_OPTIONS)
-@json_option
+@json_flag
 @click.pass_context
 def deploy(
     ctx: click.Context,
@@ -138,7 +138,7 @@ def deploy(
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
             fix = Fix("review the plan above, then pass --yes", options=("--yes",))
             question = _CHANGES.get(preflight.change, _CHANGES["scale"])
-            confirm(question, "not deployed", fix, ctx.params["yes"])
+            confirm(question, "not deployed", fix)
         fallback = Fallback(
             prepare,
             lambda error: _choose_plans(ctx, plan, fallbacks, error),
@@ -204,13 +204,15 @@ def _report(
         pins=plan.pins,
         not_applied=show_not_applied(plan.name, aws.region) if not_applied else None,
     )
-    if ctx.params["as_json"]:
-        print_json(status)
-    elif not is_waited_for:
-        requested = "The endpoint was requested. To wait for it and verify acceptance"
-        print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
-    elif not unproved:
-        print_calls(status, preflight, session)
+
+    def show(status: DeployResult) -> None:
+        if not is_waited_for:
+            requested = "The endpoint was requested. To wait for it and verify acceptance"
+            print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
+        elif not unproved:
+            print_calls(status, preflight, session)
+
+    print_result(status, show)
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:

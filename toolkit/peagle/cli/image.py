@@ -22,12 +22,13 @@ from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
+    json_flag,
     print_document,
     print_json,
     print_line,
     print_status,
     print_written,
+    wants_json,
 )
 from peagle.errors import OptionMissing, Unsupported
 from peagle.images.build import Built, findings_for_build
@@ -71,7 +72,7 @@ _BUILD_OPTIONS = (
 @partial(plan_options, tag_flag="--resource-tag")
 @add_options(_BUILD_OPTIONS)
 @account_options
-@json_option
+@json_flag
 @click.pass_context
 def build_(
     ctx: click.Context,
@@ -86,7 +87,6 @@ def build_(
     if_configured: bool,
     address_file: Path | None,
     session: Session,
-    as_json: bool,
 ) -> None:
     """Build the image of PAIR or PLAN.
 
@@ -102,7 +102,7 @@ def build_(
             )
         if not choice.builds_image:
             print_status("Nothing to build: the endpoint has no build_image in the project file.")
-            return print_json({"pushed": None, "next": None}) if as_json else None
+            return print_json({"pushed": None, "next": None}) if wants_json() else None
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
@@ -121,22 +121,20 @@ def build_(
         session.start()
         pushed = build_image_on_aws(session.aws(plan.region), request, print_status)
     else:
-        built, pushed = _build_here(request, session, push, as_json)
+        built, pushed = _build_here(request, session, push)
     if pushed is not None and address_file is not None:
         write_output(address_file, f"{pushed}\n".encode())
         print_written(address_file)
-    if as_json and built is not None:
+    if wants_json() and built is not None:
         seconds = round(built.seconds, 1)
         return print_json({**plain(built.image), "seconds": seconds, "pushed": pushed})
     if pushed is None:
         assert built is not None
         return print_status("Next", next_command(plan, built.image, served))
-    return _show_pushed(pushed, served, bake_weights, plan.region, as_json)
+    return _show_pushed(pushed, served, bake_weights, plan.region)
 
 
-def _build_here(
-    request: ImageRequest, session: Session, push: bool, as_json: bool
-) -> tuple[Built, str | None]:
+def _build_here(request: ImageRequest, session: Session, push: bool) -> tuple[Built, str | None]:
     """Build with Docker, and push if asked; the image, and its address in ECR."""
     plan = request.plan
     if push:  # what would prevent it is said before a long build
@@ -145,7 +143,7 @@ def _build_here(
         account = session.aws(plan.region).account
         print_status(f"The image will be pushed to account {account}, {plan.region}.")
     built = build_with_status(request, session)
-    if not as_json:
+    if not wants_json():
         document = plain(built.image)
         print_document({key: document[key] for key in _SHOWN})
         print_line(f"built in {built.seconds:.1f} s")
@@ -164,8 +162,8 @@ def _build_here(
 )
 @region_option("the repository")
 @account_options
-@json_option
-def push_(name: str, registry: str | None, region: str, session: Session, as_json: bool) -> None:
+@json_flag
+def push_(name: str, registry: str | None, region: str, session: Session) -> None:
     """Push the image NAME to ECR.
 
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
@@ -175,7 +173,7 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
     image = show_image(connect_docker(), name)
     session.start()
     address = _push(image, registry, region, session)
-    _show_pushed(address, label_arguments(image.pair), image.baked, region, as_json)
+    _show_pushed(address, label_arguments(image.pair), image.baked, region)
 
 
 _SHOWN = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
@@ -206,12 +204,10 @@ def next_command(plan: Plan, built: Image, served: Sequence[str]) -> str:
     return command_text(("peagle", "image", "push", built.name, *region))
 
 
-def _show_pushed(
-    address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
-) -> None:
+def _show_pushed(address: str, pair: Sequence[str], baked: bool, region: str) -> None:
     command = deploy_arguments(pair, address, baked, region)
     deploy = command_text(command) if command else None
-    if as_json:
+    if wants_json():
         return print_json({"pushed": address, "next": deploy})
     click.echo(address)
     if deploy:

@@ -12,6 +12,7 @@ import click
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
+from peagle.cli.context import add_flag
 from peagle.cli.view.console import print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
@@ -137,9 +138,8 @@ def region_option(what: str) -> Callable[..., Any]:
     return click.option("--region", envvar=variables, default=DEFAULT_REGION, help=help_text)
 
 
-def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--yes``."""
-    return option("--yes -y", "Do not ask for confirmation.", bool)(command)
+yes_option = add_flag("yes", "--yes", "-y", help="Do not ask for confirmation.")
+"""Adds ``--yes``, which ``confirm`` reads."""
 
 
 def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +148,8 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = option("--accept-unknown-price", "Deploy even if the price is unknown.", bool)(
         command
     )
-    return option("--role", role, envvar="PEAGLE_ROLE")(yes_option(command))
+    command = yes_option(command)
+    return option("--role", role, envvar="PEAGLE_ROLE")(command)
 
 
 _CATALOG = "peagle.catalog"

@@ -31,11 +31,12 @@ from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.cli.view.console import (
     document_facts,
-    json_option,
+    json_flag,
     print_json,
     print_status,
     print_table,
     print_written,
+    wants_json,
     where_text,
 )
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
@@ -65,7 +66,7 @@ def _show_changes(
         facts = ((label, first[label], text) for label, text in second.items())
         rows = [row for row in facts if row[1] != row[2]]
         rows += [change.cells for change in comparison.other_changes]
-    if ctx.params["as_json"]:
+    if wants_json():
         earlier, later = comparison.plans
         print_json(
             {
@@ -183,7 +184,7 @@ Examples:
     hidden=True,
 )
 @option("--verbose", "Show memory, findings, arguments and reasons.", bool)
-@json_option
+@json_flag
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -196,7 +197,6 @@ def plan(
     markdown: bool,
     max_price_increase: float | None,
     verbose: bool,
-    as_json: bool,
     **_: Any,
 ) -> None:
     """Plan PAIR and show the answer. Creates nothing, and queries AWS only with --online.
@@ -218,7 +218,7 @@ def plan(
     if compare is not None:
         if output is not None:
             raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
-        return _compare(ctx, plan, compare, as_json)
+        return _compare(ctx, plan, compare)
     refused = errors(plan.findings)
     if output is not None and not refused:
         write_output(output, plan_bytes(plan))
@@ -227,7 +227,7 @@ def plan(
         return _show_changes(ctx, plan, changes_from, markdown, max_price_increase)
     if markdown:
         raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
-    if as_json:
+    if wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = findings_in_context(plan.findings)
         print_json(plan_document(plan.model_copy(update={"findings": findings})))
@@ -246,7 +246,7 @@ def plan(
     return raise_first_error(refused)
 
 
-def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
+def _compare(ctx: click.Context, first: Plan, text: str) -> None:
     """Print the two plans side by side; planning options that the second does not have are those
     of the command. Raises Refused if one has an error."""
     from peagle.deploy.diff import compare_plans
@@ -256,7 +256,7 @@ def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
         shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
-    if as_json:
+    if wants_json():
         print_json(comparison)
     else:
         from peagle.cli.view.plan import print_comparison
