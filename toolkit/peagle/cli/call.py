@@ -14,7 +14,7 @@ import click
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
+from peagle.cli.options import COUNT, OUTPUT, TOKENS, Decimal, add_options, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     StatusLine,
@@ -46,6 +46,17 @@ _IN_BODY = {
 """Parameter -> option that a body of JSON has in place of it."""
 
 
+_INVOKE_OPTIONS = (
+    option("--stream/--no-stream", "Print the answer as it is generated.  [default: stream]",
+           default=True, show_default=False),
+    option("--chat/--completion", "[default: depends on the target]", default=None),
+    option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256),
+    option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0),
+    option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
+           "such as 10m; 0s: not at all.", callback=duration, default="30m"),
+)  # fmt: skip
+
+
 @click.command(
     cls=PeagleCommand,
     epilog="Example: peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox",
@@ -53,22 +64,7 @@ _IN_BODY = {
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
-@option(
-    "--stream/--no-stream",
-    "Print the answer as it is generated.  [default: stream]",
-    default=True,
-    show_default=False,
-)
-@option("--chat/--completion", "[default: depends on the target]", default=None)
-@option("--max-tokens", "Maximum length of the answer, in tokens.", TOKENS, "TOKENS", default=256)
-@option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
-@option(
-    "--wake-timeout",
-    "How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
-    metavar="DURATION",
-    callback=duration,
-    default="30m",
-)
+@add_options(_INVOKE_OPTIONS)
 @json_flag
 def invoke(
     name: str,
@@ -165,49 +161,32 @@ def _payload(text: str) -> dict[str, Any] | None:
     return body
 
 
+_PROVE_OPTIONS = (
+    option("--endpoint NAME", "An endpoint of the account, made by a template, a pipeline or "
+           "another machine."),
+    option("--url URL", "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With "
+           "HTTP every address of the host is an engine, as of a headless Service. "
+           "$OPENAI_API_KEY is its key."),
+    option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
+           "catalogue's prompts for the served model; any accepted draft passes]", OUTPUT),
+    option("--model", "Served model, for --url.  [default: the only one]"),
+    option("--instances", "Number of engines that --url must have.", COUNT, default=1),
+    option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
+           "[default: not at all]", callback=duration),
+    option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
+           "the catalogue]", Decimal(min=1.0)),
+    option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
+           default=MIN_DRAFTS),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle prove peagle-tiny --sandbox",
     "peagle prove --endpoint my-endpoint --floor 2.1 --json",
     "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
     instead=("endpoint", "url"),
 )
-@option(
-    "--endpoint",
-    "An endpoint of the account, made by a template, a pipeline or another machine.",
-    metavar="NAME",
-)
-@option(
-    "--url",
-    "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address of "
-    "the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
-    metavar="URL",
-)
-@option(
-    "--plan plan_file",
-    "Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
-    "served model; any accepted draft passes]",
-    click.Path(path_type=Path),
-    "PLAN",
-)
-@option("--model", "Served model, for --url.  [default: the only one]")
-@option("--instances", "Number of engines that --url must have.", COUNT, default=1)
-@option(
-    "--wait",
-    "How long to wait for the engines of --url, such as 30m.  [default: not at all]",
-    metavar="DURATION",
-    callback=duration,
-)
-@option(
-    "--floor",
-    "Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
-    Decimal(min=1.0),
-)
-@option(
-    "--min-drafts",
-    "Number of drafts that each instance must have made.",
-    COUNT,
-    default=MIN_DRAFTS,
-)
+@add_options(_PROVE_OPTIONS)
 def prove(
     name: str | None,
     endpoint: str | None,

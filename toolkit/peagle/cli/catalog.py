@@ -23,6 +23,7 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import (
     OUTPUT,
+    add_options,
     catalog_of,
     command_catalog,
     complete_pair,
@@ -137,13 +138,12 @@ Examples:
 """,
 )
 @click.argument("model")
-@option("--drafter", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.", metavar="HEAD")
+@option("--drafter HEAD", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.")
 @option(
-    "-o --output",
-    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
-    "[default: print it]",
+    "-o --output FILE|DIR",
+    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
+    "of a catalogue.  [default: print it]",
     OUTPUT,
-    "FILE|DIR",
 )
 @option("--force", "Replace the file.", bool)
 @cloud_options
@@ -193,24 +193,22 @@ def init(
         print_status("Next", command_text(words))
 
 
+_REFRESH_OPTIONS = (
+    option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool),
+    option("--digests", "Digests of the images, from ECR.", bool),
+    option("--prices", "Prices of hosting, from the Pricing API.", bool),
+    option("--region regions", "Region of the prices; may be repeated.  [default: regions with a "
+           "price in the catalogue]", multiple=True),
+    option("--to DIR", "Folder for the tables.  [default: peagle --catalog DIR, else the bundled "
+           "catalogue]", click.Path(file_okay=False, path_type=Path)),
+    option("--dry-run", "Show the changes and exit.", bool),
+)  # fmt: skip
+
+
 @catalog.command(
     cls=PeagleCommand, epilog="Example: peagle catalog refresh --prices --region eu-west-1"
 )
-@option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool)
-@option("--digests", "Digests of the images, from ECR.", bool)
-@option("--prices", "Prices of hosting, from the Pricing API.", bool)
-@option(
-    "--region regions",
-    "Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
-    multiple=True,
-)
-@option(
-    "--to",
-    "Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
-    click.Path(file_okay=False, path_type=Path),
-    "DIR",
-)
-@option("--dry-run", "Show the changes and exit.", bool)
+@add_options(_REFRESH_OPTIONS)
 @yes_option
 @account_options
 @json_flag

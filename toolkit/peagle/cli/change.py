@@ -18,6 +18,7 @@ from peagle.cli.options import (
     complete_pair,
     deploy_options,
     duration,
+    option,
     refuse_errors,
 )
 from peagle.cli.plan import options_in
@@ -101,14 +102,14 @@ def _change_and_prove(
 
 
 _SCALE_OPTIONS = (
-    click.Option(["--to"], type=click.IntRange(1), metavar="N", help="A fixed number."),
-    click.Option(["--min", "minimum"], type=click.IntRange(0), metavar="N",
-                 help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero."),
-    click.Option(["--max", "maximum"], type=click.IntRange(1), metavar="N",
-                 help="Most that scaling starts; begins to scale automatically."),
-    click.Option(["--target-concurrency", "target"], type=POSITIVE, metavar="REQUESTS",
-                 help="Requests at a time that scaling gives each.  [default: the plan's]"),
-    click.Option(["--off"], is_flag=True, help="End automatic scaling; what runs stays."),
+    option("--to N", "A fixed number.", click.IntRange(1)),
+    option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
+           "--scale-to-zero.", click.IntRange(0)),
+    option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
+           click.IntRange(1)),
+    option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
+           "[default: the plan's]", POSITIVE),
+    option("--off", "End automatic scaling; what runs stays.", bool),
 )  # fmt: skip
 
 
@@ -198,14 +199,12 @@ def rollback(name: str, session: Session) -> None:
 
 
 _COMPARE_OPTIONS = (
-    click.Option(["--with", "text"], metavar="PAIR|PLAN",
-                 help="Serve this too: a plan file, or a pair, with planning options in quotes, "
-                 "such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
-    click.Option(["--share"], type=Parsed("share", parse_share), metavar="SHARE",
-                 help="Its share of the requests.  [default: 10%]"),
-    click.Option(["--last"], callback=duration, metavar="DURATION",
-                 help="Report on this time only, such as 1h.  [default: since the comparison "
-                 "began]"),
+    option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
+           "options in quotes, such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
+    option("--share SHARE", "Its share of the requests.  [default: 10%]",
+           Parsed("share", parse_share)),
+    option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
+           "comparison began]", callback=duration),
 )  # fmt: skip
 
 
@@ -289,10 +288,10 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     region."""
     pair, options = options_in(ctx, text, "--with")
     place = {"name": record.name, "region": record.region}
-    for option in place.keys() & options.keys():
-        if options[option] != place[option]:
-            message = f"--{option} {options[option]} within --with is not that of {record.name}"
-            raise UserError(message, f"omit --{option}")
+    for key in place.keys() & options.keys():
+        if options[key] != place[key]:
+            message = f"--{key} {options[key]} within --with is not that of {record.name}"
+            raise UserError(message, f"omit --{key}")
     if is_plan_file(pair):
         plan = planned(ctx, pair, options)
         if {"name": plan.name, "region": plan.region} != place:

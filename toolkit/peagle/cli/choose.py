@@ -174,10 +174,9 @@ Examples:
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
 @option(
-    "--acceptance",
+    "--acceptance FILE",
     "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
     FILE,
-    "FILE",
 )
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")

@@ -18,6 +18,7 @@ from peagle.cli.options import (
     complete_instance_types,
     deploy_options,
     duration,
+    option,
     raise_first_error,
     refuse_errors,
 )
@@ -58,23 +59,19 @@ _CHANGES = {
 
 
 _DEPLOY_OPTIONS = (
-    click.Option(["--bucket"],
-                 help="S3 bucket for uploading local weights.  [default: "
-                 "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    click.Option(["--no-wait"], is_flag=True,
-                 help="Return once the endpoint is requested, without waiting or verifying."),
-    click.Option(["--keep-failed"], is_flag=True,
-                 help="Keep a new endpoint whose engine cannot start, to look at it; else it is "
-                 "removed."),
-    click.Option(["--keep-unproved"], is_flag=True,
-                 help="Keep an update in service whose proof fails.  [default: return to what "
-                 "served before]"),
-    click.Option(["--fallback-instance-types", "fallback_types"], metavar="TYPE,...",
-                 help="Instance types to try, in this order, when AWS has no free instance.  "
-                 "[default: the next of the plan's ranking, after asking]",
-                 shell_complete=complete_instance_types),
-    click.Option(["--retry-for"], metavar="DURATION", callback=duration,
-                 help="Keep trying for this time when AWS has no free instance, such as 2h."),
+    option("--bucket", "S3 bucket for uploading local weights.  [default: "
+           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
+    option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
+           bool),
+    option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
+           "it is removed.", bool),
+    option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
+           "what served before]", bool),
+    option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
+           "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
+           "after asking]", shell_complete=complete_instance_types),
+    option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
+           "such as 2h.", callback=duration),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import FILE, add_options, refuse_errors, region_option
+from peagle.cli.options import FILE, add_options, option, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -49,22 +49,18 @@ def image() -> None:
 
 
 _BUILD_OPTIONS = (
-    click.Option(["--runtime"], type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
-                 help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this "
-                 "machine."),
-    click.Option(["--tag"], metavar="NAME:TAG",
-                 help="Image name and tag.  [default: derived from pair and content]"),
-    click.Option(["--base"], metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]"),
-    click.Option(["--bake-weights"], is_flag=True, help="Copy the weights into the image."),
-    click.Option(["--push"], is_flag=True, help="Push the image to ECR afterwards."),
-    click.Option(["--builder"], type=click.Choice(["docker", "codebuild"]), default="docker",
-                 show_default=True,
-                 help="docker: on this machine. codebuild: on AWS, which pushes the image too."),
-    click.Option(["--if-configured"], is_flag=True,
-                 help="Build nothing unless the project file has build_image for the endpoint."),
-    click.Option(["--address-file"], metavar="FILE", type=FILE,
-                 help="Write the pushed address, with its digest, to this file, for deploy "
-                 "--image-from."),
+    option("--runtime", "gpu: based on AWS's image, for SageMaker. cpu: based on --base, for "
+           "this machine.", ("gpu", "cpu"), default="gpu"),
+    option("--tag NAME:TAG", "Image name and tag.  [default: derived from pair and content]"),
+    option("--base IMAGE", "Base image.  [default: AWS's, or Python's]"),
+    option("--bake-weights", "Copy the weights into the image.", bool),
+    option("--push", "Push the image to ECR afterwards.", bool),
+    option("--builder", "docker: on this machine. codebuild: on AWS, which pushes the image too.",
+           ("docker", "codebuild"), default="docker"),
+    option("--if-configured", "Build nothing unless the project file has build_image for the "
+           "endpoint.", bool),
+    option("--address-file FILE", "Write the pushed address, with its digest, to this file, for "
+           "deploy --image-from.", FILE),
 )  # fmt: skip
 
 
@@ -157,9 +153,7 @@ def _build_here(request: ImageRequest, session: Session, push: bool) -> tuple[Bu
     epilog="Example: peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20",
 )
 @click.argument("name")
-@click.option(
-    "--registry", metavar="HOST", help="Registry.  [default: ECR of the account and region]"
-)
+@option("--registry HOST", "Registry.  [default: ECR of the account and region]")
 @region_option("the repository")
 @account_options
 @json_flag

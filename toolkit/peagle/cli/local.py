@@ -20,6 +20,7 @@ from peagle.cli.options import (
     command_catalog,
     complete_instance_type,
     names_own_image,
+    option,
     refuse_errors,
     region_option,
 )
@@ -171,8 +172,8 @@ def up(
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Stop all engines.")
-@click.option("--now", is_flag=True, help="Do not wait for running requests.")
+@option("--all everything", "Stop all engines.", bool)
+@option("--now", "Do not wait for running requests.", bool)
 @json_flag
 def down(name: str | None, everything: bool, now: bool) -> None:
     """Stop the engine NAME and remove its log and state.
@@ -202,7 +203,7 @@ def down(name: str | None, everything: bool, now: bool) -> None:
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
+@option("-f --follow", "Print new lines as they are written.", bool)
 def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
     for line in local_log(name, follow):
@@ -329,12 +330,8 @@ def sandbox() -> None:
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
-@click.option(
-    "--engine",
-    type=click.Choice(["process", "docker"]),
-    help="How endpoints run.  [default: process]",
-)
+@option("--port", "[default: a free port]", click.IntRange(0, 65535), default=0, show_default=False)
+@option("--engine", "How endpoints run.  [default: process]", ("process", "docker"))
 @json_flag
 def start(port: int, engine: EngineKind | None) -> None:
     """Start the sandbox, unless it is running.
@@ -434,12 +431,12 @@ def fault() -> None:
 
 
 _ADD_OPTIONS = (
-    click.Option(["--times"], metavar="once|always|N", default="always", callback=_times,
-                 help="How many calls fail.  [default: always]"),
-    click.Option(["--instance-type"], metavar="TYPE", shell_complete=complete_instance_type,
-                 help="Only endpoints with this instance type."),
-    click.Option(["--seconds"], type=Decimal(min=0), default=DEFAULT_SECONDS,
-                 help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]"),
+    option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
+           callback=_times, show_default=False),
+    option("--instance-type TYPE", "Only endpoints with this instance type.",
+           shell_complete=complete_instance_type),
+    option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
+           default=DEFAULT_SECONDS, show_default=False),
 )  # fmt: skip
 
 
@@ -499,12 +496,11 @@ def list_quotas_() -> None:
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
-@click.option(
-    "--speed",
-    type=Decimal(min=1, max=1000),
+@option(
+    "--speed N",
+    "How many seconds pass in one; 1 is AWS's time.",
+    Decimal(min=1, max=1000),
     required=True,
-    metavar="N",
-    help="How many seconds pass in one; 1 is AWS's time.",
 )
 @json_flag
 def scaling(speed: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.options import command_catalog, option
 from peagle.cli.view.console import (
     json_flag,
     print_facts,
@@ -56,13 +56,10 @@ NAME = "peagle-demo"
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
 @click.argument("pair", default="tiny")
-@click.option(
-    "--prompt",
-    default="What does difflib.SequenceMatcher.get_opcodes do?",
-    show_default=True,
-    help="The prompt to send.",
+@option(
+    "--prompt", "The prompt to send.", default="What does difflib.SequenceMatcher.get_opcodes do?"
 )
-@click.option("--keep", is_flag=True, help="Keep the endpoint and the sandbox running.")
+@option("--keep", "Keep the endpoint and the sandbox running.", bool)
 def demo(pair: str, prompt: str, keep: bool) -> None:
     """Deploy PAIR in the sandbox, prove that it speculates, stream an answer, and clean up.
 

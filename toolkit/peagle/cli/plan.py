@@ -22,6 +22,7 @@ from peagle.cli.options import (
     FILE,
     PLAN_FIELDS,
     Decimal,
+    add_options,
     complete_pair,
     option,
     output_option,
@@ -146,6 +147,23 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]@#])", r"\\\1", sanitize(text, 300))
 
 
+_PLAN_OPTIONS = (
+    option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
+           bool),
+    option("--profile", "AWS profile for --online.  [default: boto3's credential chain]"),
+    option("--sandbox", "Query the local AWS sandbox; for --online.", bool),
+    option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
+           "with options of its own in quotes, such as 'gpt-oss-20b --no-speculation'.",
+           shell_complete=complete_pair),
+    option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
+           "or with --environment an earlier project file, which may lack the endpoint.", FILE),
+    option("--markdown", "With --changes-from: as Markdown, for a comment.", bool),
+    KeyOfFile(["--max-price-increase"], metavar="PERCENT", type=Decimal(min=0), hidden=True,
+              help="With --changes-from: exit with 3 if the price per hour rises by more."),
+    option("--verbose", "Show memory, findings, arguments and reasons.", bool),
+)  # fmt: skip
+
+
 @click.command(
     cls=ProjectCommand,
     epilog="""\b
@@ -157,33 +175,7 @@ Examples:
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
-@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
-@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
-@option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
-@option(
-    "--compare",
-    "Show this plan next to the first: a plan file, or a pair, with options of its own in "
-    "quotes, such as 'gpt-oss-20b --no-speculation'.",
-    metavar="PAIR|PLAN",
-    shell_complete=complete_pair,
-)
-@option(
-    "--changes-from",
-    "Show what this plan changes of an earlier one: a plan file, or with --environment an "
-    "earlier project file, which may lack the endpoint.",
-    FILE,
-    "FILE",
-)
-@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
-@option(
-    "--max-price-increase",
-    "With --changes-from: exit with 3 if the price per hour rises by more.",
-    Decimal(min=0),
-    "PERCENT",
-    cls=KeyOfFile,
-    hidden=True,
-)
-@option("--verbose", "Show memory, findings, arguments and reasons.", bool)
+@add_options(_PLAN_OPTIONS)
 @json_flag
 @click.pass_context
 def plan(

@@ -11,7 +11,7 @@ import click
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.cli.context import PeagleCommand, command_text, is_set
-from peagle.cli.options import complete_region, yes_option
+from peagle.cli.options import add_options, complete_region, option, yes_option
 from peagle.cli.session import (
     NOT_SEARCHED,
     Session,
@@ -46,6 +46,15 @@ _ALIKE = 0.8
 """Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
+_DESTROY_OPTIONS = (
+    option("--images", "Remove what `peagle image` created, with the images.", bool),
+    option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
+           "template left.", bool),
+    option("--previous", "Remove only what the previous revision needs, which then cannot be "
+           "returned to.", bool),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle destroy peagle-gpt-oss-20b --yes",
     "peagle destroy --images",
@@ -53,18 +62,7 @@ _ALIKE = 0.8
     instead=("images",),
     implicit=False,
 )
-@click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Also remove the log, scaling targets and alarms, and what a template left.",
-)
-@click.option(
-    "--previous",
-    is_flag=True,
-    help="Remove only what the previous revision needs, which then cannot be returned to.",
-)
+@add_options(_DESTROY_OPTIONS)
 def destroy(
     session: Session, name: str | None, images: bool, everything: bool, previous: bool
 ) -> None:
@@ -222,14 +220,13 @@ def _destroy_images(session: Session) -> None:
     cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
 )
 @account_options
-@click.option(
-    "--region",
-    "regions",
+@option(
+    "--region regions",
+    "Only this region; may be repeated.  [default: all regions of SageMaker]",
     multiple=True,
-    help="Only this region; may be repeated.  [default: all regions of SageMaker]",
     shell_complete=complete_region,
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@option("--dry-run", "Show what would be deleted.", bool)
 @yes_option
 @json_flag
 def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:

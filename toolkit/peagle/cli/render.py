@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from peagle.cli.context import PeagleCommand, root_group
-from peagle.cli.options import command_catalog, option, output_option, refuse_errors
+from peagle.cli.options import add_options, command_catalog, option, output_option, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import (
@@ -62,7 +62,7 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 )
 @click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
-@option("-o --output", "Folder for the files; created if needed.", _FOLDER, "DIR", required=True)
+@option("-o --output DIR", "Folder for the files; created if needed.", _FOLDER, required=True)
 @option("--force", "Replace files in a folder that is not empty.", bool)
 @json_flag
 def render(format: str, plan: Plan, output: Path, force: bool) -> None:
@@ -85,6 +85,19 @@ def ci() -> None:
     """Write pipelines for the endpoints of peagle.yaml, and the schema of that file."""
 
 
+_INIT_OPTIONS = (
+    option("--folder DIR", "The repository.  [default: this folder]", _FOLDER, default=Path(),
+           show_default=False),
+    option("--repository OWNER/NAME", "For the trust of the roles."),
+    option("--account ID", "AWS account, for the policies."),
+    option("--partition", "Partition of the account.", default="aws"),
+    option("--toolkit SOURCE", "What the pipeline installs: a wheel in the repository, a URL "
+           "with #sha256=HASH, or an index.  [default: the wheel of this checkout, written to "
+           "wheels/]"),
+    option("--force", "Replace files that differ, except peagle.yaml.", bool),
+)  # fmt: skip
+
+
 @ci.command(
     cls=PeagleCommand,
     epilog="""\b
@@ -94,24 +107,7 @@ Examples:
 """,
 )
 @click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
-@option(
-    "--folder",
-    "The repository.  [default: this folder]",
-    _FOLDER,
-    "DIR",
-    default=Path(),
-    show_default=False,
-)
-@option("--repository", "For the trust of the roles.", metavar="OWNER/NAME")
-@option("--account", "AWS account, for the policies.", metavar="ID")
-@option("--partition", "Partition of the account.", default="aws")
-@option(
-    "--toolkit",
-    "What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
-    "index.  [default: the wheel of this checkout, written to wheels/]",
-    metavar="SOURCE",
-)
-@option("--force", "Replace files that differ, except peagle.yaml.", bool)
+@add_options(_INIT_OPTIONS)
 @json_flag
 @click.pass_context
 def init(

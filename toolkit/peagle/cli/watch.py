@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import PeagleCommand, is_plan_file, status_in_context
-from peagle.cli.options import duration
+from peagle.cli.options import add_options, duration, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
@@ -112,12 +112,11 @@ def status(name: str, session: Session) -> None:
     metavar="NAME|PLAN",
     keys=(*ACCOUNT, "role"),
 )
-@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role of the plan: ARN or name.")
-@click.option(
-    "--template",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Compare the files of `peagle render` in this folder as well.",
+@option("--role", "Execution role of the plan: ARN or name.", envvar="PEAGLE_ROLE")
+@option(
+    "--template DIR",
+    "Compare the files of `peagle render` in this folder as well.",
+    click.Path(file_okay=False, path_type=Path),
 )
 @click.pass_context
 def drift(
@@ -173,11 +172,11 @@ _INTERRUPTED = 130
 
 
 @deployment_command("peagle logs peagle-tiny -f --sandbox")
-@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
-@click.option(
+@option("--follow -f", "Follow the log until Ctrl-C.", bool)
+@option(
     "--since",
+    "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
     callback=duration,
-    help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
 )
 def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
@@ -213,18 +212,16 @@ money."""
 _SHORTEST_WINDOW = 60
 
 
+_TOP_OPTIONS = (
+    option("--once", "Print one screen and end.  [default without a terminal]", bool),
+    option("--window", "How far back to measure; 1m at least.  [default: 5m]", callback=duration),
+    option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
+           "local engine]", callback=duration),
+)  # fmt: skip
+
+
 @deployment_command("peagle top peagle-tiny --sandbox --once")
-@click.option(
-    "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
-)
-@click.option(
-    "--window", callback=duration, help="How far back to measure; 1m at least.  [default: 5m]"
-)
-@click.option(
-    "--every",
-    callback=duration,
-    help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
-)
+@add_options(_TOP_OPTIONS)
 def top(name: str, session: Session, once: bool, window: int | None, every: int | None) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.

@@ -32,6 +32,7 @@ from peagle.cli.options import (
     complete_pair,
     deploy_options,
     names_own_image,
+    option,
     refuse_errors,
     region_option,
     yes_option,
@@ -118,11 +119,9 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 
-_take_over_option = click.option(
-    "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
-)
-_even_if_used_option = click.option(
-    "--even-if-used", is_flag=True, help="Proceed even if an endpoint uses these weights."
+_take_over_option = option("--take-over", "Take over the lock of a crashed sync.", bool)
+_even_if_used_option = option(
+    "--even-if-used", "Proceed even if an endpoint uses these weights.", bool
 )
 
 
@@ -138,10 +137,10 @@ def weights() -> None:
 )
 @click.argument("pair", shell_complete=complete_pair)
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
-@click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
-@click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
-@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
-@click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
+@option("--target-only", "Copy the target's weights only.", bool)
+@option("--drafter-only", "Copy the drafter's weights only.", bool)
+@option("--target-from PLACE", "Folder, s3://... or Hub id of the target.")
+@option("--drafter-from PLACE", "Folder, s3://... or Hub id of the drafter.")
 @field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
@@ -426,7 +425,7 @@ def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice
 @region_option("the bucket")
 @account_options
 @_take_over_option
-@click.option("--warm", "key", metavar="KEY", help="Only the warm start with that key.")
+@option("--warm key KEY", "Only the warm start with that key.")
 @_even_if_used_option
 @yes_option
 @json_flag
@@ -486,13 +485,11 @@ _USUAL_MINUTES = 15
 
 
 _WARM_OPTIONS = (
-    click.Option(["--local", "local"], is_flag=True,
-                 help="Run on this machine and store the caches here."),
-    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
-                 help="Local: as a process or in a container.  [default: process]"),
-    click.Option(["--gpus"], is_flag=True, help="Local, Docker: use the GPU image and all GPUs."),
-    click.Option(["--to", "folder"], metavar="FOLDER",
-                 help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
+    option("--local local", "Run on this machine and store the caches here.", bool),
+    option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
+           ("process", "docker")),
+    option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool),
+    option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
 )  # fmt: skip
 
 
