@@ -412,3 +412,27 @@ def test_the_order_in_which_it_is_scaled(
     if "count" in change:
         with raises_code("not-scaled"):
             scaling.scale(context, Scale(endpoint(before), **request))
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "serves", "registered", "ends"),
+    [
+        ("ml.g6.xlarge", "first", OURS, True),
+        ("ml.g6.xlarge", "first", FOREIGN, False),
+        ("ml.g6.xlarge", "first", None, False),
+        ("ml.g6.xlarge", "first", DENIED, False),
+        ("ml.g5.xlarge", "first", OURS, False),
+        ("ml.g6.xlarge", "unknown", OURS, False),
+    ],
+)
+def test_our_scaling_ends_for_another_instance_type(
+    account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
+    instance_type: str, serves: str, registered: Any, ends: bool,
+) -> None:  # fmt: skip
+    ended: list[str] = []
+    account.registered = registered
+    monkeypatch.setattr(autoscaling, "deregister", lambda aws, name: ended.append(name))
+    context = DeploymentContext(world.aws, deployment(), clock=world.clock)
+    update = revision("second", instance_type=instance_type)
+    scaling.end_scaling_for_new_type(context, update, endpoint(serves=serves))
+    assert ended == (["demo"] if ends else [])

@@ -15,6 +15,7 @@ import pytest
 
 from peagle.aws import autoscaling, runtime, sagemaker
 from peagle.aws.autoscaling import Bounds
+from peagle.aws.client import Clock
 from peagle.aws.errors import AccessDenied, NoCopyRuns
 from peagle.deploy import discover, invoke, records, status
 from peagle.deploy.context import DeploymentContext
@@ -47,7 +48,7 @@ METRICS = {
     "requests": {MINUTE: 30.0, MINUTE + 120: 10.0},
     "errors": {MINUTE: 2.0},
     "ttft_p50": {MINUTE: 100_000.0, MINUTE + 120: 500_000.0},
-    "ttft_p90": {},
+    "ttft_p90": {MINUTE + 60: 9e6},  # a minute without streams
     "streams": {MINUTE: 3.0, MINUTE + 120: 1.0},
 }
 
@@ -443,3 +444,64 @@ def test_a_resource_is_confirmed_only_by_aws() -> None:
     resource = FIRST.resource("Model", "m")
     assert (resource.made, resource.revision, resource.text) == (False, "first", "Model m")
     assert not deployment(resources=(resource,)).listed_resources[0].confirmed
+
+
+@pytest.mark.parametrize(
+    ("stream", "copies", "variant"),
+    [
+        ("AllTraffic/i-1", False, VARIANT),
+        ("Candidate/i-1", False, CANDIDATE),
+        ("Candidate-2/i-1", False, VARIANT),
+        ("Candidate/i-1", True, VARIANT),  # copies have one variant
+    ],
+)
+def test_a_line_is_that_of_its_variant(
+    monkeypatch: pytest.MonkeyPatch, stream: str, copies: bool, variant: str
+) -> None:
+    line = (
+        "Engine 000: Avg prompt throughput: 9.1 tokens/s, Avg generation throughput: "
+        "12.8 tokens/s, Running: 2 reqs, Waiting: 1 reqs, GPU KV cache usage: 35.2%"
+    )
+    event = {"logStreamName": stream, "timestamp": 5_000, "message": line}
+
+    class Log:
+        def items(self, *_: Any, **parameters: Any) -> list[dict[str, Any]]:
+            assert parameters["startTime"] == 1500
+            return [event]
+
+    statistics = status._statistics(Log(), "demo", 1.5, copies, [])  # type: ignore[arg-type]
+    assert [name for name, lines in statistics.items() if lines.loads] == [variant]
+    ((when, load_),) = statistics[variant].loads[stream]
+    assert (when, load_.tokens_per_second, load_.running) == (5.0, 12.8, 2)
+
+
+@pytest.mark.parametrize(
+    ("k", "cost", "since", "live"),
+    [
+        (1, 1.41, NOW - 3600, LIVE),
+        (0, 2.82, NOW - 7200, LIVE),
+        (1, 0.0, NOW + 60, LIVE),  # a clock that is behind
+        (1, 0.39, None, LIVE),
+        (1, None, NOW - 3600, None),
+    ],
+)
+def test_the_cost_so_far(
+    monkeypatch: pytest.MonkeyPatch, k: int, cost: float | None, since: float | None, live: Any
+) -> None:
+    monkeypatch.setattr(Clock, "now", lambda clock: NOW)
+    record = deployment(revision(k=k), billing_since=since)
+    summary = status._summary(record, live, record.current, {})
+    assert (summary.cost_so_far_usd, summary.speculation) == (cost, k > 0)
+    assert summary.price_per_day_usd == (None if live is None else 33.79)
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(90.7, 90), (0.0, 0), (-5.0, 0)])
+def test_the_seconds_that_are_left(
+    monkeypatch: pytest.MonkeyPatch, left: float, seconds: int
+) -> None:
+    monkeypatch.setattr(Clock, "now", lambda clock: NOW)
+    record = deployment(ends_at=NOW + left, billing_since=NOW - 7200)
+    assert status._summary(record, LIVE, FIRST, {}).seconds_left == seconds
+    ended = status._summary(deployment(ends_at=NOW - 3600, billing_since=NOW - 7200), None,
+                            FIRST, {})  # fmt: skip
+    assert ended.cost_so_far_usd == 1.41, "until its end"
