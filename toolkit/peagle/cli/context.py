@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -54,6 +55,27 @@ class PeagleCommand(click.Command):
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
+
+
+def add_flag(name: str, *flags: str, help: str) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: add a flag that the command's function does not get: what it changes asks
+    ``is_set``."""
+
+    def add(command: Callable[..., Any]) -> Any:
+        @wraps(command)
+        def without_flag(*args: Any, **parameters: Any) -> Any:
+            del parameters[name]
+            return command(*args, **parameters)
+
+        return click.option(*flags, name, is_flag=True, help=help)(without_flag)
+
+    return add
+
+
+def is_set(name: str) -> bool:
+    """Whether the running command has that flag, and the user set it."""
+    ctx = click.get_current_context(silent=True)
+    return bool(ctx and ctx.params.get(name))
 
 
 class FileKey(click.Option):

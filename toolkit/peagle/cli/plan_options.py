@@ -198,11 +198,10 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
 
     pair = click.argument("pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair)
     image_from = option(
-        "--image-from",
+        "--image-from FILE",
         "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
         FILE,
-        "FILE",
     )
     with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
     return pair(project_options()(image_from(with_options)))
