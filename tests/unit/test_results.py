@@ -15,7 +15,7 @@ from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_st
 from peagle.deploy.apply import Attempt
 from peagle.deploy.diff import PlanComparison
 from peagle.deploy.drift import Difference, Drift
-from peagle.deploy.kinds import differing, nested
+from peagle.deploy.kinds import compare_keys, compare_leaves
 from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import ComparedPlan, DeploymentStatus
@@ -93,8 +93,8 @@ def test_bounds_are_named_by_what_they_count(copies: bool, keys: list[str]) -> N
 def test_a_difference_says_what_is_planned_and_what_is_there(
     planned: dict[str, int], found: dict[str, int], fields: list[Difference]
 ) -> None:
-    assert [Difference.of(change) for change in differing("x", planned, found)] == fields
-    leaves = [Difference.of(change) for change in nested("x", planned, found)]
+    assert [Difference.of(change) for change in compare_keys("x", planned, found)] == fields
+    leaves = [Difference.of(change) for change in compare_leaves("x", planned, found)]
     assert leaves == [each for each in fields if planned]
 
 

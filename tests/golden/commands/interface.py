@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import KeyOfFile
+from peagle.cli.context import FileKey
 from peagle.cli.main import cli
 
 Description = dict[str, Any]
@@ -55,7 +55,7 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
     described = [
         _described(parameter, context)
         for parameter in command.get_params(context)
-        if not isinstance(parameter, KeyOfFile)
+        if not isinstance(parameter, FileKey)
     ]
     yield (
         words,

@@ -14,9 +14,17 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy import removal, revisions, scaling
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.context import DeploymentContext, limit_seconds
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.invoke import InvokeRequest
-from peagle.deploy.kinds import EXISTS, Kind, Tagged, Wanted, compare_kind, differing, nested
+from peagle.deploy.kinds import (
+    EXISTS,
+    AppliedPlan,
+    Kind,
+    Tagged,
+    compare_keys,
+    compare_kind,
+    compare_leaves,
+)
 from peagle.deploy.preflight import required_change
 from peagle.deploy.resources import ALARMS, DASHBOARD, LOG, MODEL, ROLE, SCALING, SCHEDULE
 from peagle.deploy.scaling import End, Scale, ScaleRequest
@@ -441,11 +449,11 @@ def test_a_budget_is_a_positive_amount(value: str, budget: float | None) -> None
 def test_the_leaves_that_differ(
     planned: dict[str, Any], actual: dict[str, Any], found: list[tuple[str, Any, Any]]
 ) -> None:
-    assert [(c.setting, c.before, c.after) for c in nested("x", planned, actual)] == found
+    assert [(c.setting, c.before, c.after) for c in compare_leaves("x", planned, actual)] == found
 
 
 def test_the_keys_that_differ() -> None:
-    found = differing("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
+    found = compare_keys("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
     assert [*found] == [Change("x.a", None, 1), Change("x.c", 3, None)]
 
 
@@ -476,20 +484,20 @@ def scaled_plan(plan: Plan, **numbers: Any) -> Plan:
 
 
 def test_scaling_is_compared_by_its_bounds_target_and_cooldowns() -> None:
-    (name, body), *_ = SCALING.desired(Wanted(scaled_plan(a_plan()))).items()
+    (name, body), *_ = SCALING.desired(AppliedPlan(scaled_plan(a_plan()))).items()
     assert name == a_plan().name
     for key, value in {"min_instances": 2, "max_instances": 4, "target_concurrency": 5.0,
                        "scale_in_cooldown": 1, "scale_out_cooldown": 1}.items():  # fmt: skip
         (change,) = SCALING.compare(name, body, {**body, key: value})
         assert (change.setting, change.before) == (f"scaling.{key}", value)
-    assert SCALING.desired(Wanted(a_plan())) == {name: {}}
+    assert SCALING.desired(AppliedPlan(a_plan())) == {name: {}}
     assert len([*SCALING.compare(name, {}, body)]) == len(body)
 
 
 def test_a_schedule_is_that_of_the_end() -> None:
     plan = a_plan()
-    assert SCHEDULE.desired(Wanted(plan)) == {}
-    ((name, body),) = SCHEDULE.desired(Wanted(plan, "", NOW)).items()
+    assert SCHEDULE.desired(AppliedPlan(plan)) == {}
+    ((name, body),) = SCHEDULE.desired(AppliedPlan(plan, "", NOW)).items()
     actual = {"State": "ENABLED", "ScheduleExpression": "at(2027-01-15T08:00:00)"}
     assert [*SCHEDULE.compare(name, body, actual)] == []
     late = {**actual, "ScheduleExpression": "at(2027-01-15T08:00:01)"}
@@ -499,7 +507,7 @@ def test_a_schedule_is_that_of_the_end() -> None:
     copies = {**body, "copies": True}  # theirs ends some time before
     assert [*SCHEDULE.compare(name, copies, late)] == []
     assert [c.before for c in SCHEDULE.compare(name, copies, {"State": "DISABLED"})] == ["DISABLED"]
-    both = SCHEDULE.at("us-east-1", "demo", True, NOW)
+    both = SCHEDULE.schedules("us-east-1", "demo", True, NOW)
     assert [body["copies"] for body in both.values()] == [True, False]
 
 
@@ -528,11 +536,11 @@ def test_a_change_as_it_is_shown(change: Change, text: str) -> None:
 def test_a_secret_is_hidden_and_what_only_one_side_has_is_a_change() -> None:
     before = FIRST.served.model_copy(update={"variables": {"HF_TOKEN": "hf_secret", "A": "1"}})
     after = before.model_copy(update={"variables": {"A": "2"}})
-    assert changes(before, after) == (
+    assert compare_served(before, after) == (
         Change("variable.A", "1", "2"),
         Change("variable.HF_TOKEN", "(hidden)", None),
     )
-    assert changes(before, before) == ()
+    assert compare_served(before, before) == ()
 
 
 def test_an_answer_is_streamed_unless_asked_otherwise() -> None:
@@ -571,7 +579,7 @@ def test_bounds_that_are_registered(bounds: Bounds, text: str) -> None:
 
 def test_a_plan_of_another_machine_changes_nothing_that_is_unknown() -> None:
     served: Served = a_revision(another(a_plan())).served
-    assert [c.setting for c in changes(FIRST.served, served)] == ["engine.k"]
+    assert [c.setting for c in compare_served(FIRST.served, served)] == ["engine.k"]
 
 
 # What a kind finds, and what is removed.
@@ -673,7 +681,7 @@ class Fixed(Kind):
     def __init__(self, **there: int) -> None:
         self.there = there
 
-    def desired(self, wanted: Wanted) -> dict[str, dict[str, Any]]:
+    def desired(self, applied: AppliedPlan) -> dict[str, dict[str, Any]]:
         return {"a": {"v": 1}, "b": {"v": 2}}
 
     def read(self, aws: Any, plan: Plan, names: Any) -> dict[str, dict[str, Any]]:
@@ -693,7 +701,7 @@ def test_the_comparison_of_a_kind(
     there: dict[str, int], recorded: tuple[str, ...], found: list[Change]
 ) -> None:
     listed = [of("Alarm", name, "old") for name in recorded]
-    compared = compare_kind(Fixed(**there), None, Wanted(a_plan()), listed)  # type: ignore[arg-type]
+    compared = compare_kind(Fixed(**there), None, AppliedPlan(a_plan()), listed)  # type: ignore[arg-type]
     assert [*compared] == found
 
 

@@ -9,7 +9,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
-from peagle.deploy.diff import changes
+from peagle.deploy.diff import compare_served
 from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
 from peagle.options import Options
@@ -33,7 +33,7 @@ BEFORE = served_by_plan(a_plan())
 
 def _changed(**fields: Any) -> list[str]:
     """The texts of the changes from ``BEFORE``."""
-    return [change.text for change in changes(BEFORE, BEFORE.model_copy(update=fields))]
+    return [change.text for change in compare_served(BEFORE, BEFORE.model_copy(update=fields))]
 
 
 @pytest.mark.parametrize(("fields", "text"), [
@@ -60,12 +60,12 @@ def test_every_setting_has_its_words(fields: dict[str, Any], text: str) -> None:
 
 def test_what_the_account_does_not_say_is_not_a_change() -> None:
     live = BEFORE.model_copy(update={"vllm": None, "pair": ""})
-    assert changes(live, BEFORE) == ()
+    assert compare_served(live, BEFORE) == ()
 
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-    assert [change.text for change in changes(*served)] == ["drafter a/head -> b/head"]
+    assert [change.text for change in compare_served(*served)] == ["drafter a/head -> b/head"]
 
 
 def _with_head(served: Served, head: str) -> Served:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog.schema import Drafter, Target
-from peagle.checks import Case, check, rules_found
+from peagle.checks import Case, check, list_rules
 from peagle.checks.rules.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
@@ -38,7 +38,7 @@ def test_a_broken_pair_gets_its_finding_and_no_other_error(broken: Broken, tmp_p
 
 
 def test_every_rule_is_in_the_corpus() -> None:
-    rules = {rule.code for rule in rules_found()}
+    rules = {rule.code for rule in list_rules()}
     assert {broken.code for broken in CORPUS} == rules
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from peagle.catalog import find_pair
-from peagle.checks import check, rules_found
+from peagle.checks import check, list_rules
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.corpus_rest import block_fp8
 from tests.unit.checks.damage import Damage
 
-RULES = rules_found()
+RULES = list_rules()
 
 
 def test_every_version_rule_belongs_to_a_rule() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 
 import pytest
@@ -50,28 +49,6 @@ def test_a_healthy_engine_is_restarted_up_to_a_limit(run: Run) -> None:
     assert (last["event"], last["cause"], last["restarts"]) == ("crash", "out-of-memory", 2)
     healthy = [line for line in container.entries() if line.get("event") == "healthy"]
     assert 0.3 <= healthy[0]["seconds"] < 10
-
-
-def test_a_port_that_another_program_takes_before_a_restart_ends_the_container(run: Run) -> None:
-    container = run(f"{HEALTHY} receive()")
-    container.wait_for("healthy")
-    port = container.port
-    with socket.create_server(("127.0.0.1", port)):
-        os.kill(container.starts()[0], signal.SIGKILL)
-        assert container.ended(5) != 0
-    assert len(container.starts()) == 1
-    last = container.entries()[-1]
-    assert last["cause"] == "environment"
-    assert f"cannot start the engine: port {port} is in use" in last["message"]
-
-
-def test_a_port_in_use_is_refused_before_the_engine_starts(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        container = run("sleep()", SAGEMAKER_BIND_TO_PORT=str(port))
-        assert container.ended(5) == 2
-    assert f"port {port} is in use" in container.entries()[-1]["message"]
-    assert container.starts() == []
 
 
 def test_orphans_leave_no_zombies(run: Run) -> None:
