@@ -24,14 +24,8 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     deployment = deployed.run(*FIRST, "--json").document
     document = deployed.run("status", NAME, "--json").document
     of_that_deploy = {
-        "changed",
-        "changes",
-        "licences",
-        "pins",
-        "rolled_back",
-        "tried",
-        "warm_start",
-    }
+        "changed", "changes", "licences", "pins", "rolled_back", "tried", "warm_start",
+    }  # fmt: skip
     assert {key: deployment[key] for key in deployment if key not in of_that_deploy} == document
     assert document["state"] == "InService"
 

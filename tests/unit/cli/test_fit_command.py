@@ -66,16 +66,11 @@ def test_every_flag_counts() -> None:
     base = ("qwen3-coder-30b", *H200, "--max-num-seqs", "128")
     plain = answer(*base)["kv_cache_tokens"]
     changes: list[tuple[tuple[str, ...], bool]] = [
-        (("--gpu-memory-utilization", "0.8"), False),
-        (("--max-num-seqs", "700"), False),
-        (("--max-num-batched-tokens", "32768"), False),
-        (("--kv-cache-dtype", "fp8"), True),
-        (("--no-speculation",), True),
-        (("--enforce-eager",), True),
-        (("--compiled",), True),
-        (("--tp", "2"), True),
-        (("--vllm", "0.20.2"), True),
-    ]
+        (("--gpu-memory-utilization", "0.8"), False), (("--max-num-seqs", "700"), False),
+        (("--max-num-batched-tokens", "32768"), False), (("--kv-cache-dtype", "fp8"), True),
+        (("--no-speculation",), True), (("--enforce-eager",), True), (("--compiled",), True),
+        (("--tp", "2"), True), (("--vllm", "0.20.2"), True),
+    ]  # fmt: skip
     for change, more in changes:
         tokens = answer(*base, *change)["kv_cache_tokens"]
         assert (tokens > plain) == more, change
@@ -125,17 +120,11 @@ def test_rules_check_the_settings_of_fit() -> None:
 
 
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "intermediate_size": 4096,
-    "vocab_size": 32000,
-    "max_position_embeddings": 8192,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
+    "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "intermediate_size": 4096, "vocab_size": 32000, "max_position_embeddings": 8192,
     "torch_dtype": "bfloat16",
-}
+}  # fmt: skip
 SMALL = (*H200, "--max-num-seqs", "8")
 
 
@@ -226,15 +215,11 @@ PAIRS = [
     for drafter in target.drafters[:2]
 ]
 HARDWARE = [
-    ("--gpu-memory-gib", "17"),
-    ("--gpu-memory-gib", "24"),
-    ("--gpu-memory-gib", "44.4"),
-    ("--gpu-memory-gib", "79.2"),
-    ("--instance-type", "ml.g5.xlarge"),
-    ("--instance-type", "ml.g6.12xlarge"),
-    ("--instance-type", "ml.p4d.24xlarge"),
+    ("--gpu-memory-gib", "17"), ("--gpu-memory-gib", "24"), ("--gpu-memory-gib", "44.4"),
+    ("--gpu-memory-gib", "79.2"), ("--instance-type", "ml.g5.xlarge"),
+    ("--instance-type", "ml.g6.12xlarge"), ("--instance-type", "ml.p4d.24xlarge"),
     ("--instance-type", "ml.p5.4xlarge"),
-]
+]  # fmt: skip
 LOADS = [
     ("--max-model-len", "8192"),
     ("--max-model-len", "120000", "--max-num-seqs", "300"),

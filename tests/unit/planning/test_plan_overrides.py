@@ -175,18 +175,13 @@ CATALOG = load_catalog()
 MEASURED = measured(run())
 NUMBER = r"[0-9][0-9,]*"
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "instance-type": (r"ml\.[a-z0-9-]+\.[0-9]*[a-z]+", str),
-    "instance-count": (NUMBER, int),
-    "k": (NUMBER, int),
-    "max-model-len": (NUMBER, int),
-    "concurrency": (NUMBER, int),
-    "prompt-tokens": (NUMBER, int),
-    "output-tokens": (NUMBER, int),
-    "min-tokens-per-second": (NUMBER, float),
-    "max-price-per-hour": (r"[0-9]+\.[0-9]+", float),
+    "instance-type": (r"ml\.[a-z0-9-]+\.[0-9]*[a-z]+", str), "instance-count": (NUMBER, int),
+    "k": (NUMBER, int), "max-model-len": (NUMBER, int), "concurrency": (NUMBER, int),
+    "prompt-tokens": (NUMBER, int), "output-tokens": (NUMBER, int),
+    "min-tokens-per-second": (NUMBER, float), "max-price-per-hour": (r"[0-9]+\.[0-9]+", float),
     "slo": (r"[a-z]+=[0-9.]+(?:,[a-z]+=[0-9.]+)?", parse_slo),
     "vllm": (r"[0-9]+\.[0-9]+\.[0-9]+", str),
-}
+}  # fmt: skip
 """Option -> how its values look in a fix, and their type."""
 Corpus = tuple[Catalog, str, tuple[dict[str, Any], ...]]
 
@@ -275,20 +270,10 @@ def test_each_printed_fix_removes_its_finding(name: str) -> None:
 # Stating a default changes nothing; the load decides, not whether an option was given.
 TARGETS = [target.short_name for target in CATALOG.targets.values()]
 DEFAULTS = (
-    "name",
-    "region",
-    "instance_type",
-    "instance_count",
-    "max_model_len",
-    "concurrency",
-    "prompt_tokens",
-    "output_tokens",
-    "vllm",
-    "image",
-    "weights_by",
-    "startup_timeout",
+    "name", "region", "instance_type", "instance_count", "max_model_len", "concurrency",
+    "prompt_tokens", "output_tokens", "vllm", "image", "weights_by", "startup_timeout",
     "download_timeout",
-)
+)  # fmt: skip
 """Options of which the plan shows the default."""
 NOT_DECIDED = ("findings", "reasons", "alternatives", "without_speculation", "overrides")
 """What explains or compares."""
