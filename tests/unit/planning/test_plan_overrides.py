@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.workload import Slo, parse_slo
 from tests.unit.planning.small_catalog import CATALOG as SMALL
-from tests.unit.planning.small_catalog import because, codes, plan
+from tests.unit.planning.small_catalog import because, plan
 from tests.unit.planning.speeds import measured, run
 
 
@@ -90,25 +89,6 @@ def test_the_ami_and_the_timeouts_reach_the_request() -> None:
     assert because(made, "startup_timeout_seconds") is None
     plain = requests(plan(ami="default", instance_type="ml.g5.12xlarge"))[1].parameters
     assert "InferenceAmiVersion" not in plain["ProductionVariants"][0]
-
-
-@pytest.mark.thorough
-def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> None:
-    catalog = load_catalog()
-    hub = make_plan(Options(pair="gpt-oss-120b"), catalog)
-    mounted = make_plan(
-        Options(pair="gpt-oss-120b", model_source="s3://bucket/target/", speculation=False), catalog
-    )
-    large = {"weight_bytes": 200_000_000_000}
-    target = catalog.targets["openai/gpt-oss-120b"].model_copy(update=large)
-    larger = replace(catalog, targets={**catalog.targets, target.id: target})
-    findings = {
-        f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
-        if f.code == "timeout-at-maximum"
-    }  # fmt: skip
-    assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
-    assert "SageMaker waits at most 1h 00m" in findings["startup_timeout_seconds"].message
-    assert "--model-source" in findings["startup_timeout_seconds"].fix
 
 
 EVERYTHING = Options(
