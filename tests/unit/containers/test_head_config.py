@@ -1,7 +1,5 @@
 """What the config.json of a head says, as vLLM reads it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`peagle local`: start, proof and stop of an engine, as a function and as commands."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -164,14 +162,11 @@ def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "kind", "code", "message"),
-    [
-        ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
-        ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
-        ("deaf", EngineError, "startup-timeout", ""),
-    ],
-)
+@pytest.mark.parametrize(("how", "kind", "code", "message"), [
+    ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
+    ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
+    ("deaf", EngineError, "startup-timeout", ""),
+])  # fmt: skip
 def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
     engine_home: Path, plan_for: PlanFor, how: str, kind: type[EngineError], code: str, message: str
 ) -> None:

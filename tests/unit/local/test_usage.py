@@ -1,9 +1,8 @@
 """How an engine is used, from two pages of its metrics."""
 
-from __future__ import annotations
-
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ def test_a_restarted_engine_and_an_empty_page_have_no_negative_use() -> None:
 def test_the_meter_measures_over_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((1100.0, 1150.0, 1200.0, 1260.0))
     monkeypatch.setattr(usage, "read_metrics", lambda engine: PAGE)
-    monkeypatch.setattr(usage.time, "time", lambda: next(times))
+    monkeypatch.setattr(time, "time", lambda: next(times))
     meter = EngineMeter(engine(), window_seconds=100.0)
     windows = [meter.read().window_seconds for _ in range(4)]
     assert windows == [100, 150, 100, 110], "the oldest page that covers the window"

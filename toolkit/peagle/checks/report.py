@@ -153,7 +153,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if model is None:
         places["target"] = HUB
     if drafter is not None and head is None and (drafter.weights or not drafter.public):
-        places["drafter"] = HUB if drafter.weights is not None else "PLACE"
+        places["drafter"] = HUB if drafter.weights is not None else "LOCATION"
     words = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
         pair=title,
@@ -168,7 +168,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
             for checkpoint in (model, head)
             if checkpoint is not None
         ),
-        rules=len(registry.rules_found()),
+        rules=len(registry.list_rules()),
         unread=tuple(places),
         read_command=("peagle", "check", options.pair, *words) if places else (),
     )

@@ -22,7 +22,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.kinds import Tagged, find_resources
 from peagle.deploy.resources import (
     ALARMS,
@@ -112,7 +112,7 @@ def compare_live(record: Deployment, live: Endpoint, revision: Revision) -> tupl
     served = now.served
     if live.instance_count and served.instance_count:  # as planned while none runs
         served = served.with_instances(live.instance_count)
-    changed = changes(served, revision.served)
+    changed = compare_served(served, revision.served)
     if now.role and now.role != revision.role:
         changed += (Change("role", now.role, revision.role),)
     return changed

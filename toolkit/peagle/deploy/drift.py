@@ -21,9 +21,9 @@ from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.discover import Live, current_deployment
-from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
+from peagle.deploy.kinds import AppliedPlan, Kind, compare_keys, compare_kind, compare_leaves
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
@@ -71,7 +71,7 @@ class Compared(Live):
 
 @dataclass(frozen=True)
 class Difference:
-    """A field of a resource: what the plan wants, and what the account has."""
+    """A field of a resource: what the plan sets, and what the account has."""
 
     field: str
     planned: Any
@@ -178,7 +178,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
         values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*nested(field, *map(json_object, texts))]
+            values = [*compare_leaves(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
@@ -191,7 +191,9 @@ def _served(compared: Compared) -> Iterator[Change]:
         chosen["instance_count"] = range(scaling.min_instances, scaling.max_instances + 1)
         if scaling.scales_copies:
             chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
-    for change in changes(compared.served(compared.instances), compared.desired.revision.served):
+    for change in compare_served(
+        compared.served(compared.instances), compared.desired.revision.served
+    ):
         if change.setting == "usd_per_hour" or change.before in chosen.get(change.setting, ()):
             continue
         area = "configuration" if change.setting in _CONFIGURATION else "model"
@@ -209,12 +211,14 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from differing("configuration", *sides)
+    yield from compare_keys("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
+    yield from compare_leaves(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
+        yield from compare_leaves(
+            f"configuration.{key}", *(variant.get(key) for variant in variants)
+        )
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -229,7 +233,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.read_tags(compared.aws, arn)
-        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
+        yield from compare_keys(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -239,7 +243,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from compare_keys("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -254,16 +258,16 @@ def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
     """What is outside of the endpoint; its end is the one in its tags."""
     plan, limit = compared.plan, compared.plan.limit
     ends_at = end_in(compared.tags) if limit and not limit.removes else None
-    wanted = Wanted(plan, compared.endpoint.revision, ends_at)
-    return compare_kind(kind, compared.aws, wanted)
+    applied = AppliedPlan(plan, compared.endpoint.revision, ends_at)
+    return compare_kind(kind, compared.aws, applied)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: differing(
+    "endpoint": lambda compared: compare_keys(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: differing(
+    "role": lambda compared: compare_keys(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from peagle.catalog.documents import dotted
 from peagle.errors import Fix, PeagleError, PlanFileError, UserError, nearest
-from peagle.options import Overrides, arguments, keys_of_file
+from peagle.options import Overrides, arguments, select_file_keys
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
@@ -109,7 +109,7 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     with suppress(ValidationError):
         options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
-        keys = ", ".join(keys_of_file(options))
+        keys = ", ".join(select_file_keys(options))
     # Commands recognize a plan by the suffix.
     name = file if file.endswith(".json") else f"{file}.json"
     text = f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}"
