@@ -135,7 +135,7 @@ class World:
 
     async def drain(self) -> None:
         self.other.send(b"drain\n")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
 
 
 Play = Callable[[Callable[[World], Awaitable[None]], Any], None]
@@ -210,19 +210,18 @@ def test_only_methods_that_always_draft_are_proved(
     assert always_drafts(environment) is expected
 
 
-@pytest.mark.thorough
 def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
         world.server.answers.clear()
         running = asyncio.create_task(world.ask("/slow"))
         gone = asyncio.create_task(world.ask("/slow"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         await world.drain()
         assert await world.ask("/invocations") == await world.ask("/ping") == 503
         assert await world.ask("/metrics") == 200
         gone.cancel()  # a disconnected client does not delay the end
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert world.received() == [], "something still runs"
         world.server.answers.set()
         assert await running == 200
@@ -238,7 +237,7 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
     async def scene(world: World) -> None:
         await world.begin()
         world.other.close()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert sent == [(os.getpid(), signal.SIGTERM)]
 
     play(scene, Server())
