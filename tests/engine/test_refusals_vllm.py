@@ -4,8 +4,6 @@ Rules and vLLM get the same folders. vLLM refuses some pairs with an error; othe
 problem as a request that ends the engine, or as drafts that are not accepted.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

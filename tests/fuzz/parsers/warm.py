@@ -1,7 +1,5 @@
 """Warm starts: manifests, archives, and what the container and the toolkit tell each other."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Drift: each field that someone changes in the account is found, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Valid and damaged artifacts of warm starts."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

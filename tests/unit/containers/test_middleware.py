@@ -1,7 +1,5 @@
 """Readiness, draining, counters and compile caches in vLLM's server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -171,18 +169,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     mine.close()
 
 
-@pytest.mark.parametrize(
-    ("config", "server", "said", "ping"),
-    [
-        (CONFIG, {}, "healthy", 200),
-        (CONFIG, {"drafts": 0}, "failed speculation is configured, and 16 tokens were", 503),
-        (CONFIG, {"status": 500}, "failed the engine responded to its first request with 500", 503),
-        (CONFIG, {"drafts": 0, "status": 400}, "healthy", 200),  # it accepts no prompt
-        (CONFIG, {"drafts": 0, "metrics": 404}, "healthy", 200),
-        ("", {"drafts": 0}, "healthy", 200),
-    ],
-    ids=["drafts", "no drafts", "fails", "no prompts", "no metrics", "no speculation"],
-)
+@pytest.mark.parametrize(("config", "server", "said", "ping"), [
+    (CONFIG, {}, "healthy", 200),
+    (CONFIG, {"drafts": 0}, "failed speculation is configured, and 16 tokens were", 503),
+    (CONFIG, {"status": 500}, "failed the engine responded to its first request with 500", 503),
+    (CONFIG, {"drafts": 0, "status": 400}, "healthy", 200),  # it accepts no prompt
+    (CONFIG, {"drafts": 0, "metrics": 404}, "healthy", 200),
+    ("", {"drafts": 0}, "healthy", 200),
+], ids=["drafts", "no drafts", "fails", "no prompts", "no metrics", "no speculation"])  # fmt: skip
 def test_it_is_ready_when_a_drafter_has_drafted(
     play: Play, monkeypatch: pytest.MonkeyPatch, config: str, server: dict[str, int],
     said: str, ping: int,
@@ -199,20 +193,17 @@ def test_it_is_ready_when_a_drafter_has_drafted(
     play(scene, Server(**server))
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, False),
-        ({SPECULATION: "{"}, False),
-        ({SPECULATION: CONFIG}, True),
-        ({SPECULATION.lower().replace("sm_vllm_", "SM_VLLM_"): CONFIG}, True),
-        ({SPECULATION: '{"model": "a/b", "num_speculative_tokens": 1}'}, True),
-        ({SPECULATION: '{"method": "mtp"}'}, True),
-        ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 5}'}, False),
-        ({SPECULATION: '{"method": "suffix"}'}, False),
-        ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
-    ],
-)
+@pytest.mark.parametrize(("environment", "expected"), [
+    ({}, False),
+    ({SPECULATION: "{"}, False),
+    ({SPECULATION: CONFIG}, True),
+    ({SPECULATION.lower().replace("sm_vllm_", "SM_VLLM_"): CONFIG}, True),
+    ({SPECULATION: '{"model": "a/b", "num_speculative_tokens": 1}'}, True),
+    ({SPECULATION: '{"method": "mtp"}'}, True),
+    ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 5}'}, False),
+    ({SPECULATION: '{"method": "suffix"}'}, False),
+    ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
+])  # fmt: skip
 def test_only_methods_that_always_draft_are_proved(
     environment: dict[str, str], expected: bool
 ) -> None:
@@ -253,16 +244,13 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
     play(scene, Server())
 
 
-@pytest.mark.parametrize(
-    "scope",
-    [
-        {"type": "http", "path": "/invocations", "headers": [(HEADER, b"other")]},
-        {"type": "http", "path": "/invocations", "headers": []},
-        {"type": "http", "path": "/v1/completions", "headers": [(HEADER, WARM)]},
-        {"type": "http", "path": "/metrics", "headers": [(HEADER, COUNTERS)]},
-        {"type": "websocket", "path": "/invocations", "headers": [(HEADER, COUNTERS)]},
-    ],
-)
+@pytest.mark.parametrize("scope", [
+    {"type": "http", "path": "/invocations", "headers": [(HEADER, b"other")]},
+    {"type": "http", "path": "/invocations", "headers": []},
+    {"type": "http", "path": "/v1/completions", "headers": [(HEADER, WARM)]},
+    {"type": "http", "path": "/metrics", "headers": [(HEADER, COUNTERS)]},
+    {"type": "websocket", "path": "/invocations", "headers": [(HEADER, COUNTERS)]},
+])  # fmt: skip
 def test_any_other_request_is_forwarded_unchanged(scope: Message) -> None:
     seen: list[Any] = []
 

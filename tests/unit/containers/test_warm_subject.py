@@ -1,7 +1,5 @@
 """The key of an artifact covers what compiled code depends on, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -136,16 +134,13 @@ def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) 
             cpu_device(file)
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "expected"),
-    [
-        (["NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05"], 0, ""),
-        ([], 0, "reports no GPU: "),
-        (["No devices were found"], 6, "reports no GPU: No devices were found"),
-        (["NVIDIA H200, 9.0"], 0, "reports no GPU: NVIDIA H200, 9.0"),
-        (None, 0, "nvidia-smi cannot be run"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "code", "expected"), [
+    (["NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05"], 0, ""),
+    ([], 0, "reports no GPU: "),
+    (["No devices were found"], 6, "reports no GPU: No devices were found"),
+    (["NVIDIA H200, 9.0"], 0, "reports no GPU: NVIDIA H200, 9.0"),
+    (None, 0, "nvidia-smi cannot be run"),
+])  # fmt: skip
 def test_gpus_are_identified_by_name_and_capability(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str] | None, code: int,
     expected: str,

@@ -1,7 +1,5 @@
 """docs/cli.md and docs/errors.md are what the code says, and no code lacks a cause or a fix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

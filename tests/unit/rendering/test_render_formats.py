@@ -1,7 +1,5 @@
 """The formats as files: golden, complete, refusing what they cannot express."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Other bytes in a folder of weights are another model, in the requests and in every format."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
