@@ -18,7 +18,7 @@ from peagle.protocol import parse_counters
 from peagle_serve import warm
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
-    CAPTURE_VARIABLE,
+    COLLECT_FOLDER_VARIABLE,
     COUNTERS_ATTRIBUTE,
     FAILED,
     HEALTHY,
@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
 )
 from peagle_serve.middleware import Message, Middleware, always_drafts, call, sum_counters
-from peagle_serve.warm import canonical, key_of, parse_manifest
+from peagle_serve.warm import canonical, compute_key, parse_manifest
 from tests.unit.containers.artifacts import SUBJECT, filled
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -294,7 +294,7 @@ def test_a_request_for_the_counters_is_answered(play: Play, metrics: int, status
     play(scene, Server(metrics=metrics))
 
 
-KEY = key_of(SUBJECT)
+KEY = compute_key(SUBJECT)
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The caches and the environment of a collecting engine."""
     folder = filled(tmp_path / KEY)
     monkeypatch.setenv(SUBJECT_VARIABLE, canonical(SUBJECT).decode())
-    monkeypatch.setenv(CAPTURE_VARIABLE, str(folder))
+    monkeypatch.setenv(COLLECT_FOLDER_VARIABLE, str(folder))
     monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
     return folder
 

@@ -96,7 +96,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
     check_numbers(options)
-    pair, location = _selected(catalog, options)
+    pair, location = _select_pair(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
@@ -174,7 +174,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     )
 
 
-def _selected(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
+def _select_pair(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
     """The pair, and the location of the head, if the options name one."""
     pair, drafter = find_pair(catalog, options.pair), options.drafter
     if drafter is None or drafter == HUB or means_folder(drafter):
