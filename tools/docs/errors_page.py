@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from peagle.checks.registry import rules_found
+from peagle.checks.registry import list_rules
 from peagle_serve.crash import CAUSES as CRASHES
 from tools.docs.codes import LEVELS, Code, errors_found, findings_found, known_problems
 from tools.docs.markdown import NOTE, cell, escaped, table
@@ -61,7 +61,7 @@ null.
 def errors_page() -> str:
     """The chapter."""
     codes = findings_found()
-    about = {rule.code: rule.about for rule in rules_found()}
+    about = {rule.code: rule.about for rule in list_rules()}
     parts = [_INTRODUCTION]
     for kind, title in _ABOUT.items():
         parts.append(_findings(title, {c: f for c, f in codes.items() if about.get(c) == kind}))

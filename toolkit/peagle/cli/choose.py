@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from peagle.catalog import find_pair
-from peagle.checks.registry import rules_found
+from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
@@ -24,11 +24,12 @@ from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import (
-    json_option,
+    json_flag,
     print_json,
     print_status,
     print_table,
     print_written,
+    wants_json,
 )
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused
 from peagle.findings import errors
@@ -59,11 +60,9 @@ Examples:
 @option("--rules list_rules", "List the rules and what they prevent.", bool)
 @option("--profile", "AWS profile for s3:// locations.")
 @option("--sandbox", "Read s3:// locations from the sandbox.", bool)
-@json_option
+@json_flag
 @click.pass_context
-def check(
-    ctx: click.Context, /, pair: str | None, list_rules: bool, as_json: bool, **options: Any
-) -> None:
+def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: Any) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
 
     Reads models that are on this machine. For other models, the catalogue's values are checked
@@ -73,8 +72,8 @@ def check(
     there is an error.
     """
     if list_rules:
-        rules = rules_found()
-        if as_json:
+        rules = registry.list_rules()
+        if wants_json():
             return print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
@@ -95,7 +94,7 @@ def check(
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
         report = report.model_copy(update={"findings": kept})
-    if as_json:
+    if wants_json():
         findings = findings_in_context(report.findings)
         print_json(report.model_copy(update={"findings": findings}))
     else:
@@ -132,9 +131,9 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @engine_options(FitOptions)
-@json_option
+@json_flag
 @click.pass_context
-def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
+def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
@@ -148,7 +147,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **given_options(options))
-    if as_json:
+    if wants_json():
         findings = findings_in_context(report.findings)
         print_json(report.model_copy(update={"findings": findings}))
     else:
@@ -175,14 +174,13 @@ Examples:
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
 @option(
-    "--acceptance",
+    "--acceptance FILE",
     "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
     FILE,
-    "FILE",
 )
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
-@json_option
+@json_flag
 @click.pass_context
 def verdict(
     ctx: click.Context,
@@ -191,7 +189,6 @@ def verdict(
     acceptance: Path | None,
     domain: str | None,
     output: Path | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Compare speculation by load: the fastest drafter and K, and where speculation stops paying.
@@ -222,7 +219,7 @@ def verdict(
     if output is not None:
         write_output(output, verdict_bytes(made))
         print_written(output)
-    if as_json:
+    if wants_json():
         print_json(made)
     else:
         from peagle.cli.view.choose import print_verdict

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import click
 
 from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.options import command_catalog, option
 from peagle.cli.view.console import (
-    json_option,
+    json_flag,
     print_facts,
     print_json,
     print_line,
     print_status,
+    wants_json,
 )
 from peagle.data import data_folder
 from peagle.engine.machine import machine_checks
@@ -26,21 +27,21 @@ from peagle.text import plain
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
-@json_option
+@json_flag
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, /) -> None:
     """Check what this machine has and lacks.
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
     checks = machine_checks(command_catalog(ctx).runtimes.default)
-    if as_json:
+    if wants_json():
         documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):
             document["command"] = None if check.fine else in_context(check.command) or None
             document["fix"] = "" if check.fine else check.fix
         print_json({"checks": documents})
-    for check in () if as_json else checks:
+    for check in () if wants_json() else checks:
         mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
         print_line(f"{mark} {check.what}: {check.found}")
         if not check.fine:
@@ -55,13 +56,10 @@ NAME = "peagle-demo"
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
 @click.argument("pair", default="tiny")
-@click.option(
-    "--prompt",
-    default="What does difflib.SequenceMatcher.get_opcodes do?",
-    show_default=True,
-    help="The prompt to send.",
+@option(
+    "--prompt", "The prompt to send.", default="What does difflib.SequenceMatcher.get_opcodes do?"
 )
-@click.option("--keep", is_flag=True, help="Keep the endpoint and the sandbox running.")
+@option("--keep", "Keep the endpoint and the sandbox running.", bool)
 def demo(pair: str, prompt: str, keep: bool) -> None:
     """Deploy PAIR in the sandbox, prove that it speculates, stream an answer, and clean up.
 
@@ -129,8 +127,8 @@ def _codes() -> list[str]:
 @click.argument(
     "code", shell_complete=lambda _, __, typed: [c for c in _codes() if c.startswith(typed)]
 )
-@json_option
-def explain(code: str, as_json: bool) -> None:
+@json_flag
+def explain(code: str) -> None:
     """Show the cause and the fix of CODE: that of a finding, of an error with --json, or of an
     engine that ended.
 
@@ -140,7 +138,7 @@ def explain(code: str, as_json: bool) -> None:
     if not rows:
         fix = nearest(code, _codes()) or "docs/errors.md has all codes; AWS's own are in its docs"
         raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
-    if as_json:
+    if wants_json():
         return print_json({"code": code, "explanations": rows})
     for row in rows:
         print_line(f"{code}: {row['severity'] or row['about']}", bold=True)

@@ -17,7 +17,7 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.context import own_command
 from peagle.cli.options import catalog_of, command_catalog, yes_option
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.view.console import DeploymentProgress, json_option, print_status
+from peagle.cli.view.console import DeploymentProgress, json_flag, print_status
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotProved
 from peagle.session import Session as Session
@@ -103,12 +103,12 @@ def examples_text(*examples: str) -> str:
 def deployment_command(
     *examples: str, yes: bool = False, **argument: Any
 ) -> Callable[[Command], click.Command]:
-    """A command about the deployment NAME, with ``name``, ``session``, ``--json`` and with ``yes``
+    """A command about the deployment NAME, with ``name``, ``session``, ``--json``, and for ``yes``
     ``--yes``."""
 
     def add(command: Command) -> click.Command:
         own_options = vars(command).pop("__click_params__", [])
-        command = yes_option(json_option(command)) if yes else json_option(command)
+        command = yes_option(json_flag(command)) if yes else json_flag(command)
         vars(command)["__click_params__"] += own_options
         with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
         return click.command(cls=ProjectCommand, epilog=examples_text(*examples))(with_name)
