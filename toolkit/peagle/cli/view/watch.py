@@ -49,8 +49,8 @@ _COLUMNS = (
 )  # fmt: skip
 _FACTS = (
     "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
-    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
-    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
+    "copies", "copies_running", "scaling", "vllm", "vllm_here", "k", "acceptance_length",
+    "drafts", "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
 )  # fmt: skip
 """Keys of a deployment's document that ``list`` and ``status`` show."""
 
