@@ -13,8 +13,8 @@ from peagle.cli.view.bench import progress_text
 from peagle.cli.view.choose import crossover_text
 from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_start_text
 from peagle.deploy.apply import Attempt
-from peagle.deploy.diff import PlanComparison
-from peagle.deploy.drift import Difference, Drift
+from peagle.deploy.diff import Change, PlanComparison
+from peagle.deploy.drift import Drift
 from peagle.deploy.kinds import compare_keys, compare_leaves
 from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
@@ -86,24 +86,26 @@ def test_bounds_are_named_by_what_they_count(copies: bool, keys: list[str]) -> N
 
 @pytest.mark.parametrize(("planned", "found", "fields"), [
     ({"a": 1}, {"a": 1}, []),
-    ({"a": 1}, {"a": 2}, [Difference("x.a", 1, 2)]),
-    ({"a": 1}, {}, [Difference("x.a", 1, None)]),
-    ({}, {"a": 1}, [Difference("x.a", None, 1)]),
+    ({"a": 1}, {"a": 2}, [Change("x.a", 2, 1)]),
+    ({"a": 1}, {}, [Change("x.a", None, 1)]),
+    ({}, {"a": 1}, [Change("x.a", 1, None)]),
 ])  # fmt: skip
 def test_a_difference_says_what_is_planned_and_what_is_there(
-    planned: dict[str, int], found: dict[str, int], fields: list[Difference]
+    planned: dict[str, int], found: dict[str, int], fields: list[Change]
 ) -> None:
-    assert [Difference.of(change) for change in compare_keys("x", planned, found)] == fields
-    leaves = [Difference.of(change) for change in compare_leaves("x", planned, found)]
-    assert leaves == [each for each in fields if planned]
+    assert [*compare_keys("x", planned, found)] == fields
+    assert [*compare_leaves("x", planned, found)] == [each for each in fields if planned]
 
 
 @pytest.mark.parametrize("unknown", [{}, {"log": CloudError("denied", "ask", "access-denied")}])
 def test_drift_lists_what_could_not_be_read(unknown: dict[str, CloudError]) -> None:
     drift = Drift(
-        name="n", region="r", drifted=False, fields=(), compared=("role",), unknown=unknown
-    )
-    listed = plain(drift)["unknown"]
+        name="n", region="r", drifted=True, fields=(Change("model.image", "b", "a"),),
+        compared=("role",), unknown=unknown,
+    )  # fmt: skip
+    document = plain(drift)
+    assert document["fields"] == [{"field": "model.image", "planned": "a", "found": "b"}]
+    listed = document["unknown"]
     assert [(entry["area"], entry["code"]) for entry in listed] == [
         (area, error.code) for area, error in unknown.items()
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from peagle import findings
-from peagle.aws.client import _OF_CLIENT
+from peagle.aws.client import _ERRORS_BY_CLASS
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog, KnownProblem
 from peagle.checks import registry
@@ -95,7 +95,7 @@ def errors_found() -> dict[str, Code]:
     kinds: dict[str, type[PeagleError]] = {}
     for path, call, scope in _calls():
         _add_error(codes, kinds, call, scope, path)
-    for classes, kind, message, fix, code in _OF_CLIENT:
+    for classes, kind, message, fix, code in _ERRORS_BY_CLASS:
         remedy = fix if isinstance(fix, Fix) else Fix(fix)
         shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
         cause = shown.replace("{", OPEN).replace("}", CLOSE)

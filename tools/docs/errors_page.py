@@ -23,9 +23,10 @@ _FOLDERS = {
     "weights": "Weights in S3",
     "aws": "The account: roles, prices, quotas, images",
     "deploy": "Deployments",
-    "request_validation": "Requests to AWS",
+    "request_validation.py": "Requests to AWS",
+    "proof.py": "Proofs",
 }
-"""What a finding is about, by the rule or the package that makes it, in the order of the page."""
+"""What a finding is about, by its rule, package or module, in the order of the page."""
 
 _EXIT_CODES = {
     "2": "The request (exit code 2)",
@@ -72,7 +73,7 @@ def errors_page() -> str:
 
 
 def locate_folder(code: Code) -> str:
-    """The package that makes it."""
+    """The package or module that makes it."""
     return code.files[0].partition("/")[0]
 
 

@@ -165,7 +165,7 @@ def test_prices_that_are_not_aws_s_have_a_note(
 ) -> None:
     if source == STAND_IN:
         monkeypatch.setattr("peagle.aws.prices._file", lambda aws: None)
-    world.aws.own_scope = scope
+    world.aws.record_scope = scope
     world.cloud.price = 1.25
 
     fresh = fresh_prices(world.aws, TABLE)

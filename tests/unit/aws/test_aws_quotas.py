@@ -70,7 +70,7 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     world.cloud.quotas, world.cloud.quota_codes = {NAME: 2}, {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
     world.cloud.quotas = {NAME: value}
-    world.aws.own_scope = SANDBOX if sandbox else None
+    world.aws.record_scope = SANDBOX if sandbox else None
 
     finding = only(quota_findings(world.aws, need, TABLE))
 

@@ -18,7 +18,7 @@ from peagle.protocol import parse_counters
 from peagle_serve import warm
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
-    CAPTURE_VARIABLE,
+    COLLECT_FOLDER_VARIABLE,
     COUNTERS_ATTRIBUTE,
     FAILED,
     HEALTHY,
@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
 )
 from peagle_serve.middleware import Message, Middleware, always_drafts, call, sum_counters
-from peagle_serve.warm import canonical, key_of, parse_manifest
+from peagle_serve.warm import canonical, compute_key, parse_manifest
 from tests.unit.containers.artifacts import SUBJECT, filled
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -135,7 +135,7 @@ class World:
 
     async def drain(self) -> None:
         self.other.send(b"drain\n")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
 
 
 Play = Callable[[Callable[[World], Awaitable[None]], Any], None]
@@ -210,19 +210,18 @@ def test_only_methods_that_always_draft_are_proved(
     assert always_drafts(environment) is expected
 
 
-@pytest.mark.thorough
 def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
         world.server.answers.clear()
         running = asyncio.create_task(world.ask("/slow"))
         gone = asyncio.create_task(world.ask("/slow"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         await world.drain()
         assert await world.ask("/invocations") == await world.ask("/ping") == 503
         assert await world.ask("/metrics") == 200
         gone.cancel()  # a disconnected client does not delay the end
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert world.received() == [], "something still runs"
         world.server.answers.set()
         assert await running == 200
@@ -238,7 +237,7 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
     async def scene(world: World) -> None:
         await world.begin()
         world.other.close()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert sent == [(os.getpid(), signal.SIGTERM)]
 
     play(scene, Server())
@@ -295,7 +294,7 @@ def test_a_request_for_the_counters_is_answered(play: Play, metrics: int, status
     play(scene, Server(metrics=metrics))
 
 
-KEY = key_of(SUBJECT)
+KEY = compute_key(SUBJECT)
 
 
 @pytest.fixture
@@ -303,7 +302,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The caches and the environment of a collecting engine."""
     folder = filled(tmp_path / KEY)
     monkeypatch.setenv(SUBJECT_VARIABLE, canonical(SUBJECT).decode())
-    monkeypatch.setenv(CAPTURE_VARIABLE, str(folder))
+    monkeypatch.setenv(COLLECT_FOLDER_VARIABLE, str(folder))
     monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
     return folder
 

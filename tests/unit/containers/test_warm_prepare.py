@@ -11,7 +11,7 @@ import pytest
 from peagle_serve import warm
 from peagle_serve.contract import AUTO, COLLECT, InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.warm import FOLDERS, Manifest, UnknownDevice, key_of, prepare
+from peagle_serve.warm import FOLDERS, Manifest, UnknownDevice, compute_key, prepare
 from tests.unit.containers.artifacts import SUBJECT, artifact, files_in, filled, write
 
 CPU = {**SUBJECT, "device": {"cpu": "a CPU", "instructions": "5" * 64}}
@@ -158,7 +158,7 @@ def test_a_folder_without_artifacts_gives_none(start: Start, name: str, reason: 
 
 
 def test_collecting_starts_empty(start: Start) -> None:
-    key = key_of(SUBJECT)
+    key = compute_key(SUBJECT)
     filled(start.cache / key)
     (start.cache / f"{key}.collected.tar.gz").touch()
     variables, (line,) = start.run(mode=COLLECT)

@@ -69,31 +69,25 @@ class Compared(Live):
         return self.desired.plan
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A field of a resource: what the plan sets, and what the account has."""
-
-    field: str
-    planned: Any
-    found: Any
-
-    @classmethod
-    def of(cls, change: Change) -> Difference:
-        """What applying the plan would change."""
-        return cls(change.setting, change.after, change.before)
-
-
 class Drift(Result):
-    """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+    """All differences of a deployment: what applying the plan would change. ``unknown`` are the
+    areas that could not be read."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str
     region: str
     drifted: bool
-    fields: tuple[Difference, ...]
+    fields: tuple[Change, ...]
     compared: tuple[str, ...]
     unknown: dict[str, CloudError]
+
+    @field_serializer("fields")
+    def _list_fields(self, fields: Sequence[Change]) -> list[dict[str, Any]]:
+        return [
+            {"field": change.setting, "planned": change.after, "found": change.before}
+            for change in fields
+        ]
 
     @field_serializer("unknown")
     def _list_by_area(self, unknown: Mapping[str, CloudError]) -> list[dict[str, Any]]:
@@ -105,17 +99,17 @@ def find_drift(
     plan: Plan,
     instances: InstanceTable,
     role: str | None = None,
-    of_files: Sequence[Difference] = (),
+    of_files: Sequence[Change] = (),
 ) -> Drift:
     """Compare the plan, as deploy would apply it, with the account; ``of_files`` are differences of
     rendered files. What may not be read is unknown, and named; raises CloudError when the endpoint
     itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
-    fields: list[Difference] = []
+    fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
     if live is None:
         areas: tuple[str, ...] = ("endpoint",)
-        fields.append(Difference("endpoint.status", "InService", None))
+        fields.append(Change("endpoint.status", None, "InService"))
     else:
         stored = records.load_record(aws.scope, aws.region, plan.name)
         record = current_deployment(aws, plan.name, stored, lambda: instances, live)
@@ -125,7 +119,7 @@ def find_drift(
         compared = Compared(aws, live, desired, instances)
         for area, compare in _AREAS.items():
             try:
-                fields += map(Difference.of, compare(compared))
+                fields += compare(compared)
             except CloudError as error:
                 unknown[area] = error
         areas = tuple(area for area in _AREAS if area not in unknown)
@@ -146,7 +140,7 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Difference, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
@@ -160,9 +154,8 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Dif
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
             code="no-rendered-files",
         )
-    drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
-    fewest = min(drifts, key=len)
-    return tuple(map(Difference.of, fewest))
+    drifts = [tuple(_template_drift(render(name, plan, catalog), folder)) for name in written]
+    return min(drifts, key=len)
 
 
 def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:

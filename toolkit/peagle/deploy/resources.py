@@ -144,7 +144,7 @@ class CaptureRule(Kind):
         for name in names:
             prefix = S3Uri.parse(name)
             rule_name = rule_id(plan.name, plan.region, prefix)
-            if rule := s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
+            if rule := s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
                 # Among rules of S3's earlier form, it has its prefix outside of a filter.
                 rules[name] = {"Filter": {"Prefix": rule.get("Prefix")}, **rule}
         return rules
@@ -165,7 +165,7 @@ class CaptureRule(Kind):
             with suppress(CloudError, ValueError):
                 prefix = captured_prefix(uri, tagged.name)
                 rule_name = rule_id(tagged.name, aws.region, prefix)
-                if s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
+                if s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
                     yield self.resource(prefix.uri, revision)
 
     def is_stale(self, plan: Plan, name: str) -> bool:
@@ -281,11 +281,12 @@ class ScalingTarget(Kind):
 
     def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
         scaling = applied.plan.scaling
-        return {applied.plan.name: _fields(autoscaling.to_bounds(scaling) if scaling else None)}
+        bounds = autoscaling.to_bounds(scaling) if scaling else None
+        return {applied.plan.name: bounds.settings if bounds else {}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         registered = {name: autoscaling.registered(aws, name) for name in names}
-        return {name: _fields(bounds) for name, bounds in registered.items()}
+        return {name: bounds.settings if bounds else {} for name, bounds in registered.items()}
 
     def register(self, context: DeploymentContext, after: Scaling | None) -> None:
         """Register the endpoint with this scaling, or end it. May be repeated."""
@@ -324,16 +325,6 @@ class ScalingTarget(Kind):
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         return compare_keys(self.path, desired, actual)
-
-
-def _fields(bounds: autoscaling.Bounds | None) -> Body:
-    if bounds is None:
-        return {}
-    return {
-        **bounds.by_name,
-        "scale_in_cooldown": bounds.scale_in_cooldown,
-        "scale_out_cooldown": bounds.scale_out_cooldown,
-    }
 
 
 class SchedulerRole(Kind):
