@@ -51,7 +51,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
+from peagle.cli.context import command_text, is_plan_file, is_typed, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
@@ -63,6 +63,7 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     add_options,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -83,7 +84,6 @@ from peagle.cli.view.bench import (
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
-    json_flag,
     print_json,
     print_line,
     print_result,
@@ -183,11 +183,10 @@ def bench() -> None:
     """
 
 
-@bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
+@command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
 @endpoint_argument(complete_name, "NAME|URL|local")
 @add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
-@json_flag
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
@@ -376,22 +375,18 @@ _SWEEP_OPTIONS = (
 )  # fmt: skip
 
 
-@bench.command(
-    "sweep",
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2
-  peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
-  peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
-""",
+@command(
+    "peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2",
+    "peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02",
+    "peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5",
+    name="sweep",
+    of=bench,
 )
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
 @add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
 @account_options
 @yes_option
-@json_flag
 @click.pass_context
 def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
@@ -590,7 +585,7 @@ def _report(
         require_lossless(answers)
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
+@command("peagle bench report result.json -o report.html", of=bench)
 @click.argument("file", type=click.Path(path_type=Path))
 @option("-o --output FILE", "The report.  [default: FILE with the ending .html]", OUTPUT)
 @option("--slo TIMES", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO)
@@ -599,7 +594,6 @@ def _report(
     "Price of the GPUs.  [default: the result's, or the catalogue's]",
     POSITIVE,
 )
-@json_flag
 def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
@@ -613,10 +607,9 @@ def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: flo
     print_result(document, lambda _: print_written(path))
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
+@command("peagle bench install --again", of=bench)
 @option("--python", "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]", OUTPUT)
 @option("--again", "Reinstall.", bool)
-@json_flag
 def install(python: Path | None, again: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
 
@@ -627,8 +620,7 @@ def install(python: Path | None, again: bool) -> None:
     print_result({"sender": "aiperf", **plain(installed), "was_installed": present})
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
-@json_flag
+@command("peagle bench status --json", of=bench)
 def status() -> None:
     """Show the installed load generator."""
     sender = installed_sender() if wants_json() else find_sender()

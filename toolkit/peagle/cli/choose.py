@@ -11,9 +11,10 @@ import click
 from peagle.catalog import find_pair
 from peagle.checks.registry import rules_found
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
-from peagle.cli.context import PeagleCommand, findings_in_context
+from peagle.cli.context import findings_in_context
 from peagle.cli.options import (
     FILE,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -24,7 +25,6 @@ from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import (
-    json_flag,
     print_json,
     print_status,
     print_table,
@@ -43,15 +43,12 @@ from peagle.vllm.environment import settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
 
 
-@click.command(
+@command(
+    "peagle check gpt-oss-20b --target hf --drafter hf",
+    "peagle check gpt-oss-20b --drafter ./my/head",
+    "peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1",
+    "peagle check -e production --online",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle check gpt-oss-20b --target hf --drafter hf
-  peagle check gpt-oss-20b --drafter ./my/head
-  peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1
-  peagle check -e production --online
-""",
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @project_options(instead=("list_rules",))
@@ -60,7 +57,6 @@ Examples:
 @option("--rules list_rules", "List the rules and what they prevent.", bool)
 @option("--profile", "AWS profile for s3:// locations.")
 @option("--sandbox", "Read s3:// locations from the sandbox.", bool)
-@json_flag
 @click.pass_context
 def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: Any) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
@@ -125,13 +121,9 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
         raise target_not_read(pair, command, session.catalog)
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
-)
+@command("peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @engine_options(FitOptions)
-@json_flag
 @click.pass_context
 def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
@@ -162,14 +154,10 @@ def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     raise_first_error(report.findings)
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle verdict gpt-oss-20b --gpu H200
-  peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json
-  peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json
-""",
+@command(
+    "peagle verdict gpt-oss-20b --gpu H200",
+    "peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json",
+    "peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json",
 )
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
@@ -180,7 +168,6 @@ Examples:
 )
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
-@json_flag
 @click.pass_context
 def verdict(
     ctx: click.Context,

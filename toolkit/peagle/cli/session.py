@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
 from peagle.cli.context import own_command
-from peagle.cli.options import catalog_of, command_catalog, yes_option
+from peagle.cli.options import catalog_of, command, command_catalog, completing, yes_option
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.view.console import DeploymentProgress, json_flag, print_status
+from peagle.cli.view.console import DeploymentProgress, print_status
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotProved
 from peagle.session import Session as Session
@@ -92,34 +91,25 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
-def examples_text(*examples: str) -> str:
-    """The examples at the end of a command's help."""
-    if len(examples) == 1:
-        return f"Example: {examples[0]}"
-    lines = "\n".join(f"  {example}" for example in examples)
-    return f"\b\nExamples:\n{lines}\n"
-
-
 def deployment_command(
     *examples: str, yes: bool = False, **argument: Any
 ) -> Callable[[Command], click.Command]:
     """A command about the deployment NAME, with ``name``, ``session``, ``--json``, and for ``yes``
     ``--yes``."""
 
-    def add(command: Command) -> click.Command:
-        own_options = vars(command).pop("__click_params__", [])
-        command = yes_option(json_flag(command)) if yes else json_flag(command)
-        vars(command)["__click_params__"] += own_options
-        with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=ProjectCommand, epilog=examples_text(*examples))(with_name)
+    def add(function: Command) -> click.Command:
+        own_options = vars(function).pop("__click_params__", [])
+        if yes:
+            function = yes_option(function)
+        vars(function).setdefault("__click_params__", []).extend(own_options)
+        function = endpoint_argument(complete_name, **argument)(cloud_options(function))
+        return command(*examples, cls=ProjectCommand)(function)
 
     return add
 
 
-def complete_name(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Names of deployments, for shell completion."""
-    sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
-    names = deployment_names(SANDBOX if sandbox else None)
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+@completing
+def complete_name(ctx: click.Context, _: str) -> Collection[str]:
+    """Names of deployments."""
+    sandbox = ctx.params.get("sandbox") or leads_to_sandbox(os.environ)
+    return deployment_names(SANDBOX if sandbox else None)
