@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 import pytest
@@ -29,18 +30,21 @@ from peagle.errors import NotFound, UserError
         ("--count", click.INT, {"default": 0}, (["--count"], "count", None, False, True)),
     ],
 )
-def test_names_of_an_option_are_flags_parameter_and_metavar(names, type, settings, expected):
+def test_names_of_an_option_are_flags_parameter_and_metavar(
+    names: str, type: Any, settings: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
     made = option(names, "Help.", type, **settings)
     shown = (made.opts, made.name, made.metavar, made.is_flag, bool(made.show_default))
     assert shown == expected
 
 
-def test_a_tuple_is_a_choice():
+def test_a_tuple_is_a_choice() -> None:
     made = option("--engine", "Help.", ("process", "docker"))
+    assert isinstance(made.type, click.Choice)
     assert list(made.type.choices) == ["process", "docker"]
 
 
-def make_command(**settings):
+def make_command(**settings: Any) -> click.Command:
     @command("peagle ask", **settings)
     @yes_option
     @option("--count", "Help.", click.INT)
@@ -58,34 +62,34 @@ def make_command(**settings):
         (["-y", "--json"], json.dumps({"count": None}, indent=2) + "\n"),
     ],
 )
-def test_yes_and_json_are_read_where_they_matter(words, output):
+def test_yes_and_json_are_read_where_they_matter(words: list[str], output: str) -> None:
     assert CliRunner().invoke(make_command(), words).output == output
 
 
-def test_without_yes_a_question_needs_a_terminal():
+def test_without_yes_a_question_needs_a_terminal() -> None:
     error = CliRunner().invoke(make_command(), []).exception
     assert isinstance(error, UserError)
     assert error.code == "confirmation-needed"
 
 
-def test_json_is_the_last_option_and_can_be_left_out():
+def test_json_is_the_last_option_and_can_be_left_out() -> None:
     assert [part.name for part in make_command().params] == ["yes", "count", "as_json"]
     assert [part.name for part in make_command(json=False).params] == ["yes", "count"]
 
 
-def test_a_command_joins_its_group_under_its_name():
+def test_a_command_joins_its_group_under_its_name() -> None:
     group = click.Group("group")
     made = make_command(of=group, name="other")
     assert group.commands == {"other": made}
     assert made.epilog == "Example: peagle ask"
 
 
-def test_completion_begins_as_typed_and_hides_errors():
+def test_completion_begins_as_typed_and_hides_errors() -> None:
     context = click.Context(click.Command("x"))
     complete = completing(lambda ctx, typed: ["ab", "b", "ab", "ac"])
     assert complete(context, option("--x", ""), "a") == ["ab", "ac"]
 
-    def fail(ctx, typed):
+    def fail(ctx: click.Context, typed: str) -> list[str]:
         raise NotFound("nothing", "fix", "code")
 
     assert completing(fail)(context, option("--x", ""), "") == []

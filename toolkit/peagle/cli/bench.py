@@ -187,8 +187,7 @@ def bench() -> None:
 @endpoint_argument(complete_name, "NAME|URL|local")
 @add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
-@click.pass_context
-def run(ctx: click.Context, /, **options: Any) -> None:
+def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -204,7 +203,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, options["session"], name, options["model"])
+        return find_target(options["session"], name, options["model"])
 
     if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
@@ -236,7 +235,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
-def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
+def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
@@ -248,14 +247,14 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         record, aws = session.find_served(name)
     except NotFound as unknown:
         with suppress(PeagleError):
-            find_pair(command_catalog(ctx), name)
+            find_pair(session.catalog, name)
             command = ("peagle", "bench", name, "--sweep", "k=none,5")
             fix = Fix("this is the name of a pair: measure it on this machine", command)
             unknown = NotFound(unknown.message, fix, unknown.code)
         raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
-        return open_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return open_endpoint(aws, name, record, session.catalog, model, wake_up)
 
 
 def _measure_text(
@@ -408,7 +407,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         tuple(load for workload in workloads for load in make_loads(workload, *count)),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
-        command=own_command(ctx),
+        command=own_command(),
     )
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
@@ -430,8 +429,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
                 Fix("compare the deployment with one of the target alone", check),
             )
         file = options["output"] or Path(f"bench-{name}.json")
-        result = _on_endpoint(ctx, options, request, session, file)
-    _report(ctx, options, file, result, lossless.results if lossless else ())
+        result = _on_endpoint(options, request, session, file)
+    _report(options, file, result, lossless.results if lossless else ())
 
 
 def _require_outputs(options: dict[str, Any]) -> None:
@@ -476,8 +475,8 @@ def _on_this_machine(
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
     runner = LocalRunner(local_image(base, gpus) if kind == "docker" else None, gpus)
-    with StatusLine() as status, _kept(ctx, file, status) as observe:
-        catalog, lossless = command_catalog(ctx), None
+    with StatusLine() as status, _kept(file, status) as observe:
+        catalog, lossless = command_catalog(), None
         if options["lossless"]:
             lossless = SweepLossless(
                 catalog,
@@ -494,7 +493,7 @@ def _on_this_machine(
 
 
 def _on_endpoint(
-    ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
+    options: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
     name = options["pair"]
     if options["save"] and session.sandbox:
@@ -506,17 +505,15 @@ def _on_endpoint(
             preflight = change.prepare(plan, accept_unknown_price=True)
             return change.run(apply_plan, preflight, continues=False)
 
-        prepared = EndpointSweep(
-            request, file, change.aws, change.record, command_catalog(ctx), deploy
-        )
+        prepared = EndpointSweep(request, file, change.aws, change.record, session.catalog, deploy)
         print_sweep_price(prepared, session.sandbox, options["max_cost"])
         confirm("Update the endpoint to each setting?", "not measured")
-        with _kept(ctx, file, status) as observe:
+        with _kept(file, status) as observe:
             try:
                 return prepared.run(options["max_cost"], observe)
             except (PeagleError, KeyboardInterrupt):
                 if kept := prepared.plan_to_return_to:
-                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    back = command_text(("peagle", "deploy", str(kept)))
                     print_status(
                         f"{name} serves one of the settings. To end with what it was", back
                     )
@@ -524,9 +521,7 @@ def _on_endpoint(
 
 
 @contextmanager
-def _kept(
-    ctx: click.Context, file: Path, status: StatusLine
-) -> Iterator[Callable[[SweepProgress], object]]:
+def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], object]]:
     """Shows the progress; an error or an interrupt says what is kept and how to continue."""
     last: list[SweepProgress] = []
 
@@ -540,14 +535,13 @@ def _kept(
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_line(own_command(ctx, without=("--again",)))
+            again = command_line(own_command(without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise
 
 
 def _report(
-    ctx: click.Context,
     options: dict[str, Any],
     file: Path,
     result: BenchResult,
@@ -555,7 +549,7 @@ def _report(
 ) -> None:
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
-    result = priced_result(result, command_catalog(ctx))
+    result = priced_result(result, command_catalog())
     lines = summaries(result, options["slo"])
     if not wants_json():
         print_sweep(result, lines)
@@ -578,7 +572,7 @@ def _report(
         if written["evidence"]:
             pair = result.server.pair or options["pair"]
             plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
-            print_line("Plan with it", command_text(plan, ctx))
+            print_line("Plan with it", command_text(plan))
         for answers in compared:
             print_lossless(answers)
     for answers in compared:

@@ -241,7 +241,7 @@ def refresh(
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))
+    fix = Fix("review the changes above, then pass --yes", (*own_command(), "--yes"))
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
         written = write_texts(folder, texts)

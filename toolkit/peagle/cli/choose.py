@@ -76,7 +76,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     if pair is None:
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     in_sandbox = options.pop("sandbox")
-    session = new_session(ctx, options["region"], options.pop("profile"), in_sandbox)
+    session = new_session(options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
@@ -124,8 +124,7 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
 @command("peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @engine_options(FitOptions)
-@click.pass_context
-def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
+def fit(pair: str | None, **options: Any) -> None:
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
@@ -134,7 +133,7 @@ def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     --gpu-memory-utilization 0.9 and 8 requests. Exits with 3 if the pair does not fit, or if
     `peagle check` would reject it.
     """
-    session = new_session(ctx)
+    session = new_session()
     check_settings(options["settings"])
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
@@ -168,10 +167,7 @@ def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
 )
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
-@click.pass_context
 def verdict(
-    ctx: click.Context,
-    /,
     pair: str,
     acceptance: Path | None,
     domain: str | None,
@@ -194,7 +190,7 @@ def verdict(
     asked = VerdictOptions(pair=pair, **given_options(options))
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
-    catalog = command_catalog(ctx)
+    catalog = command_catalog()
     if acceptance:
         catalog = with_text_acceptance(catalog, pair, acceptance, domain)
         if "+" not in pair:

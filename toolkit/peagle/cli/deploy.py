@@ -202,7 +202,7 @@ def _report(
     def show(status: DeployResult) -> None:
         if not is_waited_for:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
+            print_status(requested, command_line(own_command(without=NOT_REPEATED)))
         elif not unproved:
             print_calls(status, preflight, session)
 

@@ -247,7 +247,7 @@ def local_image(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
-        return build_with_status(request, new_session(click.get_current_context())).image
+        return build_with_status(request, new_session()).image
     docker = connect_docker()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None

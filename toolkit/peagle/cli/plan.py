@@ -223,9 +223,9 @@ def plan(
         from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
         if output:
-            deploy = command_text(("peagle", "deploy", str(output)), ctx)
+            deploy = command_text(("peagle", "deploy", str(output)))
         else:  # the words of this command
-            words = own_command(ctx, without=("--online", "--verbose"))
+            words = own_command(without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
             deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
         print_answer(plan, None if refused else deploy, verbose)

@@ -34,9 +34,9 @@ NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 class CommandSession(Session):
     """A session with the command's catalogue, which shows what it does."""
 
-    def __init__(self, ctx: click.Context, *place: str | None, sandbox: bool = False) -> None:
-        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(ctx))
-        self._ctx = ctx
+    def __init__(self, *place: str | None, sandbox: bool = False) -> None:
+        self._ctx = click.get_current_context()
+        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(self._ctx))
 
     @property
     def catalog(self) -> Catalog:
@@ -56,15 +56,16 @@ class CommandSession(Session):
 
         # A deploy that is repeated repeats its proof; another command would change what serves.
         settled = RolledBack if self._ctx.command.name == "deploy" else NotProved
-        again = own_command(self._ctx, without=NOT_REPEATED)
+        again = own_command(without=NOT_REPEATED)
         show_remaining_resources(change, () if isinstance(error, settled) else again)
 
 
 def new_session(
-    ctx: click.Context, region: str | None = None, profile: str | None = None, sandbox: bool = False
+    region: str | None = None, profile: str | None = None, sandbox: bool = False
 ) -> Session:
-    """The session of a command. Raises UserError when options and AWS_ENDPOINT_URL contradict."""
-    session = CommandSession(ctx, region, profile, sandbox=sandbox)
+    """The session of the running command. Raises UserError when options and AWS_ENDPOINT_URL
+    contradict."""
+    session = CommandSession(region, profile, sandbox=sandbox)
     _ = session.sandbox
     return session
 
@@ -79,8 +80,7 @@ def account_options(command: Command, with_region: bool = False) -> Command:
     @wraps(command)
     def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
         region = params.pop("region") if with_region else None
-        session = new_session(click.get_current_context(), region, profile, sandbox)
-        return command(session=session, **params)
+        return command(session=new_session(region, profile, sandbox), **params)
 
     return with_session
 
