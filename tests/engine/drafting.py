@@ -10,8 +10,6 @@ A case is killed when it has used too much CPU time, or none for a long time; ne
 load of the machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

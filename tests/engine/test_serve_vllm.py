@@ -1,7 +1,5 @@
 """The entrypoint with real vLLM: it is healthy when it drafts, fails with a reason, and drains."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -156,14 +154,11 @@ def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(fa
     assert "--dtype: invalid choice: 'float7'" in last["message"]
 
 
-@pytest.mark.parametrize(
-    ("environment", "what"),
-    [
-        ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
-        ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "what"), [
+    ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
+    ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
+    ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
+])  # fmt: skip
 def test_errors_known_before_vllm_starts_are_reported_at_once(
     failing: Any, environment: dict[str, str], what: str
 ) -> None:

@@ -4,8 +4,6 @@ Their damage shows more clearly in real vLLM than that of the corpus, which only
 in a header. Good pairs are here for comparison.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The engine behind the sandbox is a stand-in that starts at once and logs statist
 real vLLM has its own tests in ``tests/engine``.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

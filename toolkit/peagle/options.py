@@ -38,7 +38,7 @@ REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 ONLY_DEPLOY = "allow_unpinned_warm"
 """An option of ``peagle deploy`` alone: nothing in a file may open it for good."""
 
-Kind = Literal[
+ValueKind = Literal[
     "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
     "settings", "variables", "tags", "share", "gib", "dtype", "loads", "speculative",
@@ -55,7 +55,7 @@ class Flag(NamedTuple):
     the library, and no option. ``variables`` of the environment set it too."""
 
     group: str
-    kind: Kind
+    kind: ValueKind
     help: str
     metavar: str | None = None
     name: str | None = None
@@ -64,7 +64,12 @@ class Flag(NamedTuple):
 
 
 def _option(
-    group: str, kind: Kind, help: str, metavar: str | None = None, default: Any = None, **flag: Any
+    group: str,
+    kind: ValueKind,
+    help: str,
+    metavar: str | None = None,
+    default: Any = None,
+    **flag: Any,
 ) -> Any:
     """A field of Options with its Flag; a switch is off by default."""
     extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
@@ -451,7 +456,7 @@ def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
     return words
 
 
-def keys_of_file(options: Options) -> dict[str, Any]:
+def select_file_keys(options: Options) -> dict[str, Any]:
     """The fields that are set and no options: keys of ``peagle.yaml`` by name."""
     return {
         name: getattr(options, name)

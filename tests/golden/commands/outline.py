@@ -3,8 +3,6 @@
 Prices, sizes and sentences are left out; they change with the catalogue and with better words.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

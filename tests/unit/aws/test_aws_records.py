@@ -1,7 +1,5 @@
 """Records: found by name, locked by one command, and never guessed at when damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Two plans on one endpoint: the comparison begins, changes its share, is promoted or dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -58,14 +56,11 @@ def _with_a_variant_of_others(world: World) -> None:
     world.cloud.endpoints[NAME].production_variants[0]["VariantName"] = "mine"
 
 
-@pytest.mark.parametrize(
-    ("prepare", "code"),
-    [
-        (lambda world: None, "nothing-in-service"),
-        (lambda world: world.deploy(a_plan()), "nothing-to-compare"),
-        (_with_a_variant_of_others, "not-comparable"),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "code"), [
+    (lambda world: None, "nothing-in-service"),
+    (lambda world: world.deploy(a_plan()), "nothing-to-compare"),
+    (_with_a_variant_of_others, "not-comparable"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
     world: World, prepare: Callable[[World], object], code: str
 ) -> None:
@@ -100,16 +95,13 @@ def test_what_aws_rolls_back_leaves_nothing(world: World) -> None:
     assert set(world.cloud.configs) == set(world.cloud.models) == {serves}
 
 
-@pytest.mark.parametrize(
-    ("operation", "number"),
-    [
-        ("create_model", 1),
-        ("create_endpoint_config", 1),
-        ("create_endpoint_config", 2),
-        ("update_endpoint", 1),
-        ("invoke_endpoint", 1),
-    ],
-)
+@pytest.mark.parametrize(("operation", "number"), [
+    ("create_model", 1),
+    ("create_endpoint_config", 1),
+    ("create_endpoint_config", 2),
+    ("update_endpoint", 1),
+    ("invoke_endpoint", 1),
+])  # fmt: skip
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_an_interrupted_compare_continues(
     world: World, operation: str, number: int, elsewhere: bool

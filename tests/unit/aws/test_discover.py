@@ -1,7 +1,5 @@
 """Deployments are found by their tags, on a machine that did not make them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -85,14 +83,11 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     assert find_deployment(world.aws, NAME, prices) is None
 
 
-@pytest.mark.parametrize(
-    ("owner", "tag", "owner_text"),
-    [
-        ("terraform", None, "a Terraform module"),
-        ("cloudformation", "chat", "CloudFormation stack chat"),
-        ("cdk", None, "a CDK app"),
-    ],
-)
+@pytest.mark.parametrize(("owner", "tag", "owner_text"), [
+    ("terraform", None, "a Terraform module"),
+    ("cloudformation", "chat", "CloudFormation stack chat"),
+    ("cdk", None, "a CDK app"),
+])  # fmt: skip
 def test_a_template_owns_what_it_made(
     world: World, owner: str, tag: str | None, owner_text: str
 ) -> None:
@@ -153,16 +148,13 @@ def own_catalog() -> Catalog:
     return replace(bundled, targets={**bundled.targets, target.id: target})
 
 
-@pytest.mark.parametrize(
-    ("tagged", "named"),
-    [
-        (f"{OF_CATALOGUE}+amazon/GPT-OSS-20B-P-EAGLE", f"{OF_CATALOGUE}+p-eagle"),
-        (f"{OF_CATALOGUE}+acme/head", OF_CATALOGUE),
-        (OF_CATALOGUE, OF_CATALOGUE),
-        ("acme/unknown+acme/head", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("tagged", "named"), [
+    (f"{OF_CATALOGUE}+amazon/GPT-OSS-20B-P-EAGLE", f"{OF_CATALOGUE}+p-eagle"),
+    (f"{OF_CATALOGUE}+acme/head", OF_CATALOGUE),
+    (OF_CATALOGUE, OF_CATALOGUE),
+    ("acme/unknown+acme/head", ""),
+    ("", ""),
+])  # fmt: skip
 def test_the_commands_of_a_proof_name_what_the_catalogue_has(tagged: str, named: str) -> None:
     served = served_by_plan(a_plan()).model_copy(update={"pair": tagged})
     assert make_served_request(served, load_catalog()).pair == named

@@ -1,7 +1,5 @@
 """Automatic scaling of a deployment: registered once proved, kept by updates, removed first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

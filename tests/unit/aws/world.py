@@ -1,7 +1,5 @@
 """A fake account, a clock that advances only in pauses, and deploy as the command line calls it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

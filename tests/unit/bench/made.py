@@ -1,7 +1,5 @@
 """A result as ``peagle bench`` makes it, with numbers that are easy to check."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from peagle.bench.result import (

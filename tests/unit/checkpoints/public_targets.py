@@ -1,7 +1,5 @@
 """Public models by the numbers of their config.json, as their authors write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Config = dict[str, Any]

@@ -1,7 +1,5 @@
 """``list`` and ``status``, commands for names that are unknown, and shell completion."""
 
-from __future__ import annotations
-
 import pytest
 from click.shell_completion import ShellComplete
 

@@ -1,7 +1,5 @@
 """``peagle compare``, ``promote`` and ``drop`` as a user types them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -54,14 +52,11 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*FIRST, "--k", "3", "--yes"),
-        ("rollback", NAME, "--yes"),
-        ("scale", NAME, "--to", "2", "--yes"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    (*FIRST, "--k", "3", "--yes"),
+    ("rollback", NAME, "--yes"),
+    ("scale", NAME, "--to", "2", "--yes"),
+])  # fmt: skip
 def test_other_changes_name_the_command_that_ends_the_comparison(
     comparing: Terminal, words: tuple[str, ...]
 ) -> None:
@@ -136,20 +131,17 @@ def test_top_shows_each_variant_and_adds_up_what_adds_up(
     assert re.search(r"AllTraffic 1 x ml\S+; Candidate 1 x ml", shown)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
-        (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
-        (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
-        (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
-        (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
-        (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),
-        (("compare", NAME), 3, "has no comparison"),
-        (("compare", NAME, "--share", "20%"), 3, "has no comparison"),
-        (("promote", NAME), 3, "has no comparison"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
+    (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
+    (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
+    (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
+    (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
+    (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),
+    (("compare", NAME), 3, "has no comparison"),
+    (("compare", NAME, "--share", "20%"), 3, "has no comparison"),
+    (("promote", NAME), 3, "has no comparison"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
     roomy: Terminal, words: tuple[str, ...], code: int, said: str
 ) -> None:
@@ -201,15 +193,12 @@ def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("deployed", "asked", "k"),
-    [
-        (("--no-speculation",), "tiny --k 5", 5),
-        (("--no-speculation",), "tiny+p-eagle", 7),
-        (("--k", "3"), "tiny --env A=1", 3),
-        (("--k", "3"), "tiny+p-eagle --env A=1", 3),
-    ],
-)
+@pytest.mark.parametrize(("deployed", "asked", "k"), [
+    (("--no-speculation",), "tiny --k 5", 5),
+    (("--no-speculation",), "tiny+p-eagle", 7),
+    (("--k", "3"), "tiny --env A=1", 3),
+    (("--k", "3"), "tiny+p-eagle --env A=1", 3),
+])  # fmt: skip
 def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
     empty: Terminal, deployed: tuple[str, ...], asked: str, k: int
 ) -> None:

@@ -1,7 +1,5 @@
 """A deployment whose copies share each instance, as an inference component."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -167,14 +165,11 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--max", "13"), "hold at most 12"),
-        (("--off", "--to", "13"), "13 copies do not fit"),
-        (("--min", "0"), "deploy with --scale-to-zero under another --name"),
-    ],
-)
+@pytest.mark.parametrize(("words", "text"), [
+    (("--max", "13"), "hold at most 12"),
+    (("--off", "--to", "13"), "13 copies do not fit"),
+    (("--min", "0"), "deploy with --scale-to-zero under another --name"),
+])  # fmt: skip
 def test_more_copies_than_the_instances_hold_are_refused(
     terminal: Terminal, words: tuple[str, ...], text: str
 ) -> None:

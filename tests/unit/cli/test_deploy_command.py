@@ -1,7 +1,5 @@
 """``peagle deploy``: shows the plan, asks, applies, proves, and shows what an error leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -202,14 +200,11 @@ def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
     assert "Costs    $0" in done.err
 
 
-@pytest.mark.parametrize(
-    ("pair", "ending"),
-    [
-        (["tiny+eagle3"], "eagle3"),
-        (["tiny", "--drafter", "eagle3"], "eagle3"),
-        (["tiny", "--no-speculation"], "plain"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "ending"), [
+    (["tiny+eagle3"], "eagle3"),
+    (["tiny", "--drafter", "eagle3"], "eagle3"),
+    (["tiny", "--no-speculation"], "plain"),
+])  # fmt: skip
 def test_another_drafter_or_none_makes_no_second_paid_endpoint_unasked(
     terminal: Terminal, pair: list[str], ending: str
 ) -> None:
@@ -256,14 +251,11 @@ def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
     assert full.cloud.calls.count("create_endpoint") == 2
 
 
-@pytest.mark.parametrize(
-    ("types", "code", "expected"),
-    [
-        ("ml.g9.xlarge", 2, "no GPU instance type 'ml.g9.xlarge'"),
-        (" , ", 2, "names no instance type"),
-        ("ml.g6.xlarge,ml.p5.4xlarge", 3, "--max-price-per-hour"),
-    ],
-)
+@pytest.mark.parametrize(("types", "code", "expected"), [
+    ("ml.g9.xlarge", 2, "no GPU instance type 'ml.g9.xlarge'"),
+    (" , ", 2, "names no instance type"),
+    ("ml.g6.xlarge,ml.p5.4xlarge", 3, "--max-price-per-hour"),
+])  # fmt: skip
 def test_types_that_cannot_be_used_are_refused_before_anything_is_created(
     terminal: Terminal, types: str, code: int, expected: str
 ) -> None:

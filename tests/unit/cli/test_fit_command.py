@@ -1,7 +1,5 @@
 """``peagle fit``, as a user types it: the estimate, its checks and its advice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import product
@@ -151,19 +149,16 @@ def written(
     return str(place)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"model_type": "rwkv", "layer_types": ["rwkv", "full_attention"] * 2},
-        {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"},
-        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2},
-        {"model_type": "jamba", "attn_layer_period": 2, "mamba_d_state": 16},
-        {"model_type": "bamba", "attn_layer_indices": [1, 3], "mamba_d_state": 16},
-        {"layers_block_type": ["mamba", "attention"] * 2},
-        {"model_type": "deepseek_v4", "compress_ratios": [1, 4, 4, 128]},
-        {"model_type": "nemotron-nas", "block_configs": [{"attention": {"no_op": True}}]},
-    ],
-)
+@pytest.mark.parametrize("more", [
+    {"model_type": "rwkv", "layer_types": ["rwkv", "full_attention"] * 2},
+    {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"},
+    {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2},
+    {"model_type": "jamba", "attn_layer_period": 2, "mamba_d_state": 16},
+    {"model_type": "bamba", "attn_layer_indices": [1, 3], "mamba_d_state": 16},
+    {"layers_block_type": ["mamba", "attention"] * 2},
+    {"model_type": "deepseek_v4", "compress_ratios": [1, 4, 4, 128]},
+    {"model_type": "nemotron-nas", "block_configs": [{"attention": {"no_op": True}}]},
+])  # fmt: skip
 def test_a_cache_that_is_not_modelled_counts_as_full_and_is_named(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:
@@ -280,13 +275,10 @@ ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
-        ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
+    ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
+])  # fmt: skip
 def test_a_cache_that_the_rules_refuse_is_not_advised(arguments: tuple[str, ...]) -> None:
     assert "kv-cache-dtype" not in knobs(*arguments)
     assert knobs(*arguments), "but others are"

@@ -1,7 +1,5 @@
 """``deploy --ttl`` and ``--budget``, what ``list`` and ``status`` say of it, and ``reap``."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -200,21 +198,18 @@ def run(terminal: Terminal, step: str) -> int | None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("steps", "hours"),
-    [
-        (["deploy --budget $12", "deploy --max-instances 3"], 4),
-        (["deploy --budget $12", "deploy --k 3 --instance-count 3"], 4),
-        (["deploy --budget $12", SCALING], 4),
-        (["deploy --budget $12", "scale --to 3"], 4),
-        (["deploy --max-instances 3 --budget $12", "deploy"], 4),
-        (["deploy --max-instances 3 --budget $12", "deploy", "scale --to 1"], 4),
-        (["deploy --budget $12", "deploy --ttl 48h", "deploy --max-instances 3"], 48),
-        (["deploy --budget $12", SCALING, "deploy --budget $24"], 8),
-        (["deploy", "scale --to 3", "deploy --budget $12"], 4),
-        (["deploy", "scale --to 3", "deploy --k 3 --budget $12"], 12),
-    ],
-)
+@pytest.mark.parametrize(("steps", "hours"), [
+    (["deploy --budget $12", "deploy --max-instances 3"], 4),
+    (["deploy --budget $12", "deploy --k 3 --instance-count 3"], 4),
+    (["deploy --budget $12", SCALING], 4),
+    (["deploy --budget $12", "scale --to 3"], 4),
+    (["deploy --max-instances 3 --budget $12", "deploy"], 4),
+    (["deploy --max-instances 3 --budget $12", "deploy", "scale --to 1"], 4),
+    (["deploy --budget $12", "deploy --ttl 48h", "deploy --max-instances 3"], 48),
+    (["deploy --budget $12", SCALING, "deploy --budget $24"], 8),
+    (["deploy", "scale --to 3", "deploy --budget $12"], 4),
+    (["deploy", "scale --to 3", "deploy --k 3 --budget $12"], 12),
+])  # fmt: skip
 def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -> None:
     assert [run(terminal, step) for step in steps] == [0] * len(steps)
     assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)

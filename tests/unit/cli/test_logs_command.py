@@ -1,7 +1,5 @@
 """``peagle logs`` and ``peagle token``."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``peagle rollback``, and what ``peagle deploy`` shows of updates that fail their proof."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.aws.cloud import foreign_alarm

@@ -1,7 +1,5 @@
 """``peagle verdict``: what a user sees, the document, the file, and bad options."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The entrypoint supervises the engine: it logs its output, restarts it, drains it, and ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -16,19 +14,15 @@ SECRET = "hf_" + "a1B2c3D4" * 4
 OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')"
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "cause", "words"),
-    [
-        (f"print('loading'); {OUT_OF_MEMORY}", 1, "out-of-memory", "Tried to allocate 20 GiB"),
-        ("linger(); os._exit(3)", 3, "unknown", "exit code 3, without a message"),
-        ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "killed", "killed by SIGKILL"),
-        ("pass", 1, "unknown", "exit code 0"),
-        ("send('hello'); send('failed no draft'); sleep()", 128 + signal.SIGTERM, "no-drafts",
-         "no draft"),
-        (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***")
-    ],
-    ids=["memory", "a child lingers", "killed", "exits with 0", "no drafts", "secret"],
-)  # fmt: skip
+@pytest.mark.parametrize(("how", "code", "cause", "words"), [
+    (f"print('loading'); {OUT_OF_MEMORY}", 1, "out-of-memory", "Tried to allocate 20 GiB"),
+    ("linger(); os._exit(3)", 3, "unknown", "exit code 3, without a message"),
+    ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "killed", "killed by SIGKILL"),
+    ("pass", 1, "unknown", "exit code 0"),
+    ("send('hello'); send('failed no draft'); sleep()", 128 + signal.SIGTERM, "no-drafts",
+     "no draft"),
+    (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***")
+], ids=["memory", "a child lingers", "killed", "exits with 0", "no drafts", "secret"])  # fmt: skip
 def test_a_crash_at_start_ends_the_container_with_cause_and_fix(
     run: Run, how: str, code: int, cause: str, words: str
 ) -> None:

@@ -1,7 +1,5 @@
 """The pairs' real geometry, from the config.json files under ``tests/geometry``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

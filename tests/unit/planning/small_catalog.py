@@ -1,7 +1,5 @@
 """A catalogue of three targets and five instance types, small enough to calculate with by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from typing import Any

@@ -1,7 +1,5 @@
 """What a plan lets you watch, and the dashboard that it creates."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the user sets in place of the plan: ``--set``, ``--env``, ``--ami`` and the two timeouts."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -67,16 +65,13 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
     assert cache(kv_cache_dtype="fp8") > 1.9 * cache()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"environment": {"HF_TOKEN": "abcdefgh"}},
-        {"environment": {"AWS_SECRET_ACCESS_KEY": "abcdefgh"}},
-        {"environment": {"HEADER": "Bearer abcdefghij"}},
-        {"settings": {"api-key": "abcdefgh"}},
-        {"settings": {"hf-token": "abcdefgh"}},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"environment": {"HF_TOKEN": "abcdefgh"}},
+    {"environment": {"AWS_SECRET_ACCESS_KEY": "abcdefgh"}},
+    {"environment": {"HEADER": "Bearer abcdefghij"}},
+    {"settings": {"api-key": "abcdefgh"}},
+    {"settings": {"hf-token": "abcdefgh"}},
+])  # fmt: skip
 def test_a_secret_makes_no_plan_and_is_not_repeated(options: dict[str, Any]) -> None:
     with pytest.raises(Refused) as refused:
         plan(**options)
@@ -336,17 +331,14 @@ def test_naming_what_the_plan_chose_does_not_change_it(pair: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("options", "drafter"),
-    [
-        ({}, "p-eagle"),
-        ({"max_model_len": 32768}, "p-eagle"),
-        ({"max_model_len": 65536}, "p-eagle-long"),
-        ({"prompt_tokens": 9000}, "p-eagle"),
-        ({"prompt_tokens": 12000}, "p-eagle-long"),
-        ({"prompt_tokens": 60000}, "p-eagle-long"),
-    ],
-)
+@pytest.mark.parametrize(("options", "drafter"), [
+    ({}, "p-eagle"),
+    ({"max_model_len": 32768}, "p-eagle"),
+    ({"max_model_len": 65536}, "p-eagle-long"),
+    ({"prompt_tokens": 9000}, "p-eagle"),
+    ({"prompt_tokens": 12000}, "p-eagle-long"),
+    ({"prompt_tokens": 60000}, "p-eagle-long"),
+])  # fmt: skip
 def test_a_long_context_gets_the_head_that_was_trained_for_it(
     options: dict[str, Any], drafter: str
 ) -> None:
@@ -361,15 +353,12 @@ def test_a_long_context_gets_the_head_that_was_trained_for_it(
     assert named.drafter.name == "p-eagle", "the user decides"
 
 
-@pytest.mark.parametrize(
-    ("pair", "options", "context"),
-    [
-        ("gpt-oss-20b", {"workload": "agent"}, 65536),
-        ("gpt-oss-20b", {"workload": "chat"}, 32768),
-        ("qwen3-8b", {"workload": "agent"}, 40960),  # the most that it supports
-        ("gpt-oss-20b", {"workload": "agent", "prompt_tokens": 60000}, 131072),
-    ],
-)
+@pytest.mark.parametrize(("pair", "options", "context"), [
+    ("gpt-oss-20b", {"workload": "agent"}, 65536),
+    ("gpt-oss-20b", {"workload": "chat"}, 32768),
+    ("qwen3-8b", {"workload": "agent"}, 40960),  # the most that it supports
+    ("gpt-oss-20b", {"workload": "agent", "prompt_tokens": 60000}, 131072),
+])  # fmt: skip
 def test_the_context_of_a_conversation_has_room_for_further_turns(
     pair: str, options: dict[str, Any], context: int
 ) -> None:

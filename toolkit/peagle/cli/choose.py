@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from peagle.catalog import find_pair
-from peagle.checks.registry import rules_found
+from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import findings_in_context
 from peagle.cli.options import (
@@ -68,7 +68,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     there is an error.
     """
     if list_rules:
-        rules = rules_found()
+        rules = registry.list_rules()
         if wants_json():
             return print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]

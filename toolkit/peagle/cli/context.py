@@ -1,4 +1,4 @@
-"""The class of all commands, and what a command that is printed keeps of the user's own options."""
+"""The class of all commands, and which of the user's options a printed command repeats."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WORDS = "peagle.words"
 
 
 class PeagleCommand(click.Command):
-    """A command whose errors have a fix with the options that decide where it applies."""
+    """A command; the fix of its errors repeats the options that decide where it applies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as typed; the context of another plan within this command has none."""
+        """Keep the words as typed: the first call within a context is the user's."""
         ctx.meta.setdefault(_WORDS, tuple(args))
         try:
             return super().parse_args(ctx, args)
@@ -44,7 +44,7 @@ class PeagleCommand(click.Command):
         for group in sorted(groups, key=lambda name: name == "Options"):
             with formatter.section(group):
                 formatter.write_dl(groups[group])
-        if keys := keys_of_file(ctx):
+        if keys := list_file_keys(ctx):
             formatter.write_paragraph()
             formatter.write_text(f"Further keys of peagle.yaml: {', '.join(map(gate_key, keys))}.")
 
@@ -78,17 +78,17 @@ def is_set(name: str) -> bool:
     return bool(ctx and ctx.params.get(name))
 
 
-class KeyOfFile(click.Option):
+class FileKey(click.Option):
     """A key of ``peagle.yaml``, perhaps with a variable, which the command line does not have."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """The parser does not know it."""
+        """Add nothing: the parser does not accept it."""
 
 
-def keys_of_file(ctx: click.Context | None) -> list[str]:
+def list_file_keys(ctx: click.Context | None) -> list[str]:
     """The keys of ``peagle.yaml`` that the command takes and the command line does not."""
     parameters = ctx.command.params if ctx else []
-    return [str(option.name) for option in parameters if isinstance(option, KeyOfFile)]
+    return [str(option.name) for option in parameters if isinstance(option, FileKey)]
 
 
 def gate_key(key: str) -> str:

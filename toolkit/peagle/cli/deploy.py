@@ -50,7 +50,7 @@ from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price, format_usd
 
-_CHANGES = {
+_QUESTIONS = {
     "create": "Deploy this plan?",
     "scale": "Change the scaling of the endpoint?",
     "update": "Update the endpoint to this plan?",
@@ -127,11 +127,11 @@ def deploy(
         preflight = prepare(plan)
         if preflight.change == "create" and not ctx.params.get("name"):
             _refuse_second(ctx, change.aws, preflight.desired.plan)
-        if preflight.change in _CHANGES or preflight.scaling is not None:
+        if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
             fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            question = _CHANGES.get(preflight.change, _CHANGES["scale"])
+            question = _QUESTIONS.get(preflight.change, _QUESTIONS["scale"])
             confirm(question, "not deployed", fix)
         fallback = Fallback(
             prepare,
@@ -186,7 +186,7 @@ def _report(
     not_applied = session.sandbox and is_waited_for
     status = DeployResult(
         **dict(status_in_context(change.status())),
-        changed=preflight.change in _CHANGES or bool(preflight.changes),
+        changed=preflight.change in _QUESTIONS or bool(preflight.changes),
         changes=preflight.changes,
         rolled_back=isinstance(unproved, RolledBack),
         warm_start=warm,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import (
-    KeyOfFile,
+    FileKey,
     command_text,
     findings_in_context,
     is_plan_file,
@@ -158,7 +158,7 @@ _PLAN_OPTIONS = (
     option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
            "or with --environment an earlier project file, which may lack the endpoint.", FILE),
     option("--markdown", "With --changes-from: as Markdown, for a comment.", bool),
-    KeyOfFile(["--max-price-increase"], metavar="PERCENT", type=Decimal(min=0), hidden=True,
+    FileKey(["--max-price-increase"], metavar="PERCENT", type=Decimal(min=0), hidden=True,
               help="With --changes-from: exit with 3 if the price per hour rises by more."),
     option("--verbose", "Show memory, findings, arguments and reasons.", bool),
 )  # fmt: skip

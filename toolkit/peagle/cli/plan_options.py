@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import KeyOfFile, is_plan_file, root_group
+from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
     BATCH,
     COUNT,
@@ -48,8 +48,8 @@ from peagle.options import (
     ONLY_DEPLOY,
     EngineOptions,
     Flag,
-    Kind,
     Options,
+    ValueKind,
     option_names,
     read_flags,
 )
@@ -89,7 +89,7 @@ class _Tag(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-_KINDS: dict[Kind, tuple[Any, str | None]] = {
+_KINDS: dict[ValueKind, tuple[Any, str | None]] = {
     "text": (None, None),
     "switch": (None, None),
     "choice": (None, None),
@@ -127,7 +127,7 @@ _COMPLETIONS = {
     "vllm": complete_version,
     "region": complete_region,
 }
-_CALLBACKS: dict[Kind, Callable[..., Any]] = {
+_CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "duration": duration,
     "hours": duration,
     "settings": lambda _, __, words: parse_settings(words),
@@ -152,7 +152,7 @@ def make_option(
         words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
     repeatable = " Repeatable." if flag.kind in ("settings", "variables", "speculative") else ""
-    made = (KeyOfFile if flag.in_file else PlanOption)(
+    made = (FileKey if flag.in_file else PlanOption)(
         [
             *([tag_flag] if field == "tags" else option_names(field, flag)),
             "no_speculation" if field == "speculation" else field,

@@ -134,8 +134,8 @@ def weights() -> None:
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @option("--target-only", "Copy the target's weights only.", bool)
 @option("--drafter-only", "Copy the drafter's weights only.", bool)
-@option("--target-from PLACE", "Folder, s3://... or Hub id of the target.")
-@option("--drafter-from PLACE", "Folder, s3://... or Hub id of the drafter.")
+@option("--target-from LOCATION", "Folder, s3://... or Hub id of the target.")
+@option("--drafter-from LOCATION", "Folder, s3://... or Hub id of the drafter.")
 @field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options

@@ -29,7 +29,7 @@ from peagle.deploy import records, resources
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import compare_live, current_deployment
-from peagle.deploy.kinds import Wanted, compare_kind
+from peagle.deploy.kinds import AppliedPlan, compare_kind
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
     SAME_END_SECONDS,
@@ -48,7 +48,16 @@ from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
 from peagle.render.alarms import rollback_alarm_names
-from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
+from peagle.render.requests import (
+    CREATE_COMPONENT,
+    CREATE_CONFIG,
+    CREATE_ENDPOINT,
+    CREATE_MODEL,
+    VARIANT,
+    Request,
+    requests,
+    with_replaced,
+)
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
@@ -60,9 +69,6 @@ from peagle.weights.mounted import (
     pin_plan,
     prefixes_read,
 )
-
-MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
-"""The operations of a plan's requests."""
 
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
@@ -121,9 +127,13 @@ class DesiredState:
     @property
     def requests(self) -> tuple[Request, ...]:
         """The requests, in the order of creation."""
-        made = [(MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint)]
-        made += [(CREATE_COMPONENT, self.component)] if self.component else []
-        return tuple(Request("sagemaker", name, parameters) for name, parameters in made)
+        made = {
+            CREATE_MODEL: self.model,
+            CREATE_CONFIG: self.config,
+            CREATE_ENDPOINT: self.endpoint,
+            CREATE_COMPONENT: self.component,
+        }
+        return tuple(Request("sagemaker", name, body) for name, body in made.items() if body)
 
 
 def desired_state(
@@ -148,7 +158,8 @@ def desired_state(
     untagged = {request.operation: request.parameters for request in requests(plain)}
     fingerprint = json_digest([with_replaced(untagged, filled), contents])[:_FINGERPRINT_DIGITS]
     planned = {request.operation: request.parameters for request in requests(plan)}
-    names = [str(planned[MODEL]["ModelName"]), str(planned[CONFIG]["EndpointConfigName"])]
+    model, config = planned[CREATE_MODEL], planned[CREATE_CONFIG]
+    names = [str(model["ModelName"]), str(config["EndpointConfigName"])]
     # Copies of another model run on the same instances: their configuration keeps its name.
     changed = names[:1] if CREATE_COMPONENT in planned else names
     renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in changed}
@@ -157,16 +168,17 @@ def desired_state(
         filled |= renamed
     complete = with_replaced(planned, filled)
     component = complete.get(CREATE_COMPONENT)
-    model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
+    model, config = complete[CREATE_MODEL], complete[CREATE_CONFIG]
+    model_name, config_name = model["ModelName"], config["EndpointConfigName"]
     revision = Revision(
         fingerprint=fingerprint,
         served=served_by_plan(plan, filled),
         plan=plan,
         role=role,
         bucket=bucket if folders else None,
-        model=model,
-        name=model if component else config,
-        instances_config=config if component else "",
+        model=model_name,
+        name=model_name if component else config_name,
+        instances_config=config_name if component else "",
     )
     places_of_uploads = (S3Uri.parse(uri).folder for uri in uris)
     uploads = tuple(
@@ -174,7 +186,7 @@ def desired_state(
         for place, files in zip(places_of_uploads, folders, strict=True)
     )
     return DesiredState(
-        plan, revision, uploads, complete[MODEL], complete[CONFIG], complete[ENDPOINT], component
+        plan, revision, uploads, model, config, complete[CREATE_ENDPOINT], component
     )
 
 
@@ -405,12 +417,12 @@ def _changes(
         yield from compare_live(record, live, revision)
     if beside:
         return
-    wanted = Wanted(plan, revision.name)
+    applied = AppliedPlan(plan, revision.name)
     if live:  # as it serves: alarms follow an update, and the end is a setting of its own
-        wanted = Wanted(plan, live.revision, record.ends_at)
+        applied = AppliedPlan(plan, live.revision, record.ends_at)
     for kind in (*resources.SETTINGS, resources.SCHEDULE):
         try:
-            yield from compare_kind(kind, aws, wanted, record.of_type(kind.type))
+            yield from compare_kind(kind, aws, applied, record.of_type(kind.type))
         except AccessDenied:
             yield Change(kind.area, "unknown", "as planned")
     if before is not None:

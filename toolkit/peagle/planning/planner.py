@@ -57,7 +57,7 @@ from peagle.planning.search import BATCH_LOADS, Search, Selection, select, selec
 from peagle.planning.speculation import (
     SelectedPair,
     choose_drafter,
-    choose_k,
+    explain_k,
     is_drafter_named,
     other_drafters,
     usual_k,
@@ -132,7 +132,7 @@ def _place(
     load, catalog = search.load, search.load.catalog
     pair = replace(pair, drafter=candidate.drafter)
     compared = search.compared(candidate)
-    record(choose_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
+    record(explain_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))

@@ -15,7 +15,7 @@ from typing import Any
 
 from peagle.engine_log import log_interval
 from peagle.planning.plan import Plan
-from peagle.planning.runtime import own_name
+from peagle.planning.runtime import prefixed_name
 from peagle.planning.weights import portable_pair
 from peagle.render.alarms import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
@@ -39,7 +39,7 @@ _DRAFTS = (
 
 def dashboard_name(endpoint: str, region: str) -> str:
     """Such as ``peagle-tiny-us-east-1``: dashboards are the same in all regions."""
-    return f"{own_name(endpoint)}-{region}"
+    return f"{prefixed_name(endpoint)}-{region}"
 
 
 def dashboard_body(plan: Plan, beside: Mapping[str, Plan] | None = None) -> dict[str, Any]:
