@@ -218,7 +218,7 @@ class Search:
         busy = min(count * copies, requests)
         price = price_in(instance, self.region)
         return Candidate(
-            asked=options,
+            options=options,
             instance=instance,
             engine=engine,
             drafter=drafter,
@@ -422,7 +422,7 @@ def _instead(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
     unknown, the user did not name it, and that of the target alone is known, costs less per
     hour, or meets what is required. A verdict, which selects known speeds only, is the same."""
     unknown = candidate.tokens_per_second is None and candidate.fit.fits
-    if candidate.drafter is None or not unknown or is_drafter_named(candidate.asked) or not alone:
+    if candidate.drafter is None or not unknown or is_drafter_named(candidate.options) or not alone:
         return candidate
     best, cheapest = alone[0], find_cheapest(alone) or alone[0]
     if candidate.holds_load and not best.holds_load:
