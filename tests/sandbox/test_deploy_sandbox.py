@@ -59,12 +59,8 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
 
 
 STEPS = [
-    "Uploading",
-    "Creating model",
-    "Creating endpoint |",
-    "Creating |",
-    "Proving",
-]
+    "Uploading", "Creating model", "Creating endpoint |", "Creating |", "Proving",
+]  # fmt: skip
 
 
 def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:

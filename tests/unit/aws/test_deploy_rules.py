@@ -51,12 +51,9 @@ NOW = 1_800_000_000.0
 PASSED = Proof(3.0, 200, (), 2.0, passed=True)
 FAILED = replace(PASSED, passed=False)
 SCALED = Scaling(
-    min_instances=1,
-    max_instances=3,
-    target_concurrency=4,
-    scale_in_cooldown_seconds=600,
+    min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
     scale_out_cooldown_seconds=60,
-)
+)  # fmt: skip
 
 
 def revision(name: str = "first", proof: Proof | None = PASSED, **served: Any) -> Revision:

@@ -240,13 +240,10 @@ def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
 
 def test_gpu_settings_of_the_speculation_are_dropped() -> None:
     config = {
-        "method": "eagle3",
-        "model": "/opt/ml/ä",
-        "num_speculative_tokens": 7,
-        "rejection_sample_method": "synthetic",
-        "synthetic_acceptance_rates": [0.7, 0.5],
+        "method": "eagle3", "model": "/opt/ml/ä", "num_speculative_tokens": 7,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5],
         "draft_tensor_parallel_size": 2,
-    }
+    }  # fmt: skip
     changed, notes = adapt_to_cpu({SPECULATION: json.dumps(config)}, MACHINE)
     assert json.loads(changed[SPECULATION]) == {
         "method": "eagle3",

@@ -18,33 +18,11 @@ from tests.unit.planning.small_catalog import CHAT, plan, with_target
 
 ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
 NASTY = (
-    "two words",
-    "it's",
-    '"quoted"',
-    "back\\slash",
-    "line\nbreak",
-    "tab\tstop",
-    "ünïcödé 日本語 🦅",
-    "$(rm -rf /)",
-    "`x`; & | > < * ? ~",
-    "50%",
-    "${HOME}",
-    " space around ",
-    "-1",
-    "true",
-    "False",
-    " TRUE ",
-    "",
-    " ",
-    "[1, 2]",
-    "[not json]",
-    '["a", "b"]',
-    "[]",
-    "{}",
-    '{"a": 1} {"b": 2}',
-    "{% for m in messages %}",
-    '{"method":"eagle3", "n": 5}',
-)
+    "two words", "it's", '"quoted"', "back\\slash", "line\nbreak", "tab\tstop", "ünïcödé 日本語 🦅",
+    "$(rm -rf /)", "`x`; & | > < * ? ~", "50%", "${HOME}", " space around ", "-1", "true", "False",
+    " TRUE ", "", " ", "[1, 2]", "[not json]", '["a", "b"]', "[]", "{}", '{"a": 1} {"b": 2}',
+    "{% for m in messages %}", '{"method":"eagle3", "n": 5}',
+)  # fmt: skip
 
 
 def as_container(environment: Mapping[str, str]) -> dict[str, list[str]]:
