@@ -6,22 +6,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 
-import click
-
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
-from peagle.cli.context import PeagleCommand, command_text, is_set
-from peagle.cli.options import add_options, complete_region, option, yes_option
-from peagle.cli.session import (
-    NOT_SEARCHED,
-    Session,
-    account_options,
-    deployment_command,
-    examples_text,
-)
+from peagle.cli.context import command_text, is_set
+from peagle.cli.options import add_options, command, complete_region, option, yes_option
+from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
 from peagle.cli.view.console import (
     confirm,
-    json_flag,
     print_json,
     print_line,
     print_result,
@@ -216,9 +207,7 @@ def _destroy_images(session: Session) -> None:
         print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
-@click.command(
-    cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
-)
+@command("peagle reap --dry-run", "peagle reap --yes --json")
 @account_options
 @option(
     "--region regions",
@@ -228,7 +217,6 @@ def _destroy_images(session: Session) -> None:
 )
 @option("--dry-run", "Show what would be deleted.", bool)
 @yes_option
-@json_flag
 def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     """Delete all deployments whose end time (deploy --ttl, --budget) has passed, in all regions.
 
