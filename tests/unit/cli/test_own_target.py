@@ -174,10 +174,9 @@ def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict
     assert entry.code == 0, entry.err
 
 
-@pytest.mark.parametrize(
-    ("options", "size", "copies"),
-    [((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None)],
-)
+@pytest.mark.parametrize(("options", "size", "copies"), [
+    ((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None),
+])  # fmt: skip
 def test_a_size_that_cuts_a_block_is_no_candidate(
     tmp_path: Path, options: tuple[str, ...], size: int, copies: int | None
 ) -> None:
