@@ -105,6 +105,14 @@ def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
     assert NAME in deployed.cloud.endpoints
 
 
+def test_removed_resources_of_a_kind_share_a_line(terminal: Terminal) -> None:
+    terminal.succeeds(*FIRST, "--observe", "--yes")
+    done = terminal.run(*FIRST, answers="n\n")
+    alarms = ", ".join(f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load"))
+    for text in ("dashboard removed", f"alarms removed: {alarms}"):
+        assert text in " ".join(done.err.split())
+
+
 def _with_leftovers(deployed: Terminal) -> None:
     deployed.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}", "/aws/sagemaker/other"}
     for alarm, endpoint in (("slow", NAME), ("theirs", "another")):
