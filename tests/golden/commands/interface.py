@@ -1,13 +1,11 @@
 """The commands with their options and arguments, as data that can be kept and compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from peagle.cli.context import KeyOfFile
+from peagle.cli.context import FileKey
 from peagle.cli.main import cli
 
 Description = dict[str, Any]
@@ -57,7 +55,7 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
     described = [
         _described(parameter, context)
         for parameter in command.get_params(context)
-        if not isinstance(parameter, KeyOfFile)
+        if not isinstance(parameter, FileKey)
     ]
     yield (
         words,

@@ -1,8 +1,6 @@
 """A sweep: what it measures, how it continues, what ends it, its estimates, its budget; and on a
 deployment: one update per setting, the limit of its cost, and the way back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -215,17 +213,14 @@ def test_settings_of_a_sweep() -> None:
             parse_ks(text)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA L40S", "L40S"),
-        ("Tesla T4", "T4"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 SE"),
-        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "name"), [
+    ("NVIDIA H100 80GB HBM3", "H100"),
+    ("NVIDIA L40S", "L40S"),
+    ("Tesla T4", "T4"),
+    ("NVIDIA A100-SXM4-80GB", "A100"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 SE"),
+    ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
+])  # fmt: skip
 def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
     names = ["H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 4500", "RTX PRO 6000 SE"]
     assert catalog_name(gpu, names) == name

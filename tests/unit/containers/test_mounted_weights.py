@@ -1,7 +1,5 @@
 """Mounted weights are compared with the pinned manifest before the engine starts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -112,16 +110,13 @@ def serve(name: str, folder: str) -> Callable[[Mounted], object]:
     return lambda mounted: mounted.variables.update({name: str(mounted.model / folder)})
 
 
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (serve_beside, "SM_VLLM_MODEL"),
-        (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
-        (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
-    ],
-)
+@pytest.mark.parametrize(("change", "where"), [
+    (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+    (serve_beside, "SM_VLLM_MODEL"),
+    (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
+    (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+    (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
+])  # fmt: skip
 def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
     mounted: Mounted, change: Callable[[Mounted], object], where: str
 ) -> None:
@@ -159,20 +154,17 @@ def lose(mounted: Mounted) -> None:
     (mounted.model / "drafter" / "model.safetensors").unlink()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (grow, "target differs from its manifest: model.safetensors"),
-        (lose, "drafter differs from its manifest: model.safetensors"),
-        (add("modeling_x.py"), "target differs from its manifest: modeling_x.py"),
-        (add("sub", "x"), "differs from its manifest: sub/x"),
-        (add_link, "differs from its manifest: sub"),
-        (replace_manifest, "the weights were changed after the deploy"),
-        (manifest_as(str), "No such file"),
-        (manifest_as(os.mkfifo), "Not a regular file"),
-        (manifest_as(Path.mkdir), "Not a regular file"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (grow, "target differs from its manifest: model.safetensors"),
+    (lose, "drafter differs from its manifest: model.safetensors"),
+    (add("modeling_x.py"), "target differs from its manifest: modeling_x.py"),
+    (add("sub", "x"), "differs from its manifest: sub/x"),
+    (add_link, "differs from its manifest: sub"),
+    (replace_manifest, "the weights were changed after the deploy"),
+    (manifest_as(str), "No such file"),
+    (manifest_as(os.mkfifo), "Not a regular file"),
+    (manifest_as(Path.mkdir), "Not a regular file"),
+])  # fmt: skip
 def test_other_files_are_refused(
     mounted: Mounted, change: Callable[[Mounted], object], words: str
 ) -> None:
@@ -189,7 +181,9 @@ def test_other_files_are_refused(
      '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
      '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
      '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-     ' "checksum": "SHA256:!"}}}}}'],
+     ' "checksum": "SHA256:!"}}}}}',
+     *('{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+       f' "part_size": {part}}}}}}}}}' for part in ("0", "true", '"1"'))],
 )  # fmt: skip
 def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str
@@ -228,6 +222,21 @@ def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: 
     (mounted.model / "target" / "vocabulary.txt").write_bytes(bytes(size))
     with pytest.raises(InvalidEnvironment, match="other content"):
         mounted.check(**FULL)
+
+
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_a_digest_in_hexadecimal_is_compared(mounted: Mounted, content: bytes) -> None:
+    file = mounted.model / "target" / "notes.txt"
+    file.write_bytes(content)
+    mounted.document["folders"]["target"]["files"]["notes.txt"] = {
+        "size": len(content), "sha256": hashlib.sha256(content).hexdigest(),
+    }  # fmt: skip
+    mounted.pin = mounted.write()
+    mounted.check(**FULL)
+    file.write_bytes(b"x" * len(content))
+    if content:
+        with pytest.raises(InvalidEnvironment, match="other content"):
+            mounted.check(**FULL)
 
 
 def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mounted) -> None:
