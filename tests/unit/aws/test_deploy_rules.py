@@ -417,10 +417,9 @@ def test_a_higher_price_moves_the_end_of_a_budget_to_an_earlier_time_only(
     assert scaling._end_at_price(record, usd, NOW) == End(end, budget)
 
 
-@pytest.mark.parametrize(
-    ("value", "budget"),
-    [("12.5", 12.5), ("none", None), ("0", None), ("-1", None), ("inf", None), ("nan", None)],
-)
+@pytest.mark.parametrize(("value", "budget"), [
+    ("12.5", 12.5), ("none", None), ("0", None), ("-1", None), ("inf", None), ("nan", None),
+])  # fmt: skip
 def test_a_budget_is_a_positive_amount(value: str, budget: float | None) -> None:
     tags = {"peagle:budget": value, "peagle:ends": utc_text(NOW)}
     assert scaling.budget_in(tags) == budget

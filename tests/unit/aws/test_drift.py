@@ -215,10 +215,9 @@ def test_what_an_update_gives_back_its_planned_value_is_shown_before(
     assert field not in {each.setting for each in deployed.preflight(change()).changes}
 
 
-@pytest.mark.parametrize(
-    ("operation", "area"),
-    [("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule")],
-)
+@pytest.mark.parametrize(("operation", "area"), [
+    ("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule"),
+])  # fmt: skip
 def test_what_may_not_be_read_before_an_update_is_unknown(
     deployed: World, operation: str, area: str
 ) -> None:

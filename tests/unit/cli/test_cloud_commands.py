@@ -6,7 +6,7 @@ from click.shell_completion import ShellComplete
 from peagle.cli.main import cli
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal
 
 NAMED = ["status", "logs", "token", "destroy"]
 
@@ -83,18 +83,6 @@ def test_names_are_completed(deployed: Terminal, monkeypatch: pytest.MonkeyPatch
     sandboxed = complete.get_completions(["status", "--sandbox"], "peagle-")
     assert [item.value for item in completions] == [NAME]
     assert sandboxed == []
-
-
-@pytest.mark.parametrize("command", ["status", "list", "logs", "invoke"])
-def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: str) -> None:
-    before = deployed.run("status", NAME, "--json").document
-    without_record(deployed)
-    done = deployed.run(command, *([] if command == "list" else [NAME]),
-                        *(["hello"] if command == "invoke" else []))  # fmt: skip
-    after = deployed.run("status", NAME, "--json").document
-    assert done.code == 0
-    for key in ("state", "pair", "k", "proved", "price_per_hour_usd", "instance_type"):
-        assert after[key] == before[key], key
 
 
 def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal) -> None:

@@ -14,22 +14,14 @@ from peagle.cli.view.console import confirm, print_result
 from peagle.errors import NotFound, UserError
 
 
-@pytest.mark.parametrize(
-    ("names", "type", "settings", "expected"),
-    [
-        ("--to N", click.INT, {}, (["--to"], "to", "N", False, False)),
-        ("-o --output to F|D", None, {}, (["-o", "--output"], "to", "F|D", False, False)),
-        ("--all everything", bool, {}, (["--all"], "everything", None, True, False)),
-        ("--x one|N", None, {"default": "one"}, (["--x"], "x", "one|N", False, True)),
-        (
-            "--x k=N",
-            None,
-            {"default": 0, "show_default": False},
-            (["--x"], "x", "k=N", False, False),
-        ),
-        ("--count", click.INT, {"default": 0}, (["--count"], "count", None, False, True)),
-    ],
-)
+@pytest.mark.parametrize(("names", "type", "settings", "expected"), [
+    ("--to N", click.INT, {}, (["--to"], "to", "N", False, False)),
+    ("-o --output to F|D", None, {}, (["-o", "--output"], "to", "F|D", False, False)),
+    ("--all everything", bool, {}, (["--all"], "everything", None, True, False)),
+    ("--x one|N", None, {"default": "one"}, (["--x"], "x", "one|N", False, True)),
+    ("--x k=N", None, {"default": 0, "show_default": False}, (["--x"], "x", "k=N", False, False)),
+    ("--count", click.INT, {"default": 0}, (["--count"], "count", None, False, True)),
+])  # fmt: skip
 def test_names_of_an_option_are_flags_parameter_and_metavar(
     names: str, type: Any, settings: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:
@@ -55,13 +47,10 @@ def make_command(**settings: Any) -> click.Command:
     return ask
 
 
-@pytest.mark.parametrize(
-    ("words", "output"),
-    [
-        (["--yes", "--count", "2"], "count 2\n"),
-        (["-y", "--json"], json.dumps({"count": None}, indent=2) + "\n"),
-    ],
-)
+@pytest.mark.parametrize(("words", "output"), [
+    (["--yes", "--count", "2"], "count 2\n"),
+    (["-y", "--json"], json.dumps({"count": None}, indent=2) + "\n"),
+])  # fmt: skip
 def test_yes_and_json_are_read_where_they_matter(words: list[str], output: str) -> None:
     assert CliRunner().invoke(make_command(), words).output == output
 

@@ -236,17 +236,6 @@ def test_declined_it_stays(deletable: Terminal) -> None:
     _kept(deletable.run(*FIRST, answers="y\nn\n"), deletable)
 
 
-def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
-    done = deletable.run(*FIRST, "--yes", "--keep-failed", "--json")
-    remaining = json.loads(done.err.splitlines()[-1])["remaining"]
-    endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
-    assert endpoint in remaining["resources"]
-    assert remaining["price_per_hour_usd"] == pytest.approx(1.408)
-    assert remaining["continue_command"] == ["peagle", *FIRST, "--yes"]
-    assert remaining["undo_command"] is None
-    assert remaining["remove_command"] == ["peagle", "destroy", NAME, "--yes"]
-
-
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
     failing.interrupts("delete_endpoint")
     done = failing.run(*FIRST, "--yes", "--json")

@@ -202,12 +202,11 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("output", "kind", "code"),
-    [("docker: Error response from daemon: port is already allocated.", UserError, "port-in-use"),
-     ("docker: Error response from daemon: pull access denied for mine", CloudError,
-      "registry-denied")],
-)  # fmt: skip
+@pytest.mark.parametrize(("output", "kind", "code"), [
+    ("docker: Error response from daemon: port is already allocated.", UserError, "port-in-use"),
+    ("docker: Error response from daemon: pull access denied for mine", CloudError,
+     "registry-denied"),
+])  # fmt: skip
 def test_an_error_of_docker_at_the_start_is_reported(
     docker: FakeDocker, own_home: Path, output: str, kind: type[PeagleError], code: str
 ) -> None:

@@ -176,10 +176,9 @@ def test_variables_of_the_target_come_with_their_reason() -> None:
     assert "VLLM_FAST" not in plan(catalog=target).environment
 
 
-@pytest.mark.parametrize(
-    ("image", "digest"),
-    [("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
-     ("repo/mine:1", None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("image", "digest"), [
+    ("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
+    ("repo/mine:1", None),
+])  # fmt: skip
 def test_the_environment_has_the_digest_of_a_pinned_image(image: str, digest: str | None) -> None:
     assert plan(image=image).environment.get("PEAGLE_IMAGE_DIGEST") == digest
