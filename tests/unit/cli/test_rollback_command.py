@@ -70,6 +70,14 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
     assert deployed.cloud.is_empty
 
 
+def test_removed_resources_of_a_kind_share_a_line(terminal: Terminal) -> None:
+    terminal.succeeds(*FIRST, "--observe", "--yes")
+    done = terminal.run(*FIRST, answers="n\n")
+    alarms = ", ".join(f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load"))
+    for text in ("dashboard removed", f"alarms removed: {alarms}"):
+        assert text in " ".join(done.err.split())
+
+
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
     deployed.rejects("describe_alarms", "AccessDenied")
     everything = deployed.run("destroy", NAME, "--all", "--yes")

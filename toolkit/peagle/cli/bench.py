@@ -51,7 +51,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import command_text, is_plan_file, is_typed, own_command
+from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
@@ -407,7 +407,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         tuple(load for workload in workloads for load in make_loads(workload, *count)),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
-        command=own_command(),
+        command=typed_command(),
     )
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
@@ -535,7 +535,7 @@ def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], 
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_line(own_command(without=("--again",)))
+            again = command_line(typed_command(without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise

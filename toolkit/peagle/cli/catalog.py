@@ -18,7 +18,7 @@ from peagle.cli.context import (
     command_text,
     findings_in_context,
     is_set,
-    own_command,
+    typed_command,
 )
 from peagle.cli.options import (
     OUTPUT,
@@ -241,7 +241,7 @@ def refresh(
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*own_command(), "--yes"))
+    fix = Fix("review the changes above, then pass --yes", (*typed_command(), "--yes"))
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
         written = write_texts(folder, texts)

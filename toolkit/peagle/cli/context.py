@@ -145,8 +145,8 @@ def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
     return kept
 
 
-def own_command(without: Collection[str] = ()) -> tuple[str, ...]:
-    """The user's own command line, to repeat it; flags ``without`` are left out."""
+def typed_command(without: Collection[str] = ()) -> tuple[str, ...]:
+    """The command line as the user typed it, to repeat it; flags ``without`` are left out."""
     ctx = click.get_current_context()
     words = [word for word in ctx.meta[_WORDS] if word not in without]
     catalog = _kept(ctx).get("--catalog", ())

@@ -12,7 +12,7 @@ from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.context import is_plan_file, own_command, status_in_context
+from peagle.cli.context import is_plan_file, status_in_context, typed_command
 from peagle.cli.options import (
     add_options,
     command,
@@ -202,7 +202,7 @@ def _report(
     def show(status: DeployResult) -> None:
         if not is_waited_for:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, command_line(own_command(without=NOT_REPEATED)))
+            print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
         elif not unproved:
             print_calls(status, preflight, session)
 

@@ -16,7 +16,7 @@ from peagle.cli.context import (
     findings_in_context,
     is_plan_file,
     is_typed,
-    own_command,
+    typed_command,
 )
 from peagle.cli.options import (
     FILE,
@@ -225,7 +225,7 @@ def plan(
         if output:
             deploy = command_text(("peagle", "deploy", str(output)))
         else:  # the words of this command
-            words = own_command(without=("--online", "--verbose"))
+            words = typed_command(without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
             deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
         print_answer(plan, None if refused else deploy, verbose)

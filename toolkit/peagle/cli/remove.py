@@ -112,10 +112,11 @@ def _destroy_previous(change: DeploymentChange, session: Session) -> None:
 
 def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
     """Remove what an earlier endpoint of that name has left."""
-    removal, where = Removal(), "the sandbox, which is not running"
+    removal, reason = Removal(), "the sandbox is not running, and this machine has no record of it"
     if session.is_available:
         aws = session.aws()
-        where = f"the tags in {session.where(aws.region)}"
+        place = session.where(aws.region)
+        reason = f"neither this machine nor the tags in {place} know {name}"
         if endpoint_created(aws, name) is not None:
             raise Refused(
                 f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
@@ -127,7 +128,7 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
     if removal.leftovers:
         _confirm_removal(f"Left by {name}:", removal.leftovers)
     else:
-        print_status(f"Nothing to remove: neither this machine nor {where} know {name}.")
+        print_status(f"Nothing to remove: {reason}.")
     for leftover in removal.leftovers:
         remove_leftover(aws, leftover)
     _report(name, removal.leftovers, left=removal.left)

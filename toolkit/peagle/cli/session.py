@@ -13,7 +13,7 @@ import click
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
-from peagle.cli.context import own_command
+from peagle.cli.context import typed_command
 from peagle.cli.options import catalog_of, command, command_catalog, completing, yes_option
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.view.console import DeploymentProgress, print_status
@@ -56,7 +56,7 @@ class CommandSession(Session):
 
         # A deploy that is repeated repeats its proof; another command would change what serves.
         settled = RolledBack if self._ctx.command.name == "deploy" else NotProved
-        again = own_command(without=NOT_REPEATED)
+        again = typed_command(without=NOT_REPEATED)
         show_remaining_resources(change, () if isinstance(error, settled) else again)
 
 

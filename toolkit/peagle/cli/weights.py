@@ -21,7 +21,7 @@ from peagle.cli.context import (
     command_text,
     findings_in_context,
     in_context,
-    own_command,
+    typed_command,
 )
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
@@ -548,7 +548,7 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(without=(*NOT_REPEATED, "--local"))]
+    words = [*typed_command(without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))

@@ -16,6 +16,7 @@ from peagle.planning.load import Load
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
+from peagle.vllm.facts import find_facts
 from peagle.workload import Slo
 
 
@@ -114,9 +115,17 @@ def review(selection: Selection) -> Iterator[Finding]:
         yield from _required(selection, "min_tokens_per_second", f"{least:,.0f} tokens/s")
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
+        yield from _queue(selection)
     if options.instance_count is None and candidate.count > 1:
-        message = f"{instances_text(candidate)} are planned and billed: one is not "
-        message += "known to serve the load as required"
+        load = selection.search.load
+        asked = format_concurrency(load.concurrency)
+        held = candidate.engine.most_requests * candidate.copies
+        reason = f"one is not known to meet what is required with {asked}"
+        if options.within is not None:
+            reason = "fewer do not finish in time"
+        elif held * (candidate.count - 1) < load.concurrency:
+            reason = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
+        message = f"{candidate.count} instances are planned and billed, because {reason}"
         confirm = use_option("--instance-count", candidate.count, verb="confirm the number with")
         yield warning("several-instances", "instance_count", message, confirm)
     if candidate.drafter is None or not is_drafter_named(candidate.options) or not selection.alone:
@@ -132,6 +141,18 @@ def review(selection: Selection) -> Iterator[Finding]:
             f"costs {format_usd(ours)} ({speed_text(candidate)})"
         )
         yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
+
+
+def _queue(selection: Selection) -> Iterator[Finding]:
+    """A note where this vLLM version can limit its queue, and the options do not."""
+    search, argument = selection.search, "max-num-queued-reqs"
+    facts = find_facts(search.load.vllm)
+    if facts.exact and argument in facts.arguments and argument not in search.options.settings:
+        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
+        sentence = f"add --set {argument}={search.load.concurrency}: vLLM answers further requests "
+        sentence += "with HTTP 503"
+        fix = Fix(sentence, options=("--set", f"{argument}={search.load.concurrency}"))
+        yield note("queue-unbounded", "slo", message, fix)
 
 
 def _too_small(selection: Selection, where: str) -> Finding:
