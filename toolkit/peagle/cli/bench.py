@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ from peagle.cli.options import (
     add_options,
     command_catalog,
     complete_pair,
+    here_option,
+    is_here,
     option,
     raise_first_error,
     yes_option,
@@ -396,6 +399,7 @@ Examples:
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
 @add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
+@partial(here_option, is_local=True)
 @account_options
 @yes_option
 @json_option
@@ -487,7 +491,8 @@ def _on_this_machine(
     raise_first_error(findings_on_this_machine(base, kind))
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
-    local_options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
+    image = local_image(base, gpus) if kind == "docker" else None
+    local_options = LocalOptions(image, gpus or is_here(ctx))
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:

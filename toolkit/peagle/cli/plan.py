@@ -23,6 +23,7 @@ from peagle.cli.options import (
     PLAN_FIELDS,
     Decimal,
     complete_pair,
+    here_option,
     option,
     output_option,
     raise_first_error,
@@ -157,6 +158,7 @@ Examples:
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
+@here_option
 @option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
 @option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
 @option("--sandbox", "Query the local AWS sandbox; for --online.", bool)

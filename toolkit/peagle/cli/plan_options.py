@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
+from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import KeyOfFile, is_plan_file, root_group
 from peagle.cli.options import (
@@ -33,6 +34,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
+    is_here,
     option,
     set_command_catalog,
 )
@@ -216,6 +218,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         for name, value in chosen.items()
         if value is not None and value is not False and value not in ({}, ())
     }
+    if is_here(ctx):
+        if options.get("instance_type"):
+            raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
+        options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
     if pair.endswith((".yaml", ".yml")):
         fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
         fix += "use --project FILE, for a catalogue peagle --catalog DIR"

@@ -29,6 +29,12 @@ MODEL_BUCKET = "${ModelBucket}"
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, besides a plan's own two timeouts."""
 
+ABOUT_AWS = frozenset(
+    {"ami-unverified", "image-by-tag", "image-not-in-region", "instance-region-unknown",
+     "price-unknown", "limit-before-start"}
+)  # fmt: skip
+"""Codes of findings that do not concern a plan for this machine."""
+
 PRICE_ELSEWHERE = "price-of-another-region"
 """Code of the finding that the catalogue has no price for the region of the plan."""
 

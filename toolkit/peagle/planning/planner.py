@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
@@ -38,6 +39,7 @@ from peagle.planning.operation import (
 )
 from peagle.planning.overrides import parse_values
 from peagle.planning.plan import (
+    ABOUT_AWS,
     Decision,
     Decisions,
     DrafterChoice,
@@ -202,7 +204,11 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         company=company,
         limit=limit,
         observe=observe,
-        findings=decisions.sorted_findings(),
+        findings=tuple(
+            finding
+            for finding in decisions.sorted_findings()
+            if candidate.instance.type != HERE or finding.code not in ABOUT_AWS
+        ),
         reasons=tuple(decisions.reasons),
     )
 
