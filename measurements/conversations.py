@@ -19,7 +19,7 @@ from pathlib import Path
 from measurements.speed_rows import catalog
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.planning.load import Load
-from peagle.speed.models import Workload
+from peagle.workload import Workload
 
 FILE = Path(__file__).with_suffix(".json")
 _CONTEXT, _REQUESTS = 16_384, 64

@@ -18,8 +18,9 @@ from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.models import Acceptance, Performance
 from peagle.speed.verdict import Setting, rank_settings
+from peagle.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from operator import mul
 from measurements.speed_rows import Row, catalog, summarize_times
 from peagle.catalog.tables import SpeedModel, StepConstants
 from peagle.speed.estimate import MEASURED_STEP
-from peagle.speed.models import Workload
 from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds
+from peagle.workload import Workload
 
 LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "logits",
           "drafter", "drafter_layer")  # fmt: skip

@@ -231,8 +231,8 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
     ids=["single prompts", "unknown", "a hit", "no hits", "no hits, few drafts", "below the floor"],
 )
 def test_a_second_turn_without_hits_is_a_warning(second: Counters | None, codes: list[str]) -> None:
-    findings = evaluate(Counters(200, 1000, 400), 2.2, second=second).document()["findings"]
-    assert [(finding["level"], finding["code"]) for finding in findings] == [
+    findings = evaluate(Counters(200, 1000, 400), 2.2, second=second).findings
+    assert [(finding.level, finding.code) for finding in findings] == [
         ("warning", code) for code in codes
     ]
 

@@ -177,7 +177,7 @@ def test_every_instance_passes_by_its_own_stream() -> None:
         (ONE, 100, True),
         (TWO, 200, True),
     ]
-    assert result.document()["instances"][0]["acceptance_per_position"][0] == pytest.approx(0.73)
+    assert result.instances[0].acceptance_per_position[0] == pytest.approx(0.73)
 
 
 def test_an_instance_that_has_ended_needs_no_drafts() -> None:

@@ -154,27 +154,14 @@ def log_text(line: str) -> str:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How a container started: with the artifact ``key``, or cold (``None``). ``detail`` is what
+    """How a container started: with the artifact ``key``, or cold. ``detail`` is what
     was restored and how fast, or why nothing was; ``differences`` are those of the most similar
     artifact."""
 
+    restored: bool
     key: str | None
     detail: str
     differences: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        return f"{'Warm' if self.key else 'No warm'} start: {self.detail}"
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {
-            "restored": self.key is not None,
-            "key": self.key,
-            "detail": self.detail,
-            "differences": list(self.differences),
-        }
 
 
 def warm_start_in(log: Iterable[str]) -> WarmStart | None:
@@ -186,8 +173,8 @@ def warm_start_in(log: Iterable[str]) -> WarmStart | None:
             continue
         with contextlib.suppress(TypeError, KeyError, ValueError):  # of another program
             if fields["restored"]:
-                last = WarmStart(str(fields["key"]), restored_text(fields))
+                last = WarmStart(True, str(fields["key"]), restored_text(fields))
             else:
                 differences = tuple(map(str, fields.get("differences") or ()))
-                last = WarmStart(None, str(fields["reason"]), differences)
+                last = WarmStart(False, None, str(fields["reason"]), differences)
     return last

@@ -19,8 +19,8 @@ from pydantic import (
 )
 
 from peagle.checkpoints import Checkpoint
-from peagle.speed.models import PRESETS, Slo, WorkloadName
 from peagle.text import exact_duration
+from peagle.workload import PRESETS, Slo, WorkloadName
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""
@@ -81,6 +81,20 @@ class Frozen(BaseModel):
     """Immutable; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class Result(Frozen):
+    """What a command prints with ``--json``: each field is a key, and one that has a default is
+    left out where it has no value."""
+
+    @model_serializer(mode="wrap")
+    def _write_without_empty_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in write(self).items()
+            if value is not None or name not in fields or fields[name].is_required()
+        }
 
 
 class Overrides(Frozen):

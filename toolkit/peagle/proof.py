@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import Drafter, Target
@@ -90,11 +90,7 @@ class Proof:
     instances: tuple[InstanceProof, ...] = ()
     floor_source: FloorSource | None = None
     second_turn: SecondTurn | None = None
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        findings = [finding.model_dump() for finding in proof_findings(self.second_turn)]
-        return {**asdict(self), "findings": findings}
+    findings: tuple[Finding, ...] = ()
 
 
 class Conversations:
@@ -221,6 +217,7 @@ def evaluate(
         )
     together = sum((counts.total for counts in shown.values()), Counters())
     turns = [counts.second for counts in shown.values() if counts.second is not None]
+    second_turn = turn(sum(turns, Counters())) if turns else None
     return Proof(
         acceptance_length(together),
         together.drafts,
@@ -231,7 +228,8 @@ def evaluate(
         min_drafts=min_drafts,
         instance_count=instance_count,
         instances=tuple(instances),
-        second_turn=turn(sum(turns, Counters())) if turns else None,
+        second_turn=second_turn,
+        findings=proof_findings(second_turn),
     )
 
 

@@ -26,9 +26,8 @@ from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
-from peagle.speed.models import parse_slo
 from peagle.store import write_output
-from peagle.text import sanitize
+from peagle.text import plain, sanitize
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -38,6 +37,7 @@ from peagle.weights.own_target import (
     target_not_read,
     with_own_target,
 )
+from peagle.workload import parse_slo
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -343,7 +343,8 @@ class Session(Account):
         from peagle.deploy.status import deployment_status
 
         record, aws = self.find(name, complete=True)
-        return deployment_status(aws, record)
+        status: dict[str, Any] = plain(deployment_status(aws, record))
+        return status
 
     def deployments(self) -> list[dict[str, Any]]:
         """The rows of ``peagle list --json``: the account's deployments in the session's region, or
@@ -357,7 +358,7 @@ class Session(Account):
             raise unknown
         for damaged in listing.damaged:
             warnings.warn(str(damaged), stacklevel=2)
-        return list(listing.rows)
+        return [plain(row) for row in listing.rows]
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """The use of a deployment in the last seconds: requests, errors, times in seconds, tokens,

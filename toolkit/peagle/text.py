@@ -188,6 +188,14 @@ def json_digest(document: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def plain(result: Any) -> Any:
+    """A result as JSON has it: what ``--json`` prints, files hold and ``json.dumps`` takes. The
+    fields of models and data classes are its keys; an error gives its own ``document()``."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(result, fallback=lambda error: error.document())
+
+
 def json_object(text: Any) -> dict[str, Any]:
     """The object in a JSON text; empty for anything else."""
     try:

@@ -13,7 +13,7 @@ from peagle.aws.client import Aws, translated
 from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.weights.bucket import Bucket, Lock
+from peagle.weights.bucket import Bucket, hold_lock
 from peagle.weights.mounted import mounted_findings
 from peagle.weights.sync import PairWeights, plan_sync
 from tests.unit.aws.cloud import service_error
@@ -165,8 +165,8 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
     assert "config.json" in only(mounted_findings(aws, PAIR)).message
     for file in (tmp_path / "drafter").iterdir():
         put(aws, f"pair/drafter/{file.name}", file.read_bytes())
-    Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").acquire()
-    message = only(mounted_findings(aws, PAIR)).message
+    with hold_lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head"):
+        message = only(mounted_findings(aws, PAIR)).message
     assert "the sync has not finished" in message
     assert "copies a/target+a/head since" in message
 

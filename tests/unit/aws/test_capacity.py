@@ -154,7 +154,7 @@ def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
         deployer.run()
     tried = failed.value.document()["tried"]
     rounds = len(tried) // 2
-    assert [attempt["instance_type"] for attempt in tried] == [FIRST, "ml.g6.xlarge"] * rounds
+    assert [attempt.instance_type for attempt in tried] == [FIRST, "ml.g6.xlarge"] * rounds
     assert rounds >= 600 // PAUSE_SECONDS - 1
     assert 600 <= world.cloud.now - began < 600 + PAUSE_SECONDS
     waits = [progress for progress in world.shown if progress.state == "Waiting for capacity"]

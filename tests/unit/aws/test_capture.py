@@ -76,7 +76,7 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
     world.deploy(captured(a_plan()))
     elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
     (shown,) = [
-        change for change in world.preflight(elsewhere).changes if "captured" in change.path
+        change for change in world.preflight(elsewhere).changes if "captured" in change.setting
     ]
     world.deploy(elsewhere)
     assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")

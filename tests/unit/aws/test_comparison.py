@@ -41,13 +41,14 @@ def variants(world: World) -> list[dict[str, Any]]:
 
 
 def test_status_and_cost_know_both_variants(world: World, compared: RunningComparison) -> None:
-    document = deployment_status(world.aws, world.saved())
-    assert document["state"] == "InService"
-    assert document["instances_running"] == 1
-    assert document["price_per_hour_usd"] == pytest.approx(2 * 1.408)
-    assert document["comparison"]["state"] == "running"
-    assert document["comparison"]["share"] == 0.1
-    assert document["comparison"]["price_per_hour_usd"] == pytest.approx(1.408)
+    status = deployment_status(world.aws, world.saved())
+    assert status.state == "InService"
+    assert status.instances_running == 1
+    assert status.price_per_hour_usd == pytest.approx(2 * 1.408)
+    assert status.comparison is not None
+    assert status.comparison.state == "running"
+    assert status.comparison.share == 0.1
+    assert status.comparison.price_per_hour_usd == pytest.approx(1.408)
 
 
 def _with_a_variant_of_others(world: World) -> None:

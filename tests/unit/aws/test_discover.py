@@ -130,7 +130,7 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
     path = records.record_path(made.scope, made.region, "peagle-other")
     path.write_bytes(DAMAGE[name])
     listing = list_deployments(world.aws, [made.region], lambda: None)
-    assert [row["name"] for row in listing.rows] == [NAME]
+    assert [row.name for row in listing.rows] == [NAME]
     (damaged,) = listing.damaged
     assert str(path) in damaged.message
     assert damaged.fix

@@ -19,7 +19,8 @@ from peagle.planning.company import Company
 from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
-from peagle.speed.models import Slo
+from peagle.text import plain
+from peagle.workload import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.network import denied
@@ -66,7 +67,7 @@ def drift_of(world: World, plan: Plan | None = None) -> Drift:
 
 
 def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
-    return {change.path: (change.after, change.before) for change in drift.fields}
+    return {change.field: (change.planned, change.found) for change in drift.fields}
 
 
 @pytest.mark.thorough
@@ -212,7 +213,7 @@ def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: Worl
     assert list(drift.unknown) == ["dashboard"]
     assert isinstance(drift.unknown["dashboard"], AccessDenied)
     assert len(drift.fields) == 2
-    assert drift.document()["unknown"][0]["area"] == "dashboard"
+    assert plain(drift)["unknown"][0]["area"] == "dashboard"
 
 
 def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
     before = {
-        change.path: change.before for change in find_template_drift(other, tmp_path, catalog)
+        change.field: change.found for change in find_template_drift(other, tmp_path, catalog)
     }
     assert before.pop("template.main.tf") == "other text"
     assert all(field.startswith("template.values.json.") for field in before)
@@ -243,7 +244,7 @@ def test_formats_with_the_same_files_are_told_apart(
         (tmp_path / file.path).write_bytes(file.content)
     assert find_template_drift(plan, tmp_path, catalog) == ()
     (tmp_path / edited).write_text("kind: Mine\n")
-    paths = [change.path for change in find_template_drift(plan, tmp_path, catalog)]
+    paths = [change.field for change in find_template_drift(plan, tmp_path, catalog)]
     assert paths == [f"template.{edited}"]
 
 

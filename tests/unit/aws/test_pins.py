@@ -86,7 +86,7 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
     preflight = synced.preflight(in_s3())
 
     assert preflight.change == "update"
-    assert [(change.path, change.after) for change in preflight.changes] == [
+    assert [(change.setting, change.after) for change in preflight.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 

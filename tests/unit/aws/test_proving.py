@@ -12,6 +12,7 @@ from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotFound, NotProved
 from peagle.planning.plan import Plan
 from peagle.proof import Proof, require_passed
+from peagle.text import plain
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
 from tests.unit.aws.network import refusing
@@ -47,9 +48,9 @@ def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
     assert {each.stream: each.acceptance_length for each in proof.instances} == {ONE: 3.0, TWO: 2.6}
     assert all(each.drafts >= 100 for each in proof.instances)
     record = logging.saved()
-    document = deployment_status(logging.aws, record)["proof"]
-    assert [each["stream"] for each in document["instances"]] == [ONE, TWO]
-    assert document["source"] == "log"
+    shown = plain(deployment_status(logging.aws, record))["proof"]
+    assert [instance["stream"] for instance in shown["instances"]] == [ONE, TWO]
+    assert shown["source"] == "log"
 
 
 def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None:

@@ -114,17 +114,15 @@ def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> No
 def test_status_and_list_show_the_bounds_and_the_present_number(world: World) -> None:
     record = ready(world).deploy(scaled())
     world.cloud.endpoints[NAME].count = 2
-    document = deployment_status(world.aws, record)
-    assert document["scaling"] == {
+    status = deployment_status(world.aws, record)
+    assert status.scaling == {
         "min_instances": 1,
         "max_instances": 3,
         "target_concurrency": 4.0,
     }
-    assert document["instances_running"] == 2
+    assert status.instances_running == 2
     (row,) = list_deployments(world.aws, ["us-east-1"], lambda: None).rows
-    shown = [
-        row[f"{each}instances{two}"] for each, two in (("min_", ""), ("max_", ""), ("", "_running"))
-    ]
+    shown = [getattr(row, name) for name in ("min_instances", "max_instances", "instances_running")]
     assert shown == [1, 3, 2]
 
 

@@ -33,12 +33,12 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     assert world.serves() == before
     assert world.state() == "InService"
     assert set(world.cloud.configs) == set(world.cloud.models) == {before}
-    document = deployment_status(world.aws, world.saved())
-    assert document["acceptance_length"] == pytest.approx(GOOD)
-    assert "rolled back" in document["failure_reason"]
+    status = deployment_status(world.aws, world.saved())
+    assert status.acceptance_length == pytest.approx(GOOD)
+    assert "rolled back" in str(status.failure_reason)
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
-    assert tags["peagle:revision"] == document["fingerprint"]
-    assert f"revision={document['fingerprint']} passed=yes" in tags["peagle:proof"]
+    assert tags["peagle:revision"] == status.fingerprint
+    assert f"revision={status.fingerprint} passed=yes" in tags["peagle:proof"]
 
 
 def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:

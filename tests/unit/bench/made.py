@@ -18,8 +18,8 @@ from peagle.bench.result import (
     Repetition,
     Times,
 )
-from peagle.speed.models import Workload
 from peagle.text import usd_per_million
+from peagle.workload import Workload
 
 ALONE = NO_SPECULATION
 K3, K7 = BenchSetting("p-eagle", 3), BenchSetting("p-eagle", 7)

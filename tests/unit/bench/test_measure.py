@@ -42,7 +42,7 @@ from peagle.bench.variants import (
 )
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
-from peagle.speed.models import Slo, Workload
+from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import RESULT
 

@@ -12,7 +12,7 @@ import pytest
 
 from peagle.bench.report import report
 from peagle.bench.result import BenchResult, BenchSetting, BenchWorkload, Interval
-from peagle.speed.models import Slo, Workload
+from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, RESULT, ROWS, row, two_workloads
 

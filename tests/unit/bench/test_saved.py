@@ -22,8 +22,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.speed.models import Slo, Workload
 from peagle.speed.verdict import crossover_text
+from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
 

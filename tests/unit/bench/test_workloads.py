@@ -27,7 +27,7 @@ from peagle.bench.workloads import (
 )
 from peagle.errors import EngineError, PeagleError, UserError
 from peagle.protocol import Counters
-from peagle.speed.models import WORKLOADS, Workload
+from peagle.workload import WORKLOADS, Workload
 from tests.support import raises_code
 from tests.unit.answers import INVALID
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server

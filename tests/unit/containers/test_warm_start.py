@@ -81,7 +81,7 @@ def test_an_artifact_of_another_container_is_ignored_with_the_difference(
     assert (line["restored"], line["differences"]) == (False, [named])
     read = warm_start_in([json.dumps(line) for line in entries])
     assert read is not None
-    assert read.document()["differences"] == [named]
+    assert read.differences == (named,)
     assert is_cold(variables)
 
 

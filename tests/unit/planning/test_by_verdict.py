@@ -16,8 +16,8 @@ from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
 from peagle.render.plan_file import verdict_bytes, verdict_from
-from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
+from peagle.workload import WORKLOADS, Workload
 from tests.support import bundled_evidence, in_process, raises_code
 
 CATALOG = load_catalog()

@@ -15,7 +15,7 @@ from peagle.planning.plan import Observe
 from peagle.render import render
 from peagle.render.dashboard import dashboard_body, dashboard_name
 from peagle.render.requests import plan_arguments
-from peagle.speed.models import Slo
+from peagle.workload import Slo
 from tests.support import raises_code
 
 CATALOG = load_catalog()

@@ -16,8 +16,8 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
-from peagle.speed.models import WorkloadName
 from peagle.speed.verdict import Setting
+from peagle.workload import WorkloadName
 from tests.unit.checkpoints import public_targets as public
 
 CATALOG = load_catalog()

@@ -21,7 +21,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
-from peagle.speed.models import Slo, parse_slo
+from peagle.workload import Slo, parse_slo
 from tests.unit.planning.small_catalog import CATALOG as SMALL
 from tests.unit.planning.small_catalog import because, codes, plan
 from tests.unit.planning.speeds import measured, run

@@ -11,7 +11,7 @@ import pytest
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Instance, Scarcity
 from peagle.planning import Plan
-from peagle.speed.models import Slo
+from peagle.workload import Slo
 from tests.unit.planning.rows import Expected, check_plan, read
 from tests.unit.planning.small_catalog import CATALOG, CHAT, TODAY, codes, finding_of, plan
 from tests.unit.planning.small_catalog import with_target as _with_target

@@ -10,8 +10,8 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Scaling
-from peagle.speed.models import Slo
 from peagle.text import format_duration
+from peagle.workload import Slo
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import because, codes
 

@@ -15,7 +15,7 @@ from peagle.render.alarms import alarms, metric_filters, without_speculation
 from peagle.render.requests import deploy_command
 from peagle.render.resources import deployment_config
 from peagle.render.values import values
-from peagle.speed.models import Slo
+from peagle.workload import Slo
 from tests.unit.planning.small_catalog import codes
 from tests.unit.rendering.plans import CATALOG
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
-from peagle.speed.models import Slo
+from peagle.workload import Slo
 
 ROLE = "arn:aws:iam::123456789012:role/peagle"
 BUCKET = "my-models"

@@ -18,8 +18,8 @@ from peagle.planning import Options, make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.render import plan_bytes, plan_from, read_plan
 from peagle.render.plan_file import digest, read_verdict, verdict_bytes, verdict_from
-from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import Setting, Verdict
+from peagle.workload import WORKLOADS, Workload
 from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, SHAPES, plan_of
 

@@ -51,7 +51,12 @@ ACTIONS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "delete_objects": {**IN_BUCKET, "Delete": {"Objects": [{"Key": "k"}]}},
         "put_object": {**OBJECT, "Body": b"x"}, "create_multipart_upload": OBJECT,
         "upload_part": {**UPLOAD, "PartNumber": 1, "Body": b"x"},
-        "complete_multipart_upload": UPLOAD,
+        "complete_multipart_upload": UPLOAD, "abort_multipart_upload": UPLOAD,
+        "upload_part_copy": {**UPLOAD, "PartNumber": 1, "CopySource": "b/k"},
+        "copy_object": {**OBJECT, "CopySource": "b/k"}, "put_object_tagging": {
+            **OBJECT, "Tagging": {"TagSet": []}},
+        "head_bucket": IN_BUCKET, "head_object": OBJECT, "delete_object": OBJECT,
+        "delete_bucket_lifecycle": IN_BUCKET, "list_multipart_uploads": IN_BUCKET,
     }),
 }  # fmt: skip
 """Client -> the prefix of its actions, and calls."""

@@ -14,7 +14,8 @@ from peagle.fit.building import fit_case, read_gpu
 from peagle.fit.estimate import FitCase
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.models import Acceptance, Performance
+from peagle.workload import Workload
 
 CATALOG = load_catalog()
 MODEL = CATALOG.speed_model

@@ -14,7 +14,7 @@ from peagle.catalog.schema import Drafter, PublishedAcceptance
 from peagle.fit.estimate import compute_fit
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, curve_through, find_acceptance
 from peagle.speed.estimate import cached_requests, on_engine
-from peagle.speed.models import Workload
+from peagle.workload import Workload
 from tests.support import bundled_catalog, in_process
 from tests.unit.speed.cases import CATALOG, CODER, TWENTY, case, row, run, tokens
 

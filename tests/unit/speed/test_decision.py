@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from peagle.errors import UserError
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import Acceptance, Basis, Performance, Slo, Workload, parse_slo
+from peagle.speed.models import Acceptance, Basis, Performance
 from peagle.speed.verdict import NO_SPECULATION, Question, Setting, WorkloadVerdict, decide_workload
+from peagle.workload import Slo, Workload, parse_slo
 from tests.support import examples, raises_code
 
 SHORT = Workload(128, 400)

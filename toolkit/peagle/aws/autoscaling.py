@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.planning.plan import Scaling
@@ -58,8 +57,9 @@ class Bounds:
         """``1 to 4 instances, target 8 requests at a time each``."""
         return bounds_text(self.minimum, self.maximum, self.target, self.scales_copies)
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
+    @property
+    def by_name(self) -> dict[str, float | None]:
+        """The bounds by what they count, and the target: ``min_copies``, ``max_instances``."""
         counted = "copies" if self.scales_copies else "instances"
         return {
             f"min_{counted}": self.minimum,

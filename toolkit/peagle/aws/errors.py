@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from peagle.errors import CloudError, Fix, UserError
@@ -47,10 +47,10 @@ class AccessDenied(CloudError, code="access-denied"):
 class InsufficientCapacity(CloudError, code="insufficient-capacity"):
     """AWS has no free instance of the type now, or the account may not have another one.
 
-    ``tried`` are documents of the instance types that a deploy has tried, in order.
+    ``tried`` are the instance types that a deploy has tried, in order.
     """
 
-    tried: Sequence[Mapping[str, Any]] = ()
+    tried: Sequence[object] = ()
 
     def document(self) -> dict[str, Any]:
         """The error as ``--json`` prints it, with ``tried``."""

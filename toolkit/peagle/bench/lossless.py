@@ -32,7 +32,7 @@ from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.errors import EngineError, NotProved, Unsupported, UserError, parsing, to_count
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
-from peagle.speed.models import WORKLOADS
+from peagle.workload import WORKLOADS
 
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""

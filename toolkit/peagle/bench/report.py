@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
 from peagle.errors import Refused, UserError
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.models import Performance, Slo
+from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting, VerdictCrossover, crossover_text, speculation_crossovers
 from peagle.text import format_usd, shortened
+from peagle.workload import Slo
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

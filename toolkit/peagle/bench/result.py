@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from peagle.errors import PeagleError
 from peagle.protocol import Counters
-from peagle.speed.models import AcceptanceBasis, Workload
+from peagle.speed.models import AcceptanceBasis
 from peagle.text import usd_per_million
+from peagle.workload import Workload
 
 Progress = Callable[[str, int, int], object]
 """Called with what is measured, such as a load, a domain or a server, and how many requests or

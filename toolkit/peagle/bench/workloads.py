@@ -22,7 +22,7 @@ from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
 from peagle.render.plan_file import first_problem
-from peagle.speed.models import WORKLOADS, Workload
+from peagle.workload import WORKLOADS, Workload
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, read_regular
 

@@ -104,9 +104,9 @@ from peagle.errors import (
 )
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.speed.models import Slo
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
+from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
     click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,

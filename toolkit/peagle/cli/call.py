@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,9 @@ from peagle.deploy.proving import make_revision_request
 from peagle.deploy.proving import prove as prove_endpoint
 from peagle.deploy.status import read_stand_in
 from peagle.errors import OptionMissing, OptionsConflict, UserError
-from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
+from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, require_passed
 from peagle.render import read_plan
+from peagle.text import plain
 from peagle_serve import json_reader
 
 _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
@@ -280,7 +280,7 @@ def prove(
 
 def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None:
     if as_json:
-        return print_json({**place, **proof.document()})
+        return print_json({**place, **plain(proof)})
     where = "the engine's counters" if proof.source == "counters" else "the endpoint's log"
     if proof.floor is None:
         text = "it answers; it does not speculate"
@@ -292,12 +292,12 @@ def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None
         text += f"(from {where})"
     print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
     print_documents(
-        [asdict(instance) for instance in proof.instances],
+        proof.instances,
         ("stream", "drafts", "acceptance_length", "acceptance_per_position"),
     )
     if proof.second_turn:
         print_line(f"second turn: {second_turn_text(proof.second_turn)}")
-    return print_findings(proof_findings(proof.second_turn), err=True)
+    return print_findings(proof.findings, err=True)
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')

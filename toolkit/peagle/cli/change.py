@@ -19,10 +19,10 @@ from peagle.bench.variants import comparison_report
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
-    deployment_in_context,
     in_context,
     is_plan_file,
     own_command,
+    status_in_context,
 )
 from peagle.cli.options import (
     POSITIVE,
@@ -77,7 +77,7 @@ from peagle.deploy.diff import Change as Setting
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import deployment_names, load_record
 from peagle.deploy.removal import (
-    Ended,
+    Reaped,
     find_ended,
     find_leftovers,
     goes_with_endpoint,
@@ -87,8 +87,9 @@ from peagle.deploy.removal import reap as remove_ended
 from peagle.deploy.revisions import require_own, required_comparison, stale_resources
 from peagle.deploy.scaling import ScaleRequest, plan_scale
 from peagle.deploy.scaling import scale as apply_scale
-from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import (
+    DeploymentStatus,
     deployment_status,
     endpoint_created,
     price_remaining,
@@ -104,6 +105,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
+from peagle.options import Result
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
@@ -113,12 +115,26 @@ from peagle.text import counted, format_price, k_text, parse_share
 _DEFAULT_SHARE = 0.1
 
 
+class ChangedStatus(DeploymentStatus):
+    """A deployment after a change of it; of its other keys a command has those that it sets."""
+
+    changed: bool | None = None
+    changes: tuple[Setting, ...] | None = None
+    instances_desired: int | None = None
+    copies_desired: int | None = None
+
+
+def _status(aws: Aws, record: Deployment, **changed: Any) -> ChangedStatus:
+    status = status_in_context(deployment_status(aws, record))
+    return ChangedStatus(**dict(status), **changed)
+
+
 def _change_and_prove(
     ctx: click.Context,
     change: Change,
     verb: Callable[..., Deployment],
     how: str,
-    changes: Sequence[Setting] | None = None,
+    changes: tuple[Setting, ...] | None = None,
 ) -> None:
     """Run a change that ends with a proof, and print what serves then, ``how``. Raises NotProved
     after that."""
@@ -128,15 +144,14 @@ def _change_and_prove(
         change.run(verb, command_catalog(ctx), again=again)
     except NotProved as error:
         unproved = error
-    document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
-    if changes is not None:
-        document["changes"] = [setting.document() for setting in changes]
+    record = load_record(*change.record.key) or change.record
+    status = _status(change.aws, record, changes=changes)
     if ctx.params["as_json"]:
-        print_json(deployment_in_context(document))
+        print_json(status)
     elif not unproved:
-        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
-        print_line(f"It serves configuration {document['endpoint_config']} {how}.")
-        price = format_price(document["price_per_hour_usd"], session.sandbox)
+        print_line(f"{name} is {status.state}{measured(status)}", bold=True)
+        print_line(f"It serves configuration {status.endpoint_config} {how}.")
+        price = format_price(status.price_per_hour_usd, session.sandbox)
         print_status(f"Costs    {price}")
     if unproved:
         raise unproved
@@ -208,13 +223,15 @@ def scale(
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled", yes=yes)
             change.run(apply_scale, scaling)
-    document = deployment_status(change.aws, change.record)
-    running = document[f"{counts}_running"]
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    document |= {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+    changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+    status = _status(change.aws, change.record, **changed)
     if as_json:
-        return print_json(deployment_in_context(document))
+        return print_json(status)
+    running = status.instances_running
+    if live.hosts_components:
+        running = status.copies_running or 0
     text = f"{name} runs {running} {counted(running, live.hosts_components)}"
     if running != desired:
         text += f", on the way to {desired}"
@@ -300,7 +317,7 @@ def compare(
         record, aws = session.find(name, complete=True)
         report = comparison_report(aws, record, last)
         if as_json:
-            print_json(report.document())
+            print_json(report)
         else:
             print_comparison_report(report)
         return
@@ -332,12 +349,12 @@ def compare(
                 again=own_command(ctx),
             )
     record = load_record(*change.record.key) or change.record
-    document = deployment_status(change.aws, record)
+    status = status_in_context(deployment_status(change.aws, record))
     if as_json:
-        print_json(deployment_in_context(document))
+        print_json(status)
     else:
-        price = format_price(document["price_per_hour_usd"], session.sandbox)
-        print_line(f"{name} serves two plans: {comparison_text(document['comparison'])}", bold=True)
+        price = format_price(status.price_per_hour_usd, session.sandbox)
+        print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
         print_facts([("Price", price), *facts], label=9, err=False)
@@ -599,6 +616,15 @@ def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
         print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
+class RemovalResult(Result):
+    """What ``destroy`` removed, what others use, and what it leaves."""
+
+    name: str
+    removed: tuple[ResourceName, ...]
+    kept: tuple[ResourceName, ...]
+    left: tuple[ResourceName, ...]
+
+
 def _report(
     name: str,
     as_json: bool,
@@ -607,10 +633,8 @@ def _report(
     left: Sequence[Resource] = (),
 ) -> None:
     if as_json:
-        document: dict[str, Any] = {"name": name}
-        for key, resources in (("removed", removed), ("kept", kept), ("left", left)):
-            document[key] = [resource.document() for resource in resources]
-        return print_json(document)
+        groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
+        return print_json(RemovalResult(name=name, **groups))
     for resource in removed:
         print_line(f"removed {resource.text}")
         if resource.type == "LifecycleRule":
@@ -651,21 +675,21 @@ def reap(
     aws = session.aws(regions[0] if regions else None)
     places = regions or hosting_regions(aws.partition)
     search = find_ended(aws, sorted({*places}), session.prices)
-    for ended in search.ended:
+    for ended in (*search.removable, *search.of_others):
         record = ended.record
         costs = "its endpoint is deleted"
-        if ended.usd_per_hour != 0.0:
-            price = format_price(ended.usd_per_hour, session.sandbox)
+        if ended.price_per_hour_usd != 0.0:
+            price = format_price(ended.price_per_hour_usd, session.sandbox)
             costs = f"its endpoint still costs {price}"
         title = f"{record.name} in {session.where(record.region)} ended at "
-        title += f"{ended.document()['ended_at']}; {costs}"
+        title += f"{ended.ended_at}; {costs}"
         if record.owner:
             print_status(f"{title}; left to {record.owner}")
         else:
             _show(title, record.resources)
     for region, error in search.unknown.items():
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
-    done: tuple[Ended, ...] = ()
+    done: tuple[Reaped, ...] = ()
     if search.removable and not dry_run:
         confirm("Delete all of these?", "not deleted", yes=yes)
         with session.progress() as observe:
@@ -675,10 +699,10 @@ def reap(
         print_json(
             {
                 "dry_run": dry_run,
-                "ended": [ended.document() for ended in search.removable],
-                "reaped": [ended.document(reaped=True) for ended in done if not ended.error],
-                "failed": [ended.document(reaped=True) for ended in failed],
-                "left": [ended.document() for ended in search.of_others],
+                "ended": search.removable,
+                "reaped": [ended for ended in done if not ended.error],
+                "failed": failed,
+                "left": search.of_others,
                 "unknown": [
                     {"region": region, **error.document()}
                     for region, error in search.unknown.items()

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from peagle.errors import PeagleError, command_line
 
 if TYPE_CHECKING:
+    from peagle.deploy.status import DeploymentStatus
     from peagle.findings import Finding
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
@@ -142,9 +143,10 @@ def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def deployment_in_context(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with its ``failure_command`` in the context of the user's command line."""
-    return document | {"failure_command": in_context(document["failure_command"] or ()) or None}
+def status_in_context(status: DeploymentStatus) -> DeploymentStatus:
+    """The status with its ``failure_command`` in the context of the user's command line."""
+    command = in_context(status.failure_command or ()) or None
+    return status.model_copy(update={"failure_command": command})
 
 
 def is_plan_file(pair: str) -> bool:

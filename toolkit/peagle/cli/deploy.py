@@ -12,7 +12,7 @@ import click
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.context import deployment_in_context, is_plan_file, own_command
+from peagle.cli.context import is_plan_file, own_command, status_in_context
 from peagle.cli.options import (
     add_options,
     complete_instance_types,
@@ -39,10 +39,12 @@ from peagle.cli.view.deploy import (
     show_not_applied,
     show_plan,
     show_remaining_resources,
+    warm_start_text,
 )
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.context import DeploymentContext, WillNotServe
+from peagle.deploy.diff import Change
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import (
@@ -52,7 +54,13 @@ from peagle.deploy.records import (
     remove_record,
 )
 from peagle.deploy.removal import remove_failed_start
-from peagle.deploy.status import deployment_status, reported_warm_start, require_known_price
+from peagle.deploy.status import (
+    DeploymentStatus,
+    deployment_status,
+    reported_warm_start,
+    require_known_price,
+)
+from peagle.engine_log import WarmStart
 from peagle.errors import (
     Fix,
     NotProved,
@@ -64,7 +72,7 @@ from peagle.errors import (
 )
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative
+from peagle.planning.plan import Alternative, Pins
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.sandbox.client import check_sandbox_engine
@@ -177,6 +185,20 @@ def deploy(
         _apply(ctx, aws, session, preflight, fallback)
 
 
+class DeployResult(DeploymentStatus):
+    """What a deploy made of a deployment; ``not_applied`` are the arguments that the sandbox's
+    engine did not get."""
+
+    changed: bool
+    changes: tuple[Change, ...]
+    rolled_back: bool
+    warm_start: WarmStart | None
+    tried: tuple[Attempt, ...]
+    licences: dict[str, str | None]
+    pins: Pins
+    not_applied: tuple[str, ...] | None = None
+
+
 def _apply(
     ctx: click.Context, aws: Aws, session: Session, preflight: Preflight, fallback: Fallback
 ) -> None:
@@ -214,32 +236,33 @@ def _apply(
         raise
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
-        print_status(warm.text)
+        print_status(warm_start_text(warm))
     record = find_record(name, aws.scope, aws.region)
     plan = preflight.desired.plan
-    document = deployment_status(aws, record) | {
-        "changed": preflight.change in _CHANGES or bool(preflight.changes),
-        "changes": [change.document() for change in preflight.changes],
-        "rolled_back": isinstance(unproved, RolledBack),
-        "warm_start": warm.document() if warm else None,
-        "tried": [attempt.document() for attempt in attempts],
-        "licences": {
+    not_applied = session.sandbox and is_waited_for
+    status = DeployResult(
+        **dict(status_in_context(deployment_status(aws, record))),
+        changed=preflight.change in _CHANGES or bool(preflight.changes),
+        changes=preflight.changes,
+        rolled_back=isinstance(unproved, RolledBack),
+        warm_start=warm,
+        tried=tuple(attempts),
+        licences={
             "target": plan.target.licence or None,
             "drafter": plan.drafter.licence if plan.drafter else None,
         },
-        "pins": plan.pins.model_dump(mode="json"),
-    }
-    if session.sandbox and is_waited_for:
-        document["not_applied"] = show_not_applied(name, aws.region)
+        pins=plan.pins,
+        not_applied=show_not_applied(name, aws.region) if not_applied else None,
+    )
     if ctx.params["as_json"]:
-        print_json(deployment_in_context(document))
+        print_json(status)
     elif not is_waited_for:
         requested = "The endpoint was requested. To wait for it and verify acceptance"
         print_status(requested, command_line(again))
     elif not unproved:
-        print_calls(document, preflight, session)
+        print_calls(status, preflight, session)
     if unproved:  # what served before may serve
-        is_serving = document["state"] == "InService"
+        is_serving = status.state == "InService"
         show_remaining_resources(aws, record, session, () if is_serving else again)
         raise unproved
 

@@ -40,7 +40,7 @@ from peagle.cli.view.console import (
     print_small,
     print_status,
 )
-from peagle.cli.view.deploy import second_turn_text
+from peagle.cli.view.deploy import second_turn_text, warm_start_text
 from peagle.engine.gpus import find_gpus
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
@@ -186,7 +186,7 @@ def _print_engine(engine: LocalEngine) -> None:
         print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
         print_findings(proof_findings(engine.second_turn), err=True)
     if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm.text)
+        print_line(warm_start_text(warm))
     if engine.notes:
         print_line(f"{len(engine.notes)} settings were changed for the CPU; the log lists them.")
     body = request_body("Hello!", chat=True, max_tokens=64)
@@ -272,7 +272,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
         "drafts": engine.drafts,
         "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
         "findings": [finding.model_dump() for finding in proof_findings(engine.second_turn)],
-        "warm_start": warm.document() if warm else None,
+        "warm_start": warm,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
         "vllm": engine.vllm,

@@ -227,8 +227,10 @@ def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:
     on the line itself."""
     words = sys.argv[1:]
     if "--json" in words[: words.index("--") if "--" in words else len(words)]:
-        document = {"error": error.document(), **error_fields}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        from peagle.text import plain
+
+        document = {"error": error, **error_fields}
+        click.echo(json.dumps(plain(document), ensure_ascii=False), err=True)
     else:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
     sys.exit(error.exit_code)

@@ -17,8 +17,8 @@ from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.speed.models import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.workload import parse_slo
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -157,8 +157,8 @@ needs no option."""
 
 
 def here_option(command: Command, is_local: bool = False) -> Command:
-    """``--here``: plan for the GPUs of this machine. A command that ``is_local`` does so where there
-    are some, unless an instance type or a container is asked for."""
+    """``--here``: plan for the GPUs of this machine. A command that ``is_local`` does so where
+    there are some, unless an instance type or a container is asked for."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value or is_local:

@@ -59,7 +59,7 @@ def _show_changes(
     before = _earlier(ctx, file)
     comparison = compare_plans(before or plan, plan)
     increase = comparison.price_increase if before else None
-    first, second = (dict(document_facts(answer)) for answer in comparison.answers)
+    first, second = (dict(document_facts(answer)) for answer in comparison.plans)
     if before is None:
         rows = [(label, "-", text) for label, text in second.items()]
     else:
@@ -67,13 +67,12 @@ def _show_changes(
         rows = [row for row in facts if row[1] != row[2]]
         rows += [change.cells for change in comparison.other_changes]
     if ctx.params["as_json"]:
-        document = comparison.document()
-        earlier, later = document["plans"]
+        earlier, later = comparison.plans
         print_json(
             {
                 "before": earlier if before else None,
                 "after": later,
-                "changes": document["changes"],
+                "changes": comparison.changes,
                 "price_increase": increase,
             }
         )
@@ -260,7 +259,7 @@ def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
     if as_json:
-        print_json(comparison.document())
+        print_json(comparison)
     else:
         from peagle.cli.view.plan import print_comparison
 

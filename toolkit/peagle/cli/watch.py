@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,8 @@ import click
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
-    deployment_in_context,
     is_plan_file,
+    status_in_context,
 )
 from peagle.cli.options import duration
 from peagle.cli.plan_options import plan_in_project
@@ -51,12 +50,11 @@ from peagle.deploy.status import (
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
-from peagle.proof import SecondTurn
 from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import format_duration, format_price, shortened
+from peagle.text import format_duration, format_price, plain, shortened
 
 _COLUMNS = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
@@ -97,9 +95,9 @@ def list_deployments(session: Session, as_json: bool) -> None:
         print_status(f"{problem.message} ({problem.fix})")
     if as_json:
         complete = not (listing.unknown or listing.damaged or unreachable)
-        document: dict[str, Any] = {"deployments": list(listing.rows), "complete": complete}
+        document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
         if listing.damaged:
-            document["damaged"] = [damaged.document() for damaged in listing.damaged]
+            document["damaged"] = listing.damaged
         return print_json(document)
     if listing.rows:
         return print_documents(listing.rows, _COLUMNS)
@@ -123,16 +121,17 @@ def status(name: str, session: Session, as_json: bool) -> None:
     deleted at its end time).
     """
     record, aws = session.find(name, complete=True)
-    document = deployment_status(aws, record)
+    shown = status_in_context(deployment_status(aws, record))
     if as_json:
-        return print_json(deployment_in_context(document))
-    left, state = document["seconds_left"], document["state"]
+        return print_json(shown)
+    left, state = shown.seconds_left, shown.state
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
-    print_line(f"{document['name']}: {state}{near}", bold=True)
+    print_line(f"{name}: {state}{near}", bold=True)
+    document = plain(shown)
     values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
-    second = (document["proof"] or {}).get("second_turn")
-    price = format_price(document["price_per_hour_usd"], session.sandbox)
-    fix = document["failure_fix"] or "", command_text(document["failure_command"] or ())
+    second = shown.proof.second_turn if shown.proof else None
+    price = format_price(shown.price_per_hour_usd, session.sandbox)
+    fix = shown.failure_fix or "", command_text(shown.failure_command or ())
     continued: tuple[str, ...] = ()
     if state == ENDED:
         continued = ("peagle", "reap")
@@ -142,13 +141,13 @@ def status(name: str, session: Session, as_json: bool) -> None:
         continued = tuple(again or (("peagle", "prove", name) if state == "Unproved" else ()))
     facts: list[Fact] = [
         *document_facts(values),
-        ("second turn", second_turn_text(SecondTurn(**second)) if second else ""),
-        ("comparison", comparison_text(document["comparison"])),
+        ("second turn", second_turn_text(second) if second else ""),
+        ("comparison", comparison_text(shown.comparison)),
         ("price", "" if state in GONE else price),
         ("fix", fix),
         ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
     ]
-    facts += [("resource", f"{each['type']} {each['name']}") for each in document["resources"]]
+    facts += [("resource", resource.text) for resource in shown.resources]
     return print_facts(facts, label=20, err=False)
 
 
@@ -193,18 +192,17 @@ def drift(
         raise sandbox_not_running()
     files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
-        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role)
-    drift = replace(drift, fields=(*drift.fields, *files))
+        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role, files)
     fields, where = drift.fields, f"{drift.name} in {session.where(drift.region)}"
     if as_json:
-        print_json(drift.document())
+        print_json(drift)
     elif not fields:
         print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
+    elif [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
         print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
         print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
-        rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
+        rows = ((each.field, _shown(each.planned), _shown(each.found)) for each in fields)
         print_table(("FIELD", "PLANNED", "FOUND"), rows)
     for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")

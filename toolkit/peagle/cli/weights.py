@@ -105,6 +105,7 @@ from peagle.weights.sync import (
     REPLACING_CODES,
     SyncPlan,
     SyncProgress,
+    SyncResult,
     find_pair_weights,
     plan_sync,
     sync_weights,
@@ -196,11 +197,8 @@ def sync_command(
         print_facts(_sync_facts(plan, price, session.sandbox), label=9)
         refuse_errors((*chosen.findings, *plan.findings))
         if not even_if_used:
-            replaced = {
-                finding.where for finding in plan.findings if finding.code in REPLACING_CODES
-            }
             refuse_weights_in_use(
-                replaced,
+                {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
                 aws.scope,
                 "the next instance of the endpoint would start with different weights",
                 "use a different prefix, or ",
@@ -208,7 +206,7 @@ def sync_command(
         confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     begun = time.monotonic()
     try:
-        with StatusLine() as status:
+        with _sigterm_as_interrupt(), StatusLine() as status:
             show = partial(_show_copy, status)
             result = sync_weights(aws, plan, show, take_over, company)
     except (CloudError, KeyboardInterrupt):
@@ -218,33 +216,39 @@ def sync_command(
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
-        folders = {
-            part: {
-                "uri": place.part_uri(part),
-                "source": folder.source,
-                "files": {
-                    name: {"bytes": entry.size, "checksum": entry.checksum}
-                    for name, entry in folder.files.items()
-                },
-            }
-            for part, folder in result.manifest.items()
-        }
-        document = {
-            "pair": pair,
-            "uri": place.uri,
-            "region": plan.region,
-            "bytes": plan.size,
-            "bytes_moved": result.moved,
-            "seconds": round(seconds, 3),
-            "usd_per_month": _usd_per_month(plan.size, price),
-            "folders": folders,
-            "next": use,
-        }
-        return print_json(document)
+        document = _sync_document(plan, price, result, seconds, use)
+        return print_json({"pair": pair, **document})
     copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
     return print_status("Use it", use)
+
+
+def _sync_document(
+    plan: SyncPlan, price: StoragePrice | None, result: SyncResult, seconds: float, use: str
+) -> dict[str, Any]:
+    place = plan.prefix
+    folders = {
+        part: {
+            "uri": place.part_uri(part),
+            "source": folder.source,
+            "files": {
+                name: {"bytes": entry.size, "checksum": entry.checksum}
+                for name, entry in folder.files.items()
+            },
+        }
+        for part, folder in result.manifest.items()
+    }
+    return {
+        "uri": place.uri,
+        "region": plan.region,
+        "bytes": plan.size,
+        "bytes_moved": result.moved,
+        "seconds": round(seconds, 3),
+        "usd_per_month": _usd_per_month(plan.size, price),
+        "folders": folders,
+        "next": use,
+    }
 
 
 def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
@@ -336,7 +340,7 @@ def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
     document = _stored_document(weights, price)
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
     if weights.lock is not None:
-        print_line(f"locked: {weights.lock}")
+        print_line(f"locked: {weights.lock.holder}")
     if price is not None:
         print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
 
@@ -362,7 +366,7 @@ def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict
             for part, files in weights.files.items()
         },
         "warm": [_warm_document(warm) for warm in weights.warm],
-        "at_work": str(weights.lock) if weights.lock and not weights.lock.stale else None,
+        "at_work": weights.lock.holder if weights.lock else None,
         "others": dict(weights.others),
         "findings": findings_in_context(weights.findings),
     }  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
@@ -557,10 +557,6 @@ class Attempt:
     outcome: Literal["deployed", "no-capacity", "refused", "failed"]
     reason: str = ""
 
-    def document(self) -> dict[str, Any]:
-        """The attempt as ``--json`` prints it."""
-        return {**asdict(self), "seconds": round(self.seconds, 1)}
-
 
 @dataclass(frozen=True)
 class Fallback:
@@ -606,7 +602,8 @@ def deploy_where_possible(
         finally:
             of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
             reason = error.message if error else ""
-            attempts.append(Attempt(*of_plan, clock.now() - started, outcome, reason))
+            seconds = round(clock.now() - started, 1)
+            attempts.append(Attempt(*of_plan, seconds, outcome, reason))
 
     began, types = clock.now(), [planned.desired.plan.instance_type]
     error = attempt(planned)
@@ -630,7 +627,7 @@ def deploy_where_possible(
             error = full
         remaining = began + fallback.retry_seconds - clock.now()
         if remaining <= 0 or not types:
-            error.tried = [tried.document() for tried in attempts]
+            error.tried = attempts
             raise error
         ends = clock.now() + min(PAUSE_SECONDS, remaining)
         while (pause := ends - clock.now()) > 0:

@@ -67,11 +67,11 @@ _IN_ANSWER = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """One setting before and after; ``None`` where it is not set, or unknown. ``path`` is a field
-    of ``Served``, or such as ``engine.kv-cache-dtype`` and ``variable.NAME``; of drift, it begins
-    with the resource, and ``before`` is what the account has. Secrets are hidden."""
+    """One setting before and after; ``None`` where it is not set, or unknown. ``setting`` is
+    a field of ``Served``, or such as ``engine.kv-cache-dtype`` and ``variable.NAME``. Secrets are
+    hidden."""
 
-    path: str
+    setting: str
     before: Any
     after: Any
 
@@ -84,30 +84,26 @@ class Change:
     @property
     def cells(self) -> tuple[str, str, str]:
         """Label, before and after, as texts."""
-        kind, _, name = self.path.partition(".")
+        kind, _, name = self.setting.partition(".")
         labels = {
             "engine": f"--{name}",
             "speculation": "drafter" if name == "model" else f"speculation: {name}",
             "weights": f"weights in /opt/ml/{name}",
             "variable": name,
         }
-        label = labels.get(kind) or _LABELS.get(self.path, self.path)
+        label = labels.get(kind) or _LABELS.get(self.setting, self.setting)
         return label, self._shown(self.before), self._shown(self.after)
 
     def _shown(self, value: Any) -> str:
-        if value is True and "." in self.path:
+        if value is True and "." in self.setting:
             return "set"
-        if value is None and self.path == "usd_per_hour":
+        if value is None and self.setting == "usd_per_hour":
             return "unknown"
         if value is None:
-            return "default" if "." in self.path else "none"
-        if self.path == "k" and value == 0:
+            return "default" if "." in self.setting else "none"
+        if self.setting == "k" and value == 0:
             return "no speculation"
-        return _FORMATS.get(self.path, str)(value)
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {"setting": self.path, "before": self.before, "after": self.after}
+        return _FORMATS.get(self.setting, str)(value)
 
 
 def changes(before: Served, after: Served) -> tuple[Change, ...]:
@@ -145,18 +141,46 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
 
 
 @dataclass(frozen=True)
-class PlanComparison:
-    """Two plans, their answers with equal keys, and the ``changes`` from the first to the
-    second."""
+class PlanAnswer:
+    """What a plan answers: ``None`` is unknown, or does not apply; ``refused`` is the code of its
+    first error."""
 
-    plans: tuple[Plan, Plan]
-    answers: tuple[dict[str, Any], dict[str, Any]]
+    pair: str
+    method: str | None
+    parallel_drafting: bool | None
+    k: int
+    region: str
+    instance_type: str
+    instance_count: int
+    gpu: str
+    gpu_count: int
+    tensor_parallel_size: int
+    price_per_hour_usd: float | None
+    max_model_len: int
+    concurrency: int
+    max_concurrency: float
+    tokens_per_second: float | None
+    low: float | None
+    high: float | None
+    basis: str | None
+    ttft_seconds: float | None
+    itl_seconds: float | None
+    usd_per_million_tokens: float | None
+    source: str | None
+    refused: str | None
+
+
+@dataclass(frozen=True)
+class PlanComparison:
+    """The answers of two ``plans``, and the ``changes`` from the first to the second."""
+
+    plans: tuple[PlanAnswer, PlanAnswer]
     changes: tuple[Change, ...]
 
     @property
     def other_changes(self) -> tuple[Change, ...]:
         """The changes that the answers do not show."""
-        return tuple(change for change in self.changes if change.path not in _IN_ANSWER)
+        return tuple(change for change in self.changes if change.setting not in _IN_ANSWER)
 
     @property
     def price_increase(self) -> float | None:
@@ -164,38 +188,30 @@ class PlanComparison:
         before, after = (plan.price_per_hour_usd for plan in self.plans)
         return after / before - 1 if before and after is not None else None
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "plans": list(self.answers),
-            "changes": [change.document() for change in self.changes],
-        }
-
 
 def compare_plans(first: Plan, second: Plan) -> PlanComparison:
     """The comparison of two plans."""
     differing = changes(served_by_plan(first), served_by_plan(second))
-    return PlanComparison((first, second), (_answer(first), _answer(second)), differing)
+    return PlanComparison((_answer(first), _answer(second)), differing)
 
 
-def _answer(plan: Plan) -> dict[str, Any]:
-    speculation, refused = plan.speculation, errors(plan.findings)
-    speed = plan.model_dump(mode="json")["speed"] or {}
-    return {
-        "pair": plan.pair,
-        "method": speculation.method if speculation else None,
-        "parallel_drafting": speculation.parallel_drafting if speculation else None,
-        "k": speculation.k if speculation else 0,
-        "region": plan.region,
-        "instance_type": plan.instance_type,
-        "instance_count": plan.instance_count,
-        "gpu": plan.fit.gpu,
-        "gpu_count": plan.fit.gpu_count,
-        "tensor_parallel_size": plan.fit.tensor_parallel_size,
-        "price_per_hour_usd": plan.price_per_hour_usd,
-        "max_model_len": plan.max_model_len,
-        "concurrency": plan.concurrency,
-        "max_concurrency": plan.fit.max_concurrency,
-        **{key: speed.get(key) for key in _SPEED},
-        "refused": refused[0].code if refused else None,
-    }
+def _answer(plan: Plan) -> PlanAnswer:
+    speculation, speed, refused = plan.speculation, plan.speed, errors(plan.findings)
+    return PlanAnswer(
+        pair=plan.pair,
+        method=speculation.method if speculation else None,
+        parallel_drafting=speculation.parallel_drafting if speculation else None,
+        k=speculation.k if speculation else 0,
+        region=plan.region,
+        instance_type=plan.instance_type,
+        instance_count=plan.instance_count,
+        gpu=plan.fit.gpu,
+        gpu_count=plan.fit.gpu_count,
+        tensor_parallel_size=plan.fit.tensor_parallel_size,
+        price_per_hour_usd=plan.price_per_hour_usd,
+        max_model_len=plan.max_model_len,
+        concurrency=plan.concurrency,
+        max_concurrency=plan.fit.max_concurrency,
+        **{key: getattr(speed, key, None) for key in _SPEED},
+        refused=refused[0].code if refused else None,
+    )

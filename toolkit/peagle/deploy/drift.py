@@ -8,22 +8,26 @@ not the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict, field_serializer
 
 from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import changes
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
+from peagle.deploy.resources import Difference
 from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
+from peagle.options import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
@@ -69,53 +73,61 @@ class Compared(Live):
         return self.desired.plan
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Result):
     """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str
     region: str
-    fields: tuple[Change, ...]
+    drifted: bool
+    fields: tuple[Difference, ...]
     compared: tuple[str, ...]
-    unknown: Mapping[str, CloudError]
+    unknown: dict[str, CloudError]
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            "name": self.name,
-            "region": self.region,
-            "drifted": bool(self.fields),
-            "fields": [
-                {"field": each.path, "planned": each.after, "found": each.before}
-                for each in self.fields
-            ],
-            "compared": list(self.compared),
-            "unknown": [{"area": area, **error.document()} for area, error in self.unknown.items()],
-        }
+    @field_serializer("unknown")
+    def _list_by_area(self, unknown: Mapping[str, CloudError]) -> list[dict[str, Any]]:
+        return [{"area": area, **error.document()} for area, error in unknown.items()]
 
 
-def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. What may not be read is
-    unknown, and named; raises CloudError when the endpoint itself cannot be looked up."""
+def find_drift(
+    aws: Aws,
+    plan: Plan,
+    instances: InstanceTable,
+    role: str | None = None,
+    of_files: Sequence[Difference] = (),
+) -> Drift:
+    """Compare the plan, as deploy would apply it, with the account; ``of_files`` are differences of
+    rendered files. What may not be read is unknown, and named; raises CloudError when the endpoint
+    itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
-    if live is None:
-        missing = (Change("endpoint.status", None, "InService"),)
-        return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    stored = records.load_record(aws.scope, aws.region, plan.name)
-    record = current_deployment(aws, plan.name, stored, lambda: instances, live)
-    serving = parse_pins(record.current.served.variables) if record else None
-    used, bucket = role_and_bucket(aws, plan, record, role)
-    desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
-    compared = Compared(aws, live, desired, instances)
-    fields: list[Change] = []
+    fields: list[Difference] = []
     unknown: dict[str, CloudError] = {}
-    for area, compare in _AREAS.items():
-        try:
-            fields += compare(compared)
-        except CloudError as error:
-            unknown[area] = error
-    areas = tuple(area for area in _AREAS if area not in unknown)
-    return Drift(plan.name, aws.region, tuple(fields), areas, unknown)
+    if live is None:
+        areas: tuple[str, ...] = ("endpoint",)
+        fields.append(Difference("endpoint.status", "InService", None))
+    else:
+        stored = records.load_record(aws.scope, aws.region, plan.name)
+        record = current_deployment(aws, plan.name, stored, lambda: instances, live)
+        serving = parse_pins(record.current.served.variables) if record else None
+        used, bucket = role_and_bucket(aws, plan, record, role)
+        desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
+        compared = Compared(aws, live, desired, instances)
+        for area, compare in _AREAS.items():
+            try:
+                fields += compare(compared)
+            except CloudError as error:
+                unknown[area] = error
+        areas = tuple(area for area in _AREAS if area not in unknown)
+    fields += of_files
+    return Drift(
+        name=plan.name,
+        region=aws.region,
+        drifted=bool(fields),
+        fields=tuple(fields),
+        compared=areas,
+        unknown=unknown,
+    )
 
 
 def served_image(aws: Aws, name: str) -> str | None:
@@ -124,7 +136,7 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Difference, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
@@ -143,8 +155,8 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
     return tuple(fewest)
 
 
-def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
-    drifted: list[Change] = []
+def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Difference]:
+    drifted: list[Difference] = []
     for file in files:
         try:
             written = read_regular(folder / file.path, _LARGEST_FILE)
@@ -153,15 +165,15 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
             raise UserError(message, "check the file", code="unreadable-file") from None
         if file.path in _NO_TEMPLATE or written == file.content:
             continue
-        values, field = list[Change](), f"template.{file.path}"
+        values, field = list[Difference](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
             values = [*resources.nested(field, *map(json_object, texts))]
-        drifted += values or [Change(field, "other text", "as rendered")]
+        drifted += values or [Difference(field, "as rendered", "other text")]
     return drifted
 
 
-def _served(compared: Compared) -> Iterator[Change]:
+def _served(compared: Compared) -> Iterator[Difference]:
     """What ``Served`` has, but not numbers of instances or copies that scaling may have chosen."""
     scaling = compared.plan.scaling
     chosen = {}
@@ -170,14 +182,14 @@ def _served(compared: Compared) -> Iterator[Change]:
         if scaling.scales_copies:
             chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
     for change in changes(compared.served(compared.instances), compared.desired.revision.served):
-        if change.path == "usd_per_hour" or change.before in chosen.get(change.path, ()):
+        if change.setting == "usd_per_hour" or change.before in chosen.get(change.setting, ()):
             continue
-        area = "configuration" if change.path in _CONFIGURATION else "model"
-        area = "endpoint" if change.path in _ENDPOINT else area
-        yield Change(f"{area}.{change.path}", change.before, change.after)
+        area = "configuration" if change.setting in _CONFIGURATION else "model"
+        area = "endpoint" if change.setting in _ENDPOINT else area
+        yield Difference(f"{area}.{change.setting}", change.after, change.before)
 
 
-def _configuration(compared: Compared) -> Iterator[Change]:
+def _configuration(compared: Compared) -> Iterator[Difference]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
     config, planned = compared.config, compared.desired.config
     sides = [
@@ -199,7 +211,7 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         )
 
 
-def _tags(compared: Compared) -> Iterator[Change]:
+def _tags(compared: Compared) -> Iterator[Difference]:
     """The user's tags on endpoint, configuration and model. Further tags are others'."""
     planned = compared.plan.company.tags
     if not planned:
@@ -216,14 +228,14 @@ def _tags(compared: Compared) -> Iterator[Change]:
         )
 
 
-def _scaling(compared: Compared) -> Iterator[Change]:
+def _scaling(compared: Compared) -> Iterator[Difference]:
     """The bounds and what the policy holds."""
     scaling = compared.plan.scaling
     planned = autoscaling.to_bounds(scaling) if scaling else None
     registered = autoscaling.registered(compared.aws, compared.endpoint.name)
     sides = [
         {
-            **bounds.document(),
+            **bounds.by_name,
             "scale_in_cooldown": bounds.scale_in_cooldown,
             "scale_out_cooldown": bounds.scale_out_cooldown,
         }
@@ -234,7 +246,7 @@ def _scaling(compared: Compared) -> Iterator[Change]:
     yield from resources.differing("scaling", *sides)
 
 
-def _limit(compared: Compared) -> Iterator[Change]:
+def _limit(compared: Compared) -> Iterator[Difference]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
     planned = compared.plan.limit
     if planned is None:
@@ -244,15 +256,15 @@ def _limit(compared: Compared) -> Iterator[Change]:
         yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
-        yield Change("limit.ends_at", None, "set")
+        yield Difference("limit.ends_at", "set", None)
     budget = "none" if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
     tagged = compared.tags.get(BUDGET_TAG, "none")
     if budget != tagged:
-        sides = (None if side == "none" else side for side in (tagged, budget))
-        yield Change("limit.budget_usd", *sides)
+        sides = (None if side == "none" else side for side in (budget, tagged))
+        yield Difference("limit.budget_usd", *sides)
 
 
-def _schedule(compared: Compared) -> Iterator[Change]:
+def _schedule(compared: Compared) -> Iterator[Difference]:
     """The schedules that delete endpoint and copies, by the endpoint's tag."""
     planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
@@ -265,12 +277,12 @@ def _schedule(compared: Compared) -> Iterator[Change]:
     yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
 
 
-def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Change]:
+def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Difference]:
     desired = kind.desired(compared.plan, compared.endpoint.revision)
     yield from resources.differences(kind, compared.aws, compared.plan, desired)
 
 
-_AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
+_AREAS: dict[str, Callable[[Compared], Iterator[Difference]]] = {
     "endpoint": lambda compared: resources.differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),

@@ -357,12 +357,12 @@ def preflight(
     changes: tuple[Change, ...] = ()
     if record:
         changes = tuple(_changes(aws, desired, record, live, is_update, beside))
-    lost = [c for c in changes if c.path in _PRESCRIBED and c.before and not c.after]
+    lost = [c for c in changes if c.setting in _PRESCRIBED and c.before and not c.after]
     if is_update and lost:
         message = "the update leaves out what the deployment has: "
         message += "; ".join(change.text for change in lost)
-        fix = f"set {' and '.join(change.path for change in lost)} to keep them"
-        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
+        fix = f"set {' and '.join(change.setting for change in lost)} to keep them"
+        findings.append(warning("company-settings-removed", lost[0].setting, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ConfigDict, Field
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
@@ -23,9 +25,10 @@ from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
 from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, name_log_groups
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.scaling import end_in
-from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
+from peagle.deploy.state import Deployment, Resource, ResourceName, ResourceType, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
+from peagle.options import Result
 from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import COPY_DIMENSION, DIMENSION, ENDS_TAG, copies_id
@@ -148,51 +151,37 @@ def remove_failed_start(context: DeploymentContext) -> None:
         delete(context, resource)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A deployment after its end, what its endpoint still costs, and once it is reaped: what was
-    ``removed`` and ``kept``, and the ``error`` for which it was not removed."""
+class Ended(Result):
+    """A deployment after its end, and what its endpoint still costs. ``owner`` is the template or
+    program that made it, and removes it."""
 
-    record: Deployment
-    usd_per_hour: float | None
-    removed: tuple[Resource, ...] = ()
-    kept: tuple[Resource, ...] = ()
-    error: PeagleError | None = None
+    record: Deployment = Field(exclude=True)
+    name: str
+    region: str
+    ended_at: str | None
+    price_per_hour_usd: float | None
+    owner: str
+    resources: tuple[ResourceName, ...]
 
-    def document(self, reaped: bool = False) -> dict[str, Any]:
-        """For ``--json``; with what was done if it is ``reaped``."""
-        record = self.record
-        document: dict[str, Any] = {
-            "name": record.name,
-            "region": record.region,
-            "ended_at": None if record.ends_at is None else utc_text(record.ends_at),
-            "price_per_hour_usd": self.usd_per_hour,
-            "owner": record.owner or "peagle",
-            "resources": [resource.document() for resource in record.resources],
-        }
-        if reaped:
-            document["removed"] = [resource.document() for resource in self.removed]
-            document["kept"] = [resource.document() for resource in self.kept]
-            document["error"] = self.error.document() if self.error else None
-        return document
+
+class Reaped(Ended):
+    """What was ``removed`` and ``kept`` of it, or the ``error`` for which it was not removed."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    removed: tuple[ResourceName, ...] = ()
+    kept: tuple[ResourceName, ...] = ()
+    error: PeagleError | None
 
 
 @dataclass(frozen=True)
 class EndedSearch:
-    """The deployments past their end; ``unknown`` are the regions that could not be searched."""
+    """The deployments past their end: those that this toolkit may remove, and those of others;
+    ``unknown`` are the regions that could not be searched."""
 
-    ended: tuple[Ended, ...]
+    removable: tuple[Ended, ...]
+    of_others: tuple[Ended, ...]
     unknown: dict[str, CloudError]
-
-    @property
-    def removable(self) -> tuple[Ended, ...]:
-        """Those that this toolkit may remove."""
-        return tuple(ended for ended in self.ended if not ended.record.owner)
-
-    @property
-    def of_others(self) -> tuple[Ended, ...]:
-        """Those that a template or another program made, and removes."""
-        return tuple(ended for ended in self.ended if ended.record.owner)
 
 
 def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
@@ -224,7 +213,9 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
                 past_end += [ended] if ended else []
             except CloudError as error:
                 unknown[region] = error
-    return EndedSearch(tuple(past_end), unknown)
+    mine = tuple(ended for ended in past_end if not ended.record.owner)
+    others = tuple(ended for ended in past_end if ended.record.owner)
+    return EndedSearch(mine, others, unknown)
 
 
 def _find_ended(
@@ -235,7 +226,15 @@ def _find_ended(
     if record is None or not is_past_end(record, now):
         return None
     live = sagemaker.describe(aws, name)
-    return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
+    return Ended(
+        record=record,
+        name=record.name,
+        region=record.region,
+        ended_at=None if record.ends_at is None else utc_text(record.ends_at),
+        price_per_hour_usd=usd_per_hour_now(record, live) if live else 0.0,
+        owner=record.owner or "peagle",
+        resources=record.resources,
+    )
 
 
 def reap(
@@ -244,12 +243,12 @@ def reap(
     prices: Prices,
     observe: Observer = unobserved,
     clock: Clock | None = None,
-) -> tuple[Ended, ...]:
+) -> tuple[Reaped, ...]:
     """Remove these deployments, one after the other; one that fails does not stop the next. One
     that got another end time meanwhile stays."""
-    clock, done = clock or Clock(), list[Ended]()
+    clock, done = clock or Clock(), list[Reaped]()
     for deployment in ended:
-        record, outcome = deployment.record, deployment
+        record, outcome = deployment.record, Reaped(**dict(deployment), error=None)
         there, key = aws.in_region(record.region), record.key
         try:
             with records.deployment_lock(*key):
@@ -258,8 +257,8 @@ def reap(
                 if latest is not None:
                     context = DeploymentContext(there, latest.record, observe, clock)
                     removed, kept = destroy(context)
-                    outcome = replace(latest, removed=removed, kept=kept)
+                    outcome = Reaped(**dict(latest), removed=removed, kept=kept, error=None)
         except PeagleError as error:
-            outcome = replace(outcome, error=error)
+            outcome = outcome.model_copy(update={"error": error})
         done.append(outcome)
     return tuple(done)

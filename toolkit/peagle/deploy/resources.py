@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
@@ -18,7 +19,6 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.diff import Change
 from peagle.deploy.state import Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
@@ -54,14 +54,23 @@ _ALARM_KEYS = (
 )  # fmt: skip
 
 
-def differing(area: str, planned: Body, actual: Body) -> Iterator[Change]:
-    """The keys that differ: before, what the account has; after, what the plan wants."""
+@dataclass(frozen=True)
+class Difference:
+    """A field of a resource: what the plan wants, and what the account has."""
+
+    field: str
+    planned: Any
+    found: Any
+
+
+def differing(area: str, planned: Body, actual: Body) -> Iterator[Difference]:
+    """The keys that differ."""
     for key in dict.fromkeys((*planned, *actual)):
         if planned.get(key) != actual.get(key):
-            yield Change(f"{area}.{key}", actual.get(key), planned.get(key))
+            yield Difference(f"{area}.{key}", planned.get(key), actual.get(key))
 
 
-def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
+def nested(path: str, planned: Any, actual: Any) -> Iterator[Difference]:
     """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
     if isinstance(planned, Mapping) and isinstance(actual, Mapping):
         for key, value in planned.items():
@@ -70,7 +79,7 @@ def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
         for at, pair in enumerate(zip(planned, actual, strict=True)):
             yield from nested(f"{path}[{at}]", *pair)
     elif planned != actual and not (planned is None and not actual):
-        yield Change(path, actual, planned)
+        yield Difference(path, planned, actual)
 
 
 class Kind:
@@ -111,7 +120,7 @@ class Kind:
         """Whether one that is on record goes, as this plan does not want it."""
         return name not in self.desired(plan, "")
 
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
         """The fields that differ."""
         return nested(self.path.format(name), desired, actual)
 
@@ -236,7 +245,7 @@ class MetricFilter(Kind):
         }
         yield from sorted(names)
 
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
         for key in ("filterPattern", "metricTransformations"):
             yield from nested(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
 
@@ -274,7 +283,7 @@ class Alarm(Kind):
             if named or alarms.metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
         def plain(value: Any) -> Any:
             """Dimensions, and actions, in any order are the same; none are as if not set."""
             if not isinstance(value, list):
@@ -481,14 +490,16 @@ def delete(context: DeploymentContext, resource: Resource) -> bool:
     return removed is not False
 
 
-def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -> Iterator[Change]:
+def differences(
+    kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]
+) -> Iterator[Difference]:
     """Where the account differs from ``desired``; further resources are others'."""
     actual = kind.read(aws, plan, tuple(desired)) if desired else {}
     for name, document in desired.items():
         if name in actual:
             yield from kind.compare(name, document, actual[name])
         else:
-            yield Change(kind.missing.format(name), None, "exists")
+            yield Difference(kind.missing.format(name), "exists", None)
 
 
 def found_resources(

@@ -191,26 +191,33 @@ def utc_moment(text: str) -> float | None:
         return None
 
 
-class Resource(Frozen):
-    """A resource in the account. ``made`` is false until AWS confirms its creation. ``revision`` is
-    a fingerprint. ``keys`` are the objects of an ``S3Objects``, and ``contents`` is a hash of the
-    files; the name of that, and of a ``LifecycleRule``, is an ``s3://`` prefix."""
+class ResourceName(Frozen):
+    """A resource of the account, by which users know it."""
 
     type: ResourceType
     name: str
-    made: bool = False
-    revision: str
-    keys: tuple[str, ...] = ()
-    contents: str = ""
 
     @property
     def text(self) -> str:
         """Such as ``Endpoint peagle-tiny``."""
         return f"{self.type} {self.name}"
 
-    def document(self) -> dict[str, str]:
-        """For ``--json``."""
-        return {"type": self.type, "name": self.name}
+
+class ListedResource(ResourceName):
+    """A resource of a deployment, and whether AWS has confirmed its creation."""
+
+    confirmed: bool
+
+
+class Resource(ResourceName):
+    """A resource in the account. ``made`` is false until AWS confirms its creation. ``revision`` is
+    a fingerprint. ``keys`` are the objects of an ``S3Objects``, and ``contents`` is a hash of the
+    files; the name of that, and of a ``LifecycleRule``, is an ``s3://`` prefix."""
+
+    made: bool = False
+    revision: str
+    keys: tuple[str, ...] = ()
+    contents: str = ""
 
 
 class Revision(Frozen):
@@ -319,6 +326,14 @@ class Deployment(Frozen):
         candidate = self.comparison.candidate if self.comparison else None
         revisions = (self.serving, self.pending, self.previous, candidate)
         return tuple(revision for revision in revisions if revision)
+
+    @property
+    def listed_resources(self) -> tuple[ListedResource, ...]:
+        """The resources as ``--json`` shows them."""
+        return tuple(
+            ListedResource(type=resource.type, name=resource.name, confirmed=resource.made)
+            for resource in self.resources
+        )
 
     def with_resource(self, resource: Resource) -> Deployment:
         """The record with ``resource``, in place of an earlier entry of that type and name."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from peagle import engine_log
 from peagle.aws import autoscaling, sagemaker
@@ -26,10 +26,12 @@ from peagle.deploy import records, revisions
 from peagle.deploy.discover import Prices, find_deployments, with_resources
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.scaling import with_end_in
-from peagle.deploy.state import Deployment, Revision, Served, utc_text
+from peagle.deploy.state import Deployment, ListedResource, Revision, Served, utc_text
 from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
 from peagle.errors import PeagleError, Refused, UserError
-from peagle.planning.plan import Plan
+from peagle.options import Result
+from peagle.planning.plan import FloorSource, Plan
+from peagle.proof import Proof
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, Counters, acceptance_length, log_group
 from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
@@ -103,10 +105,101 @@ def require_known_price(plan: Plan, accepted: bool) -> None:
         )
 
 
-def _common_fields(
+class DeploymentSummary(Result):
+    """What ``list`` and ``status`` tell of a deployment, in USD, seconds and UTC."""
+
+    name: str
+    state: str
+    region: str
+    pair: str
+    price_per_hour_usd: float | None
+    price_per_day_usd: float | None
+    cost_so_far_usd: float | None
+    ends_at: str | None
+    seconds_left: int | None
+    acceptance_length: float | None
+    speculation: bool
+    stand_in: str | None
+    owner: str
+
+
+class ListedDeployment(DeploymentSummary):
+    """A row of ``list``: with the number of instances, and the bounds of what scales."""
+
+    instances_running: int
+    compared_share: float | None
+    min_instances: int | None
+    max_instances: int | None
+    min_copies: int | None
+    max_copies: int | None
+
+
+class PreviousRevision(Result):
+    """The revision to which ``rollback`` returns."""
+
+    endpoint_config: str
+    fingerprint: str
+    k: int | None
+    image: str
+
+
+class ComparedPlan(Result):
+    """The plan that ``compare`` added to the endpoint."""
+
+    state: Literal["running", "starting", "not-in-service"]
+    variant: str
+    share: float
+    since: float | None
+    pair: str
+    k: int | None
+    speculation: bool
+    instance_type: str
+    instance_count: int
+    instances_running: int
+    price_per_hour_usd: float | None
+    endpoint_config: str
+    fingerprint: str
+
+
+class DeploymentStatus(DeploymentSummary):
+    """The whole state of a deployment. ``copies`` only where the endpoint has inference
+    components."""
+
+    account: str
+    sandbox: bool
+    acceptance_per_position: tuple[float, ...]
+    acceptance_floor: float | None
+    acceptance_floor_source: FloorSource | None
+    drafts: int | None
+    proved: bool
+    proof: Proof | None
+    openai_base_url: str | None
+    price_date: str | None
+    instance_type: str
+    instance_count: int
+    instances_running: int
+    scaling: dict[str, float | None] | None
+    copies: int | None = None
+    copies_running: int | None = None
+    vllm: str | None
+    vllm_here: str | None
+    k: int | None
+    endpoint_status: str | None
+    endpoint_config: str | None
+    failure_reason: str | None
+    failure_fix: str | None
+    failure_command: tuple[str, ...] | None
+    role: str
+    fingerprint: str
+    previous: PreviousRevision | None
+    comparison: ComparedPlan | None
+    billing_since: float | None
+    resources: tuple[ListedResource, ...]
+
+
+def _summary(
     record: Deployment, live: Endpoint | None, revision: Revision, tags: Mapping[str, str]
-) -> dict[str, Any]:
-    """The keys of ``list`` and ``status``, in USD, seconds and UTC."""
+) -> DeploymentSummary:
     now, ends_at, price = Clock().now(), record.ends_at, usd_per_hour_now(record, live)
     cost, until, rate = None, now, price
     since = record.billing_since or (live.created if live else None)
@@ -116,25 +209,25 @@ def _common_fields(
         cost = 0.0
     elif rate is not None and since is not None:
         cost = round(max(0.0, until - since) / 3600 * rate, 2)
-    return {
-        "name": record.name,
-        "state": decide_state(record, live),
-        "region": record.region,
-        "pair": revision.served.pair,
-        "price_per_hour_usd": price,
-        "price_per_day_usd": None if price is None else round(price * 24, 2),
-        "cost_so_far_usd": cost,
-        "ends_at": None if ends_at is None else utc_text(ends_at),
-        "seconds_left": None if ends_at is None else max(0, int(ends_at - now)),
-        "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
-        "speculation": revision.served.k > 0,
-        "stand_in": tags.get(STAND_IN_TAG),
-        "owner": record.owner or "peagle",
-    }
+    return DeploymentSummary(
+        name=record.name,
+        state=decide_state(record, live),
+        region=record.region,
+        pair=revision.served.pair,
+        price_per_hour_usd=price,
+        price_per_day_usd=None if price is None else round(price * 24, 2),
+        cost_so_far_usd=cost,
+        ends_at=None if ends_at is None else utc_text(ends_at),
+        seconds_left=None if ends_at is None else max(0, int(ends_at - now)),
+        acceptance_length=revision.proof.acceptance_length if revision.proof else None,
+        speculation=revision.served.k > 0,
+        stand_in=tags.get(STAND_IN_TAG),
+        owner=record.owner or "peagle",
+    )
 
 
-def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
-    """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
+def deployment_status(aws: Aws, record: Deployment) -> DeploymentStatus:
+    """The state of a deployment. Raises CloudError."""
     live = sagemaker.describe(aws, record.name)
     revision = revisions.shown_revision(record, live)
     served, proof = revision.served, revision.proof
@@ -150,90 +243,86 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         if live and revisions.compares_now(record, live)
         else live
     )
-    copies = {}
+    copies_running = None
     if served.copies is not None:
-        running = live.component.copies if live and live.component else 0
-        copies = {"copies": served.copies, "copies_running": running}
-    return {
-        **_common_fields(record, live, revision, tags),
-        "account": record.account,
-        "sandbox": record.scope == SANDBOX,
-        "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
-        "acceptance_floor": speculation.acceptance_floor if speculation else None,
-        "acceptance_floor_source": speculation.acceptance_floor_source if speculation else None,
-        "drafts": proof.drafts if proof else None,
-        "proved": revision.is_proved,
-        "proof": proof.document() if proof else None,
-        "openai_base_url": base_url(aws, live) if live else None,
-        "price_date": served.price_date,
-        "instance_type": served.instance_type,
-        "instance_count": served.configured_count or served.instance_count,
-        "instances_running": variant.instance_count if variant else 0,
-        "scaling": bounds.document() if bounds else None,
-        **copies,
-        "vllm": served.vllm,
-        "vllm_here": tags.get(ENGINE_TAG, "").removeprefix("vllm ") or None,
-        "k": served.k or None,
-        "endpoint_status": live.status if live else None,
-        "endpoint_config": live.endpoint_config if live else None,
-        "failure_reason": (live.failure if live else None) or (failure and failure.message),
-        "failure_fix": (failure and failure.fix) or None,
-        "failure_command": list(failure.command) if failure and failure.command else None,
-        "role": revision.role,
-        "fingerprint": revision.fingerprint,
-        "previous": _previous(record, live),
-        "comparison": _comparison(record, live),
-        "billing_since": record.billing_since,
-        "resources": [
-            resource.document() | {"confirmed": resource.made} for resource in record.resources
-        ],
-    }
+        copies_running = live.component.copies if live and live.component else 0
+    return DeploymentStatus(
+        **dict(_summary(record, live, revision, tags)),
+        account=record.account,
+        sandbox=record.scope == SANDBOX,
+        acceptance_per_position=proof.acceptance_per_position if proof else (),
+        acceptance_floor=speculation.acceptance_floor if speculation else None,
+        acceptance_floor_source=speculation.acceptance_floor_source if speculation else None,
+        drafts=proof.drafts if proof else None,
+        proved=revision.is_proved,
+        proof=proof,
+        openai_base_url=base_url(aws, live) if live else None,
+        price_date=served.price_date,
+        instance_type=served.instance_type,
+        instance_count=served.configured_count or served.instance_count,
+        instances_running=variant.instance_count if variant else 0,
+        scaling=bounds.by_name if bounds else None,
+        copies=served.copies,
+        copies_running=copies_running,
+        vllm=served.vllm,
+        vllm_here=tags.get(ENGINE_TAG, "").removeprefix("vllm ") or None,
+        k=served.k or None,
+        endpoint_status=live.status if live else None,
+        endpoint_config=live.endpoint_config if live else None,
+        failure_reason=(live and live.failure) or (failure.message if failure else None),
+        failure_fix=(failure.fix if failure else "") or None,
+        failure_command=(failure.command if failure else ()) or None,
+        role=revision.role,
+        fingerprint=revision.fingerprint,
+        previous=_previous(record, live),
+        comparison=_comparison(record, live),
+        billing_since=record.billing_since,
+        resources=record.listed_resources,
+    )
 
 
-def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
+def _previous(record: Deployment, live: Endpoint | None) -> PreviousRevision | None:
     target = revisions.rollback_target(record)
     if target is None or record.owner or (live and live.revision == target.name):
         return None
-    return {
-        "endpoint_config": target.endpoint_config,
-        "fingerprint": target.fingerprint,
-        "k": target.served.k or None,
-        "image": target.served.image,
-    }
+    return PreviousRevision(
+        endpoint_config=target.endpoint_config,
+        fingerprint=target.fingerprint,
+        k=target.served.k or None,
+        image=target.served.image,
+    )
 
 
-def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """What `peagle compare` added to the endpoint; ``None`` without a comparison."""
+def _comparison(record: Deployment, live: Endpoint | None) -> ComparedPlan | None:
     comparison = record.comparison
     if comparison is None:
         return None
     served = comparison.candidate.served
     running = live if revisions.compares_now(record, live) else None
     starts = live is not None and live.pending_revision == comparison.config
-    return {
-        "state": "running" if running else "starting" if starts else "not-in-service",
-        "variant": revisions.CANDIDATE,
-        "share": comparison.share,
-        "since": comparison.since,
-        "pair": served.pair,
-        "k": served.k or None,
-        "speculation": served.k > 0,
-        "instance_type": served.instance_type,
-        "instance_count": served.configured_count or served.instance_count,
-        "instances_running": running.running.get(revisions.CANDIDATE, 0) if running else 0,
-        "price_per_hour_usd": revisions.compute_usd_per_hour(record, running)[revisions.CANDIDATE]
-        if running
-        else None,
-        "endpoint_config": comparison.candidate.endpoint_config,
-        "fingerprint": comparison.candidate.fingerprint,
-    }
+    prices = revisions.compute_usd_per_hour(record, running) if running else {}
+    return ComparedPlan(
+        state="running" if running else "starting" if starts else "not-in-service",
+        variant=revisions.CANDIDATE,
+        share=comparison.share,
+        since=comparison.since,
+        pair=served.pair,
+        k=served.k or None,
+        speculation=served.k > 0,
+        instance_type=served.instance_type,
+        instance_count=served.configured_count or served.instance_count,
+        instances_running=running.running.get(revisions.CANDIDATE, 0) if running else 0,
+        price_per_hour_usd=prices.get(revisions.CANDIDATE),
+        endpoint_config=comparison.candidate.endpoint_config,
+        fingerprint=comparison.candidate.fingerprint,
+    )
 
 
 @dataclass(frozen=True)
 class Listing:
     """The rows of ``list``, the regions that may have more, and the damaged records."""
 
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[ListedDeployment, ...]
     unknown: tuple[AccessDenied, ...]
     damaged: tuple[UserError, ...] = ()
 
@@ -241,7 +330,7 @@ class Listing:
 def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
     """The deployments of the account in these regions, by our tags and this machine's records. A
     region whose tags may not be read shows the records only, and counts as unknown."""
-    rows: list[dict[str, Any]] = []
+    rows: list[ListedDeployment] = []
     unknown: list[AccessDenied] = []
     readable, damaged = records.readable_records(aws.scope)
     for region in regions:
@@ -263,7 +352,7 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
 
 def _row(
     aws: Aws, record: Deployment | None, tagged: Deployment | None, bounds: Bounds | None
-) -> dict[str, Any]:
+) -> ListedDeployment:
     """One deployment, by its record unless the account serves something else."""
     deployment = record or tagged
     assert deployment is not None
@@ -276,14 +365,16 @@ def _row(
             deployment = with_resources(record, tagged.resources)
     tags = sagemaker.readable_tags(aws, live) or {}
     deployment = with_end_in(deployment, tags)
-    scaling = bounds.document() if bounds else {}
-    names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
-    return {
-        **_common_fields(deployment, live, revisions.shown_revision(deployment, live), tags),
-        "instances_running": live.instance_count if live else 0,
-        "compared_share": deployment.comparison.share if deployment.comparison else None,
-        **{name: scaling.get(name) for name in names},
-    }
+    bounded: dict[str, Any] = dict.fromkeys(_BOUNDS) | (bounds.by_name if bounds else {})
+    return ListedDeployment(
+        **dict(_summary(deployment, live, revisions.shown_revision(deployment, live), tags)),
+        instances_running=live.instance_count if live else 0,
+        compared_share=deployment.comparison.share if deployment.comparison else None,
+        **{name: bounded[name] for name in _BOUNDS},
+    )
+
+
+_BOUNDS = ("min_instances", "max_instances", "min_copies", "max_copies")
 
 
 def base_url(aws: Aws, live: Endpoint) -> str:

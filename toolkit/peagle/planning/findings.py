@@ -21,9 +21,9 @@ from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, decide
 from peagle.planning.search import MOST_INSTANCES, Selection, is_cheaper
 from peagle.planning.speculation import SpeedsByK, is_drafter_named
-from peagle.speed.models import Slo
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
 from peagle.vllm.facts import find_facts
+from peagle.workload import Slo
 
 
 def instances_text(candidate: Candidate) -> str:

@@ -33,8 +33,9 @@ from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, decide
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
-from peagle.speed.models import PRESETS, Acceptance, Performance, Workload, names_in_runs
+from peagle.speed.models import Acceptance, Performance, names_in_runs
 from peagle.vllm.environment import Value
+from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
 """The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64

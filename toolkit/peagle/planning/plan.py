@@ -12,8 +12,9 @@ from peagle.findings import Finding, severity
 from peagle.fit.estimate import Fit
 from peagle.options import Frozen, Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.speed.models import AcceptanceBasis, Basis, Slo, Workload, WorkloadName
+from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text
+from peagle.workload import Slo, Workload, WorkloadName
 
 T = TypeVar("T")
 

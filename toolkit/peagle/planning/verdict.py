@@ -40,7 +40,7 @@ from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
+from peagle.speed.models import Acceptance, Performance, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
     Question,
@@ -54,6 +54,7 @@ from peagle.speed.verdict import (
 )
 from peagle.text import format_concurrency
 from peagle.vllm import versions
+from peagle.workload import WORKLOADS, Workload, WorkloadName
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""

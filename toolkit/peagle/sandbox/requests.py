@@ -7,14 +7,13 @@ again, also of bearer tokens, which expire. Presigned URLs are refused; clocks a
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import hmac
 import io
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -26,6 +25,9 @@ from botocore import xform_name
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from moto.core.request import Request
+from moto.core.routing import get_service_router
+from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Response
 
 from peagle.errors import fix_text
@@ -177,7 +179,11 @@ def read_call(environ: WSGIEnvironment) -> Call | None:
     if cbor := _CBOR_PATH.fullmatch(path):
         return Call(service, cbor["operation"], "cbor", region)
     if service == "s3":
-        return Call(service, _s3_operation(environ), "s3", region)
+        try:
+            name = get_service_router("s3").match(Request(environ))[0].name
+        except NotFound:
+            name = f"{method} {path}"
+        return Call(service, name, "s3", region)
     form = parse_qs(environ.get("QUERY_STRING", ""))
     if "form-urlencoded" in environ.get("CONTENT_TYPE", ""):
         form |= parse_qs(request_body(environ).decode("utf-8", "replace"))
@@ -209,42 +215,6 @@ def header_names(environ: WSGIEnvironment) -> dict[str, str]:
         for key, value in environ.items()
         if key.startswith("HTTP_") or key in ("CONTENT_TYPE", "CONTENT_LENGTH")
     }
-
-
-@functools.cache
-def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[str]]]:
-    """Operation of S3, its method, whether it has a key, and what must be in query and headers; the
-    one with the most of these first."""
-    model = service_model("s3")
-    bindings = []
-    for name in model.operation_names:
-        operation = model.operation_model(name)
-        required = operation.input_shape.required_members if operation.input_shape else ()
-        if "Bucket" not in required:  # it may be in the host instead of the path
-            continue
-        members = [operation.input_shape.members[name].serialization for name in required]
-        in_query = {member["name"] for member in members if member.get("location") == "querystring"}
-        parts = operation.http["requestUri"].partition("?")[2].split("&")
-        in_query |= {part.partition("=")[0] for part in parts if part}
-        in_headers = {
-            member["name"].lower() for member in members if member.get("location") == "header"
-        }
-        method, has_key = operation.http["method"], "Key" in required
-        bindings.append((name, method, has_key, frozenset(in_query), frozenset(in_headers)))
-    return sorted(bindings, key=lambda binding: -2 * len(binding[3]) - len(binding[4]))
-
-
-def _s3_operation(environ: WSGIEnvironment) -> str:
-    bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
-    if not bucket:
-        return "ListBuckets"
-    query = set(parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    headers = header_names(environ).keys()
-    method_and_key = (environ["REQUEST_METHOD"], bool(key))
-    for name, method, has_key, in_query, in_headers in _s3_bindings():
-        if (method, has_key) == method_and_key and in_query <= query and in_headers <= headers:
-            return name
-    return f"{environ['REQUEST_METHOD']} {'object' if key else 'bucket'}"
 
 
 _CHECKED = ("sagemaker", "application-autoscaling")

@@ -53,9 +53,9 @@ from peagle.fit.weights import (
     quantized_element,
     stored_parameters,
 )
-from peagle.speed.models import Workload
 from peagle.vllm.defaults import cache_element_bytes, capture_sizes, schedules_ahead
 from peagle.vllm.gpus import element_bytes
+from peagle.workload import Workload
 
 _LOGIT_BYTES, _BF16 = 4, 2
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from peagle.catalog.tables import NotNegative, Positive, Version
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance, Workload
+from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
 from peagle.text import format_usd, usd_per_million
+from peagle.workload import Workload
 
 VERDICT_FORMAT = 1
 """The value of ``Verdict.format``, incremented when earlier files can no longer be read."""

@@ -4,9 +4,8 @@ The manifest ``peagle-weights.json`` says which files belong in the folders, and
 A sync writes it before the first byte (``complete`` false) and after the last one (true), so that
 one small object tells a partial copy from a complete one.
 
-S3 creates the lock object only where there is none (If-None-Match) and replaces it only in the
-state that the holder knows (If-Match), so of two simultaneous writers one is rejected. The holder
-renews it; a lock without a recent renewal is stale.
+S3 creates the lock object only where there is none (If-None-Match), so of two simultaneous writers
+one is rejected. A crashed writer leaves it, until the next one takes it over.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ import contextlib
 import json
 import re
 import socket
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -29,19 +26,14 @@ from pydantic import AfterValidator, Field, TypeAdapter
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.s3 import ALGORITHM, PART_SIZE
-from peagle.errors import CloudError, Fix, NotFound, PeagleError, Refused, UserError, parsing
+from peagle.errors import CloudError, Fix, NotFound, PeagleError, Refused, UserError
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix
 from peagle_serve import json_reader
 
-RENEW_SECONDS = 20.0
-
-STALE_SECONDS = 300.0
-"""A lock that was not renewed for this long is stale."""
-
 _PART_COUNT = re.compile(r"-\d+$")
-_CONDITION_FAILED = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
+_CONDITION_FAILED = ("ConditionalRequestConflict", "PreconditionFailed")
 _MAX_TEXT = 300
 _FORMAT = 1
 
@@ -80,13 +72,10 @@ class Bucket:
     def read(self, key: str) -> bytes:
         """The content of a small object, cut off after what the JSON reader accepts. Raises
         Missing."""
-        return self.read_with_headers(key)[0]
-
-    def read_with_headers(self, key: str) -> tuple[bytes, Mapping[str, Any]]:
-        """As ``read``, with what S3 says of the object."""
         response = self.call("get_object", Key=key)
         with closing(response["Body"]) as body, translated("s3", self.aws.region):
-            return body.read(json_reader.LIMIT + 1), response
+            content: bytes = body.read(json_reader.LIMIT + 1)
+        return content
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, checksum and metadata of an object; ``None`` where there is none."""
@@ -209,121 +198,72 @@ def refuse_folder_of_pair(bucket: Bucket, prefix: WeightsPrefix) -> None:
 
 
 @dataclass(frozen=True)
-class LockState:
-    """A lock object in S3: the id and a description of its holder, and ``age``, the seconds since
-    its last renewal by S3's own clock."""
+class Lock:
+    """The lock object of a prefix: the id of its holder, and who that is, doing what since when."""
 
     id: str
-    holder: str
-    age: float
-    etag: str
-
-    @property
-    def stale(self) -> bool:
-        """Whether the holder is gone: it has not renewed its lock for long."""
-        return self.age > STALE_SECONDS
-
-    def __str__(self) -> str:
-        return f"{self.holder}, last active {self.age:.0f} s ago"
+    holder: str = field(compare=False)
 
 
-def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
+def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> Lock | None:
     """The lock of a prefix; ``None`` where there is none. The holder of one that cannot be read is
     unknown."""
     try:
-        content, response = bucket.read_with_headers(prefix.lock_key)
+        document = json_reader.read(bucket.read(prefix.lock_key), "the lock")
+        return Lock(str(document["id"]), sanitize(document["holder"], _MAX_TEXT))
     except Missing:
         return None
-    try:
-        document = json_reader.read(content, "the lock")
-        identity, holder = str(document["id"]), sanitize(document["holder"], _MAX_TEXT)
     except (ValueError, LookupError, TypeError):
-        identity, holder = "", "an unknown user on an unknown machine"
-    with parsing("S3's answer about the lock", CloudError):
-        date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
-        now = parsedate_to_datetime(date) if date else datetime.now(UTC)
-        age = max(0.0, (now - response["LastModified"]).total_seconds())
-        return LockState(identity, holder, age, response["ETag"])
-
-
-class Lock:
-    """A lock, held between ``acquire`` and ``release`` unless ``renew`` raises. ``doing`` tells
-    others what (``copies tiny``)."""
-
-    def __init__(self, bucket: Bucket, prefix: WeightsPrefix, doing: str) -> None:
-        self._bucket, self._prefix = bucket, prefix
-        self.id = uuid4().hex
-        since = datetime.now(UTC).strftime("%H:%M UTC")
-        who = f"{bucket.aws.caller['Arn']} on {socket.gethostname()}"
-        self.holder = f"{who} {doing} since {since}"
-        self._etag, self._renewed, self._renewals = "", 0.0, 0
-
-    def acquire(self, take_over: bool = False) -> None:
-        """Raises Refused with the holder's name when someone else holds the lock, unless it is
-        stale or ``take_over``."""
-        if self._put(IfNoneMatch="*"):
-            return
-        current = read_lock(self._bucket, self._prefix)
-        may_replace = current is not None and (take_over or current.stale)
-        if current is not None and may_replace and self._put(IfMatch=current.etag):
-            return
-        raise Refused(
-            f"another command holds the lock of {self._prefix.uri}: {current}",
-            "wait until it has finished; if it crashed, this command takes over "
-            f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
-            "--take-over",
-            code="locked",
-        )
-
-    def renew(self, now: bool = False) -> None:
-        """Renew the lock when that is due, or ``now``. Raises CloudError when it is lost."""
-        if not now and time.monotonic() - self._renewed < RENEW_SECONDS:
-            return
-        if not self._put(IfMatch=self._etag):
-            current = read_lock(self._bucket, self._prefix)
-            raise CloudError(
-                f"the lock of {self._prefix.uri} was taken over: {current or 'it was removed'}",
-                "this command has stopped; run it again when the lock is free",
-                code="lock-lost",
-            )
-
-    def release(self) -> None:
-        """Remove the lock if it is ours. Where S3 cannot be reached, it stays until it is stale."""
-        with contextlib.suppress(PeagleError):
-            current = read_lock(self._bucket, self._prefix)
-            if current is not None and current.id == self.id:
-                self._bucket.call("delete_object", Key=self._prefix.lock_key)
-
-    def _put(self, **condition: str) -> bool:
-        """Write the lock under a condition; whether it is ours now. A lost response may hide a
-        write that succeeded, so after a failed condition the object is read."""
-        self._renewals += 1  # or the renewed object would have the ETag of the one before
-        document = {"id": self.id, "holder": self.holder, "renewals": self._renewals}
-        try:
-            response = self._bucket.call(
-                "put_object", Key=self._prefix.lock_key, Body=json.dumps(document).encode(),
-                ContentType="application/json", **condition,
-            )  # fmt: skip
-            self._etag = response["ETag"]
-        except CloudError as error:
-            if error.code not in _CONDITION_FAILED:
-                raise
-            current = read_lock(self._bucket, self._prefix)
-            if current is None or current.id != self.id:
-                return False
-            self._etag = current.etag
-        self._renewed = time.monotonic()
-        return True
+        return Lock("", "an unknown user on an unknown machine")
 
 
 @contextmanager
 def hold_lock(
     bucket: Bucket, prefix: WeightsPrefix, doing: str, take_over: bool = False
 ) -> Iterator[Lock]:
-    """Hold the lock of the prefix. Raises Refused with the name of the current holder."""
-    lock = Lock(bucket, prefix, doing)
+    """Hold the lock of the prefix; ``doing`` tells others what for (``copies tiny``). Raises
+    Refused with the name of the present holder, unless ``take_over``."""
+    who = f"{bucket.aws.caller['Arn']} on {socket.gethostname()}"
+    lock = Lock(uuid4().hex, f"{who} {doing} since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     try:
-        lock.acquire(take_over)
+        _put_lock(bucket, prefix, lock, take_over)
         yield lock
     finally:
-        lock.release()
+        with contextlib.suppress(PeagleError):  # it stays where S3 cannot be reached
+            if read_lock(bucket, prefix) == lock:
+                bucket.call("delete_object", Key=prefix.lock_key)
+
+
+def _put_lock(bucket: Bucket, prefix: WeightsPrefix, lock: Lock, take_over: bool) -> None:
+    request = {
+        "Key": prefix.lock_key,
+        "Body": json.dumps(asdict(lock)).encode(),
+        "ContentType": "application/json",
+        **({} if take_over else {"IfNoneMatch": "*"}),
+    }
+    try:
+        bucket.call("put_object", **request)
+    except CloudError as error:
+        if error.code not in _CONDITION_FAILED:
+            raise
+        current = read_lock(bucket, prefix)
+        # A lost response may hide a write that succeeded.
+        if current != lock:
+            holder = current.holder if current else "which has just ended"
+            raise Refused(
+                f"another command holds the lock of {prefix.uri}: {holder}",
+                "wait until it has finished; if it crashed, add --take-over",
+                code="locked",
+            ) from error
+
+
+def require_lock(bucket: Bucket, prefix: WeightsPrefix, lock: Lock) -> None:
+    """Raises CloudError where someone else has taken the lock over."""
+    current = read_lock(bucket, prefix)
+    if current != lock:
+        raise CloudError(
+            f"the lock of {prefix.uri} was taken over: "
+            f"{current.holder if current else 'it was removed'}",
+            "this command has stopped; run it again when the lock is free",
+            code="lock-lost",
+        )

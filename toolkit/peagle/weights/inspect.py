@@ -21,12 +21,13 @@ from peagle.text import json_object, sanitize
 from peagle.weights.bucket import (
     Bucket,
     FolderEntry,
-    LockState,
+    Lock,
     Manifest,
     hold_lock,
     read_lock,
     read_manifest,
     refuse_folder_of_pair,
+    require_lock,
     sync_command,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
@@ -87,7 +88,7 @@ class StoredWeights:
     others: Mapping[str, int]
     findings: tuple[Finding, ...]
     warm: tuple[StoredWarmStart, ...] = ()
-    lock: LockState | None = None
+    lock: Lock | None = None
 
     @property
     def partial(self) -> list[str]:
@@ -191,9 +192,10 @@ def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) ->
     keys = [prefix.file_key(part, file.name) for part, files in weights.files.items()
             for file in files]  # fmt: skip
     keys += [key for warm in weights.warm for key in warm.objects]
-    with hold_lock(Bucket(aws, prefix.bucket), prefix, "removes the weights", take_over) as lock:
+    bucket = Bucket(aws, prefix.bucket)
+    with hold_lock(bucket, prefix, "removes the weights", take_over) as lock:
         delete_objects(aws, prefix.bucket, keys)
-        lock.renew(now=True)
+        require_lock(bucket, prefix, lock)
         delete_objects(aws, prefix.bucket, [prefix.manifest_key])
 
 

@@ -204,7 +204,7 @@ def _check_part(
             command = sync_command(pair, manifest, [part]) or sync.command
             with suppress(PeagleError):
                 lock = read_lock(bucket, pair)
-                reason += f"; {lock}" if lock is not None and not lock.stale else ""
+                reason += f"; {lock.holder}" if lock else ""
             message = f"the copy of the {part} is incomplete: {reason}"
             yield error(PARTIAL, place.uri, message, Fix("complete it", command))
     elif below is None:

@@ -58,6 +58,7 @@ from peagle.weights.bucket import (
     hold_lock,
     read_manifest,
     refuse_folder_of_pair,
+    require_lock,
     write_manifest,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects, weights_prefix
@@ -372,12 +373,9 @@ def sync_weights(
         write_manifest(bucket, prefix, before | _folders(plan, {}))
         progress = SyncProgress(plan.size)
 
-        def tick() -> None:
-            lock.renew()
-            report(progress)
-
-        manifest = before | _folders(plan, _copy(bucket, plan, progress, tick))
-        lock.renew(now=True)
+        copied = _copy(bucket, plan, progress, lambda: report(progress))
+        manifest = before | _folders(plan, copied)
+        require_lock(bucket, prefix, lock)
         write_manifest(bucket, prefix, manifest)
         return SyncResult(progress.moved, manifest)
 

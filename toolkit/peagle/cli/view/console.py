@@ -22,7 +22,7 @@ import click
 
 from peagle.cli.context import command_text
 from peagle.errors import Fix, UserError
-from peagle.text import format_duration, format_size, format_usd, shortened
+from peagle.text import format_duration, format_size, format_usd, plain, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,9 +62,7 @@ def json_option(command: Command) -> Command:
 
 def print_json(document: Any) -> None:
     """Print a document, a model or a dataclass, escaped if stdout cannot encode it."""
-    from pydantic_core import to_jsonable_python
-
-    document = to_jsonable_python(document)
+    document = plain(document)
     text = json.dumps(document, indent=2, ensure_ascii=False)
     click.echo(text if can_print(text) else json.dumps(document, indent=2))
 
@@ -218,9 +216,9 @@ def key_text(key: str, value: Any) -> str:
     return plain_text(value)
 
 
-def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys and values of a document as labels and texts."""
-    for key, value in document.items():
+def document_facts(document: Any) -> Iterator[tuple[str, str]]:
+    """The keys and values of a result as labels and texts."""
+    for key, value in plain(document).items():
         yield _LABELS.get(key, key_label(key)), key_text(key, value)
 
 
@@ -229,10 +227,9 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
-def print_documents(
-    documents: Sequence[dict[str, Any]], keys: Sequence[str], title: str = ""
-) -> None:
-    """Print these keys of documents of one kind as a table, without columns that are empty."""
+def print_documents(results: Sequence[Any], keys: Sequence[str], title: str = "") -> None:
+    """Print these keys of results of one kind as a table, without columns that are empty."""
+    documents = [plain(result) for result in results]
     kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
     headings = {key: _COLUMNS.get(key, key_label(key)) for key in kept}
     numbers = [
@@ -264,11 +261,11 @@ def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None
         print_facts(facts, label, indent=0, err=False)
 
 
-def print_document(document: dict[str, Any], title: str = "") -> None:
+def print_document(result: Any, title: str = "") -> None:
     """Print values as facts, objects as sections, lists of objects as tables, nothing for empty."""
     facts: dict[str, Any] = {}
     sections: list[tuple[str, Any]] = []
-    for key, value in document.items():
+    for key, value in plain(result).items():
         is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
         if is_table or isinstance(value, dict):
             sections.append((key, value))

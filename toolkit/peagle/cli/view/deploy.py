@@ -36,13 +36,19 @@ from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
-from peagle.deploy.state import Deployment, utc_text
-from peagle.deploy.status import deployment_status, price_remaining
+from peagle.deploy.state import Deployment, ListedResource, utc_text
+from peagle.deploy.status import (
+    ComparedPlan,
+    DeploymentStatus,
+    deployment_status,
+    price_remaining,
+)
 from peagle.engine.usage import Usage
+from peagle.engine_log import WarmStart
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning.operation import cost_text, limit_text
 from peagle.planning.plan import FloorSource
-from peagle.proof import SecondTurn, proof_findings
+from peagle.proof import SecondTurn
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
 from peagle.sandbox.state import engine_version
@@ -130,24 +136,23 @@ def show_changes(changes: Iterable[Change]) -> None:
     print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
 
-def print_calls(document: dict[str, Any], preflight: Preflight, account: Account) -> None:
+def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
-    name, region = document["name"], document["region"]
-    text = f"{name} is {document['state']} ({account.where(region)}){measured(document)}"
+    name, region, proof = status.name, status.region, status.proof
+    text = f"{name} is {status.state} ({account.where(region)}){measured(status)}"
     print_line(text, bold=True)
-    if second := (document["proof"] or {}).get("second_turn"):
-        turn = SecondTurn(**second)
-        print_line(f"In the second turn: {second_turn_text(turn)}.")
-        print_findings(proof_findings(turn), err=True)
-    if document["stand_in"]:
-        print_line(f"Served by {document['stand_in']}, a stand-in: its acceptance length counts.")
+    if proof and proof.second_turn:
+        print_line(f"In the second turn: {second_turn_text(proof.second_turn)}.")
+        print_findings(proof.findings, err=True)
+    if status.stand_in:
+        print_line(f"Served by {status.stand_in}, a stand-in: its acceptance length counts.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
         click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
     # Values are written by repr, so any name is safe.
     body = request_body("Hello", chat=preflight.desired.plan.proof.chat, max_tokens=64)
-    component = f"InferenceComponentName={name!r}, " if "copies" in document else ""
+    component = f"InferenceComponentName={name!r}, " if status.copies is not None else ""
     click.echo(f"""  import boto3, json
   runtime = boto3.client('sagemaker-runtime', region_name={region!r})
   body = json.dumps({body!r})
@@ -157,9 +162,9 @@ ContentType='application/json', Body=body)
 """)
     print_facts(
         (
-            ("OpenAI base URL", ("", str(document["openai_base_url"]))),
+            ("OpenAI base URL", ("", str(status.openai_base_url))),
             ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
-            ("Price", format_price(document["price_per_hour_usd"], account.sandbox)),
+            ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
             ("Remove it", ("", command_text(("peagle", "destroy", name)))),
         ),
         label=17,
@@ -167,16 +172,13 @@ ContentType='application/json', Body=body)
     )
 
 
-def measured(document: dict[str, Any]) -> str:
+def measured(status: DeploymentStatus) -> str:
     """The acceptance length of a proved deployment; empty without one."""
-    if document["acceptance_length"] is None:
+    length, floor = status.acceptance_length, status.acceptance_floor
+    if length is None:
         return ""
-    floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = floor_text(floor, document["acceptance_floor_source"])
-    return (
-        f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
-        f"drafts{least}"
-    )
+    least = floor_text(None if status.stand_in else floor, status.acceptance_floor_source)
+    return f": acceptance length {length:.2f} over {status.drafts} drafts{least}"
 
 
 def _engine_text(planned: str, here: str | None) -> str:
@@ -205,14 +207,11 @@ def show_remaining_resources(
         commands = (("Continue", again), ("Undo", undo), ("Remove", remove))
         facts = ((label, ("", command_line(argv))) for label, argv in commands)
         print_facts(facts, label=9, indent=0)
-    resources = [
-        resource.document() | {"confirmed": resource.made} for resource in record.resources
-    ]
-    add_remaining(resources, usd_per_hour, again, undo, destroy)
+    add_remaining(record.listed_resources, usd_per_hour, again, undo, destroy)
 
 
 def add_remaining(
-    resources: Sequence[dict[str, Any]] = (),
+    resources: Sequence[ListedResource] = (),
     usd_per_hour: float | None = 0.0,
     again: Sequence[str] = (),
     undo: Sequence[str] = (),
@@ -228,7 +227,7 @@ def add_remaining(
     add_to_error_document(
         "remaining",
         {
-            "resources": list(resources),
+            "resources": resources,
             "price_per_hour_usd": usd_per_hour,
             "continue_command": unattended(again),
             "undo_command": unattended(undo),
@@ -251,14 +250,14 @@ def remaining_resources_shown(
         raise
 
 
-def show_not_applied(name: str, region: str) -> list[str]:
+def show_not_applied(name: str, region: str) -> tuple[str, ...]:
     """Show on stderr the engine arguments that the sandbox's engine did not get; return them."""
-    missing = [
+    missing = tuple(
         text
         for endpoint in sandbox_status().endpoints
         if (endpoint.name, endpoint.region) == (name, region)
         for text in endpoint.not_applied
-    ]
+    )
     if missing:
         print_status("The sandbox's engine did not get these arguments:")
         print_status("\n".join(f"  {text}" for text in missing))
@@ -274,13 +273,13 @@ def show_candidate(
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
     plan = preflight.desired.plan
     status = deployment_status(aws, record)
-    running = status["instances_running"] or status["instance_count"]
-    started = Counter({status["instance_type"]: running})
+    running = status.instances_running or status.instance_count
+    started = Counter({status.instance_type: running})
     started[plan.instance_type] += plan.instance_count
     more = " and ".join(f"{count} x {instance_type}" for instance_type, count in started.items())
-    added, now = plan.price_per_hour_usd, status["price_per_hour_usd"]
+    added, now = plan.price_per_hour_usd, status.price_per_hour_usd
     price = f"{format_price(added, account.sandbox)} more"
-    if status["comparison"] and status["comparison"]["state"] == "running":
+    if status.comparison and status.comparison.state == "running":
         price = f"{format_price(now, account.sandbox)}, as now"
     elif added is not None and now is not None:
         price = f"{format_usd(added)} per hour more: {format_price(now + added, account.sandbox)}"
@@ -299,19 +298,19 @@ def show_candidate(
             ("promote", f"only then this plan's {AT_PROMOTION} apply"),
         )
     )
-    show_changes(change for change in preflight.changes if change.path != "usd_per_hour")
+    show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")
 
 
-def comparison_text(comparison: dict[str, Any] | None) -> str:
+def comparison_text(comparison: ComparedPlan | None) -> str:
     """The second variant in the state of a deployment, in one line; empty without one."""
     if comparison is None:
         return ""
-    where = f"{comparison['instances_running']} x {comparison['instance_type']} running"
-    if comparison["state"] != "running":
-        where = comparison["state"].replace("-", " ")
+    where = f"{comparison.instances_running} x {comparison.instance_type} running"
+    if comparison.state != "running":
+        where = comparison.state.replace("-", " ")
     return (
-        f"{comparison['share']:.1%} of the requests to {comparison['variant']}: "
-        f"{comparison['pair']}, {k_text(comparison['k'])}, {where}"
+        f"{comparison.share:.1%} of the requests to {comparison.variant}: "
+        f"{comparison.pair}, {k_text(comparison.k)}, {where}"
     )
 
 
@@ -470,6 +469,11 @@ def floor_text(floor: float | None, source: FloorSource | None) -> str:
     if floor is None or floor <= 1:
         return ""
     return f", at least {floor:.2f} required {_BY[source] if source else ''}".rstrip()
+
+
+def warm_start_text(warm: WarmStart) -> str:
+    """How an engine started, in one line."""
+    return f"{'Warm' if warm.restored else 'No warm'} start: {warm.detail}"
 
 
 def second_turn_text(second: SecondTurn) -> str:

@@ -416,8 +416,8 @@ _NOT_COMPARED = ("source", "refused")
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
     first, second = (
-        dict(document_facts({key: answer[key] for key in answer if key not in _NOT_COMPARED}))
-        for answer in comparison.answers
+        {label: text for label, text in document_facts(answer) if label not in _NOT_COMPARED}
+        for answer in comparison.plans
     )
     rows = (
         ("*" if text != second[label] else "", label, text, second[label])
