@@ -51,7 +51,7 @@ from peagle.bench.targets import (
     open_url,
     target_alone,
 )
-from peagle.bench.workloads import make_loads, read_prompts
+from peagle.bench.workloads import WORDS, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
 from peagle.cli.local import local_image
@@ -90,6 +90,7 @@ from peagle.cli.view.console import (
     print_written,
 )
 from peagle.deploy.invoke import WakeUpOptions
+from peagle.engine.dummy import dummy_variables, with_dummy_weights
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import ready_engine
 from peagle.errors import (
@@ -367,6 +368,8 @@ _SWEEP_OPTIONS = (
     click.Option(["--impose-acceptance", "acceptance"], metavar="FILE",
                  type=click.Path(path_type=Path),
                  help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
+    click.Option(["--dummy-weights"], is_flag=True,
+                 help="Measure random weights, made from the config.json files of PAIR."),
     click.Option(["--domain"], help="With --impose-acceptance: of this domain only."),
     click.Option(["--lossless"], is_flag=True,
                  help="Check that speculation changes no greedy answer to the prompts of the "
@@ -483,7 +486,10 @@ def _on_this_machine(
             base = plans.get(max(request.ks))
             same = {"instance_type": base.instance_type, "name": base.name} if base else {}
             speculation = {"k": k} if k else {"no_speculation": True}
-            plans[k] = planned(ctx, options["pair"], {**chosen, **speculation, **same})
+            plan = planned(ctx, options["pair"], {**chosen, **speculation, **same})
+            if options["dummy_weights"]:
+                plan = with_dummy_weights(plan, command_catalog(ctx), WORDS)
+            plans[k] = plan
         return plans[k]
 
     base = plan_of(BenchSetting(None, max(request.ks)))
@@ -493,6 +499,11 @@ def _on_this_machine(
     # The image of the pair runs its target alone too.
     image = local_image(base, gpus) if kind == "docker" else None
     local_options = LocalOptions(image, gpus or is_here(ctx))
+    if options["dummy_weights"]:
+        if image is not None:
+            raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
+        variables = dummy_variables(base, command_catalog(ctx))
+        local_options = replace(local_options, variables=variables)
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:

@@ -10,7 +10,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -325,12 +325,13 @@ class LocalOptions:
 
     ``gpus``: on GPUs, of which a container sees all, and a process as many as it needs;
     ``compiled``: compile on a CPU too; ``collecting``: start with empty caches, to offer what the
-    engine compiles (``peagle warm``)."""
+    engine compiles (``peagle warm``); ``variables`` are further ones of the engine's process."""
 
     image: Image | None = None
     gpus: bool = False
     compiled: bool = False
     collecting: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def image_id(self) -> str | None:
@@ -405,6 +406,7 @@ class LocalOptions:
         shutil.rmtree(ml_root, ignore_errors=True)
         link_folders(local_folders(plan), ml_root)
         variables = {**environment, **self._warm_variables(environment, str(state.warm_folder()))}
+        variables |= self.variables
         if self.collecting:
             variables[CACHE_VARIABLE] = str(state.collected_folder(plan.name))
         engine = find_engine(plan.runtime.vllm, self.gpus)
