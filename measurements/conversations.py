@@ -50,7 +50,7 @@ class Conversations:
         cached = document["cached_prompt_tokens"] if self.cache else 0
         size = Workload(document["prompt_tokens"], document["output_tokens"], cached)
         vllm = document["vllm"]
-        settings = {"no-enable-prefix-caching": None if self.cache else True}
+        settings = {"no-enable-prefix-caching": "" if self.cache else "true"}
         load = Load(target, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size)
         instance = find_instance(catalogue.instances, document["instance_type"])
         engine = load.engine(instance, 1, drafter, self.k)

@@ -12,12 +12,13 @@ from typing import Any
 
 from measurements.gpu.evidence import is_disturbed, repeats_experts
 from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case, read_gpu
 from peagle.fit.estimate import FitCase
+from peagle.options import Options
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.step import StepTimes, read_geometry
 
@@ -131,12 +132,15 @@ def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> Fi
     head = next((d for d in target.drafters if d.name == drafter), None)
     types = [i for i in bundled.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
     instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
-    settings = {"max-num-batched-tokens": MEASURED_STEP}
-    options = CaseOptions(
-        k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
+    options = Options(
+        pair=pair,
+        k=k or None,
+        instance_type=instance.type,
         concurrency=128,
-    )  # fmt: skip
-    return fit_case(build_case(bundled, target, head, options), read_gpu(instance))
+        settings={"max-num-batched-tokens": str(MEASURED_STEP)},
+    )
+    case = build_case(bundled, target, head, options, tensor_parallel_size=tp)
+    return fit_case(case, read_gpu(instance))
 
 
 @cache

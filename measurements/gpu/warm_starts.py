@@ -162,7 +162,7 @@ class Starts:
         artifact = warm.fetch(request, folder.artifacts)
         return {
             "key": artifact.key,
-            "bytes": artifact.size,
+            "bytes": artifact.bytes,
             "files": artifact.files,
             "unpacked_bytes": artifact.unpacked_bytes,
             "seconds_cold": artifact.seconds_cold,

@@ -121,7 +121,7 @@ def _asked(name: str, trial: Trial, case: Case) -> dict[str, Any]:
     return {
         "name": name,
         "engine": arguments,
-        "environment": dict(case.environment),
+        "environment": dict(case.options.environment),
         "config_only": stages > 1,  # this machine has one device
         "before": trial.before,
         "prompts": trial.prompts,

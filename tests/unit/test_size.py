@@ -12,10 +12,10 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 BUDGET = {
     "modules": (4_190, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_110, 3_600),
-    "vllm": (660, 500),
+    "vllm": (680, 500),
     "catalog": (2_190, 1_800),
     "checkpoints": (2_110, 1_550),
-    "checks": (2_410, 2_300),
+    "checks": (2_420, 2_300),
     "fit": (1_800, 1_700),
     "speed": (1_590, 1_500),
     "planning": (5_460, 3_850),

@@ -43,7 +43,7 @@ def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
     assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert (artifact.key, artifact.files, artifact.seconds_cold) == (KEY, 12, 132.5)
     assert [part["length"] for part in packed.requests[1:]] == [PART_BYTES, 1000]
-    assert progress == [(0, artifact.size), (PART_BYTES, artifact.size), (artifact.size,) * 2]
+    assert progress == [(0, artifact.bytes), (PART_BYTES, artifact.bytes), (artifact.bytes,) * 2]
 
 
 def test_the_containers_user_may_read_the_files(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """One case: everything known about a pair in one situation, and its only builder.
 
-``plan``, ``check``, ``fit`` and ``deploy`` pass the user's options as CaseOptions; ``build_case``
-adds what the catalogue and the checkpoints contain. Rules and the memory model read the Case and
-nothing else.
+``build_case`` adds to the user's Options what the catalogue and the checkpoints contain. Rules and
+the memory model read the Case and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from peagle.catalog.schema import Architecture, Catalog, Drafter, EngineSetting, Target
@@ -26,15 +25,16 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, OutOfRange
+from peagle.options import Options
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.defaults import NO_PREFIX_CACHING
-from peagle.vllm.environment import Value, settings_in
+from peagle.vllm.environment import Value, parse_values, settings_in
 from peagle_serve.environment import canonical_name, name_variable
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
-"""As ``CaseOptions.ami``: the AMI that SageMaker uses when a request specifies none."""
+"""As ``Options.ami``: the AMI that SageMaker uses when a request specifies none."""
 
 _DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
 _ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
@@ -60,45 +60,7 @@ DECIDED: Mapping[str, str] = {
 do."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """What a user may say about a pair's engine and its place, and a case has. ``None``: not set.
-
-    ``speculative_settings`` are keys of ``--speculative-config`` beside method, model, K and
-    parallel_drafting; ``environment`` is the container's. ``in_vpc``: the container is in the
-    user's own VPC.
-    """
-
-    concurrency: int | None = None
-    instance_type: str | None = None
-    region: str | None = None
-    image: str | None = None
-    ami: str | None = None
-    on_cpu: bool = False
-    speculative_settings: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    in_vpc: bool = False
-    network_isolation: bool = False
-    kms_key: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseOptions(Situation):
-    """What the user asked for in addition to the pair. ``None`` leaves the choice to the
-    catalogue, or to vLLM.
-
-    ``settings`` are vLLM's arguments without the dashes; they take precedence over the container's
-    ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.
-    """
-
-    k: int | None = None
-    max_model_len: int | None = None
-    vllm: str | None = None
-    tensor_parallel_size: int | None = None
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
-
-
-NO_OPTIONS = CaseOptions()
+NO_OPTIONS = Options(pair="")
 
 
 @dataclass(frozen=True)
@@ -117,15 +79,18 @@ NO_CHECKPOINTS = Checkpoints()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Situation):
+class Case:
     """One pair, on one runtime, under one load: all that a rule may read.
 
-    ``target`` and ``drafter`` are the catalogue's entries; the checkpoints are the models
-    themselves, where they were read. ``settings`` are vLLM's arguments without the dashes, such as
-    ``enable-prefix-caching``. ``instance_type`` is the user's, ``instance`` its entry in the
-    catalogue, if any. With an instance, an ``ami`` of ``None`` is SageMaker's default.
+    ``options`` are the user's, in a plan with what it has decided. ``target`` and ``drafter`` are
+    the catalogue's entries; the checkpoints are the models themselves, where they were read.
+    ``settings`` are vLLM's arguments without the dashes, such as ``enable-prefix-caching``, and
+    ``speculative_settings`` keys of ``--speculative-config`` beside method, model, K and
+    parallel_drafting. ``instance`` is the catalogue's entry of the instance type, if any; with one,
+    an ``ami`` of ``None`` is SageMaker's default.
     """
 
+    options: Options
     target: Target
     drafter: Drafter | None
     k: int
@@ -140,7 +105,10 @@ class Case(Situation):
     drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
     tensor_parallel_size: int = 1
+    ami: str | None = None
+    on_cpu: bool = False
     settings: Mapping[str, Value] = field(default_factory=dict)
+    speculative_settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_eagle(self) -> bool:
@@ -184,7 +152,9 @@ class Case(Situation):
     def variables(self) -> dict[str, str]:
         """The container's variables, including those of vLLM's arguments, by canonical names."""
         settings = {name_variable(f"--{name}"): str(value) for name, value in self.settings.items()}
-        environment = {canonical_name(name): value for name, value in self.environment.items()}
+        environment = {
+            canonical_name(name): value for name, value in self.options.environment.items()
+        }
         return {**settings, **environment}
 
     def setting(self, name: str) -> Value | None:
@@ -205,23 +175,29 @@ def build_case(
     catalog: Catalog,
     target: Target,
     drafter: Drafter | None,
-    options: CaseOptions = NO_OPTIONS,
+    options: Options = NO_OPTIONS,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
     gpu: Instance | None = None,
+    *,
+    tensor_parallel_size: int | None = None,
+    speculative_settings: Mapping[str, object] | None = None,
+    on_cpu: bool = False,
 ) -> Case:
     """The case of this pair, with the catalogue's choice for everything that the options leave
-    open. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
+    open. Settings of vLLM take precedence over the container's environment and over the
+    catalogue's. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
     rules report them, with the nearest known one. Raises UserError for a malformed version, and for
     a count that no engine takes.
     """
+    asked = parse_values(options.settings)
     counts = {
         "--k": options.k,
         "--max-model-len": options.max_model_len,
         "--concurrency": options.concurrency,
-        "--tp": options.tensor_parallel_size,
-        "--max-num-batched-tokens": options.settings.get("max-num-batched-tokens"),
+        "--tp": tensor_parallel_size,
+        "--max-num-batched-tokens": asked.get("max-num-batched-tokens"),
     }
     for flag, value in counts.items():
         if isinstance(value, int | float) and value > MOST_COUNT:
@@ -241,17 +217,14 @@ def build_case(
     planned = engine_settings(target, drafter, gpu_architecture, runtime.vllm, table)
     settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
     settings.update(settings_in(options.environment))
-    settings.update(options.settings)
-    size = options.tensor_parallel_size or settings.get("tensor-parallel-size")
+    settings.update(asked)
+    size = tensor_parallel_size or settings.get("tensor-parallel-size")
     ami = options.ami
     if ami is None and options.instance_type is not None:
         ami = ami_for(table, runtime, options.instance_type)
-    situation = {each.name: getattr(options, each.name) for each in fields(Situation)}
-    situation["ami"] = None if ami == DEFAULT_AMI else ami
-    if drafter:
-        speculative = {**drafter.speculative_settings, **options.speculative_settings}
-        situation["speculative_settings"] = speculative
+    drafting = drafter.speculative_settings if drafter else {}
     return Case(
+        options=options,
         target=target,
         drafter=drafter,
         k=options.k if options.k is not None else drafter.k_recommended if drafter else 0,
@@ -266,8 +239,10 @@ def build_case(
         drafter_checkpoint=checkpoints.drafter,
         instance=instance,
         tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
+        ami=None if ami == DEFAULT_AMI else ami,
+        on_cpu=on_cpu,
         settings={name: value for name, value in settings.items() if value is not None},
-        **situation,
+        speculative_settings={**drafting, **(speculative_settings or {})},
     )
 
 

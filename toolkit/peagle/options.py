@@ -8,7 +8,7 @@ A field is written once, with its ``Flag``. The command line is made of them in
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -39,7 +39,7 @@ ONLY_DEPLOY = "allow_unpinned_warm"
 Kind = Literal[
     "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
-    "settings", "variables", "tags",
+    "settings", "variables", "tags", "share", "gib", "dtype", "loads", "speculative",
 ]  # fmt: skip
 """How the value of a field is written on a command line."""
 
@@ -49,9 +49,9 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field is an option. ``name`` is the option without dashes, by default the field's.
-    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option.
-    ``variables`` of the environment set it too."""
+    """How a field is an option. ``name`` is the option without dashes, by default the field's, or
+    several with blanks between them. ``in_file``: it is a key of ``peagle.yaml`` and a keyword of
+    the library, and no option. ``variables`` of the environment set it too."""
 
     group: str
     kind: Kind
@@ -121,8 +121,8 @@ class Options(Frozen):
 
     Times are seconds, prices USD, speeds output tokens per second of the whole endpoint. The last
     four fields are not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are files of a
-    head or target that the catalogue does not have, ``chosen_by`` names what chose drafter and K,
-    ``fitting_length`` is the longest default context that fits.
+    head or target that the catalogue does not have, ``chosen_by`` is the file of the verdict that
+    chose drafter and K, ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
@@ -367,10 +367,34 @@ class Options(Frozen):
 
 _NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
 
+asked = partial(_option, "Options")
+"""A field of EngineOptions, which a plan does not have."""
 
-def read_flags() -> Iterator[tuple[str, Flag]]:
+
+class EngineOptions(Options):
+    """Options of a command about one engine, not about an endpoint. ``TAKES`` are the fields that
+    it has, in the order of ``--help``. ``target`` is where its config.json and weights are read."""
+
+    TAKES: ClassVar[tuple[str, ...]] = ()
+
+    pair: str = ""
+    target: str | None = asked(
+        "text", "Target: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
+    )
+    drafter: str | None = asked(
+        "text", "Head: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
+    )
+    k: int | None = asked("count", "Tokens drafted per step.  [default: the model card's]")
+    tensor_parallel_size: int | None = asked(
+        "count",
+        "GPUs per model; a verdict has by default those of a plan, or the fewest with --gpu.",
+        name="tp tensor-parallel-size",
+    )
+
+
+def read_flags(kind: type[Options] = Options) -> Iterator[tuple[str, Flag]]:
     """The fields that are options, with their flags."""
-    for name, field in Options.model_fields.items():
+    for name, field in kind.model_fields.items():
         if isinstance(field.json_schema_extra, dict):
             settings: dict[str, Any] = dict(field.json_schema_extra)
             if settings["group"] == "Company":
@@ -378,9 +402,20 @@ def read_flags() -> Iterator[tuple[str, Flag]]:
             yield name, Flag(help=field.description or "", **settings)
 
 
-def option_name(field: str, flag: Flag) -> str:
+def read_keywords(kind: type[Options]) -> dict[str, str]:
+    """The keywords of the library, each with its field: what the command takes, by any name of the
+    option, with underscores."""
+    keywords = {"pair": "pair"}
+    for field, flag in read_flags(kind):
+        if not issubclass(kind, EngineOptions) or field in kind.TAKES:
+            names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
+            keywords |= dict.fromkeys((field, *names), field)
+    return keywords
+
+
+def option_names(field: str, flag: Flag) -> list[str]:
     """``--max-model-len``."""
-    return f"--{flag.name or field.replace('_', '-')}"
+    return [f"--{name}" for name in (flag.name or field.replace("_", "-")).split()]
 
 
 _TEXTS: dict[str, Callable[[Any], str]] = {
@@ -401,7 +436,7 @@ def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
         value = getattr(options, name)
         if flag.in_file or value == Options.model_fields[name].default:
             continue
-        option = tag_flag if name == "tags" else option_name(name, flag)
+        option = tag_flag if name == "tags" else option_names(name, flag)[0]
         if flag.kind == "switch":
             words.append(option)
         elif isinstance(value, dict):

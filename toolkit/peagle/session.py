@@ -9,19 +9,16 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from peagle.account import Account, Say, make_observer, read_path, remove_with_leftovers, silent
 from peagle.catalog import find_pair
-from peagle.checks.report import check
 from peagle.deploy.diff import compare_plans
 from peagle.deploy.records import load_record
 from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
-from peagle.fit.report import fit
-from peagle.options import Options
+from peagle.options import Options, read_keywords
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.planning.verdict import choose_sizes_of_requests, make_verdict
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
@@ -57,12 +54,6 @@ if TYPE_CHECKING:
     from peagle.weights.layout import AwsOf
 
 
-SIZE_OPTIONS = (
-    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "shared_prompt_tokens",
-)  # fmt: skip
-"""The options of a verdict that are the size of its requests."""
-
-
 class Session(Account):
     """A catalogue, a region, and an account or the sandbox: what every method works with.
 
@@ -90,8 +81,6 @@ class Session(Account):
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
         del fields["pair"]
-        if isinstance(fields.get("slo"), str):
-            fields["slo"] = parse_slo(fields["slo"])
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
         reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
@@ -128,25 +117,21 @@ class Session(Account):
         Raises NotFound for an unknown pair, GPU or type, UserError when an option is missing, and
         Refused when not even the target alone fits.
         """
-        from peagle.planning.verdict import LOADS, VerdictRequest
+        from peagle.planning.verdict import VerdictOptions, make_verdict
 
         if options.get("gpu") is None and options.get("instance_type") is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
-        loads = LOADS if concurrency is None else concurrency
-        loads = tuple(loads) if isinstance(loads, Sequence) else (loads,)
-        if not all(type(load) is int and load > 0 for load in loads):
+        loads = (concurrency,) if isinstance(concurrency, int) else concurrency
+        if loads is not None and not all(type(load) is int and load > 0 for load in loads):
             raise UserError(
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
-        _validate_options(sizes, Options, "verdict")
-        named = {"pair": pair, "loads": loads, "region": self.region, **options}
-        fields = _validate_options(named, VerdictRequest, "verdict")
-        workloads = choose_sizes_of_requests(**sizes)
-        return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
+        named = {"pair": pair, "loads": loads and list(loads), "region": self.region, **options}
+        fields = _validate_options(named, VerdictOptions, "verdict")
+        return make_verdict(VerdictOptions(**fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -158,33 +143,36 @@ class Session(Account):
         Errors in the report's ``findings`` are what ``deploy`` would refuse. Raises NotFound for an
         unknown pair or location, and CheckpointError for files that cannot be read.
         """
-        from peagle.checks.report import HUB, CheckRequest
+        from peagle.checks.report import HUB, CheckOptions, check
 
         named = {"pair": pair, "target": target, "drafter": drafter}
-        fields = _validate_options({**named, **options}, CheckRequest, "check")
+        fields = _validate_options({**named, **options}, CheckOptions, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
         catalog, model = with_own_target(self.catalog, pair, lambda location: read(at or location))
         if model is not None and at is None:
             fields["target"] = model.location
-        return check(CheckRequest(**fields), catalog, read)
+        return check(CheckOptions(**fields), catalog, read)
 
-    def fit(self, pair: str | None = None, **options: Any) -> FitReport:
+    def fit(
+        self, pair: str | None = None, *, no_speculation: bool = False, **options: Any
+    ) -> FitReport:
         """Estimate the GPU memory and the concurrent capacity of a pair, or of a model in a folder.
 
         The report's ``refusal`` says why it does not fit, and ``advice`` what would. Raises
         NotFound for an unknown pair or instance type, and CheckpointError for files that cannot be
         read.
         """
-        from peagle.fit.report import FitRequest
+        from peagle.fit.report import FitOptions, fit
 
-        fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
+        named = {"pair": pair, "speculation": False if no_speculation else None, **options}
+        fields = _validate_options(named, FitOptions, "fit")
         read, catalog = self._reader(online=True), self.catalog
         if pair is not None and "target" not in fields and is_own_target(catalog, pair):
             catalog, model = with_own_target(catalog, pair, read)
             fields["target"] = model.location if model else None
-            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else None
-        return fit(FitRequest(**fields), catalog, read)
+            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else ""
+        return fit(FitOptions(**fields), catalog, read)
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -427,33 +415,41 @@ class Session(Account):
         return read
 
 
-def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
-    """The options of the model or dataclass ``kind`` that are not ``None``, lists as tuples. Raises
+def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) -> dict[str, Any]:
+    """The fields of ``kind`` that the options set, lists as tuples; ``None`` sets none. Raises
     UserError for a name that ``of`` does not have, and for a value of another type."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    types = get_type_hints(kind, include_extras=True)
-    names = types.keys() - {
-        "target_checkpoint", "drafter_checkpoint", "chosen_by", "fitting_length",
-    }  # fmt: skip
-    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    keywords = read_keywords(kind)
     values: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in names:
-            fix = nearest(name, names)
-            raise UserError(f"{of} has no option {name!r}", fix, code="unknown-option")
-        if value is None and name != "pair":
+        if name not in keywords:
+            raise UserError(
+                f"{of} has no option {name!r}", nearest(name, keywords), "unknown-option"
+            )
+        field = keywords[name]
+        if value is None:
             continue
-        values[name] = tuple(value) if isinstance(value, list) else value
-        if name == "slo" and isinstance(value, str):  # parsed later
-            continue
+        if field == "slo" and isinstance(value, str):
+            value = parse_slo(value)
+        if field == "settings" and isinstance(value, Mapping):
+            value = {key: _as_text(setting) for key, setting in value.items()}
+        values[field] = tuple(value) if isinstance(value, list) else value
         try:
-            TypeAdapter(types[name], config=config).validate_python(values[name])
+            annotation: Any = kind.model_fields[field].annotation
+            TypeAdapter(annotation).validate_python(values[field], strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             message = f"{name} of {of} cannot be {sanitize(repr(value), 60)}"
             raise UserError(message, problem.replace("Input should be", "use")) from None
     return values
+
+
+def _as_text(value: object) -> object:
+    """A setting of vLLM as on the command line; ``None`` leaves it out."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

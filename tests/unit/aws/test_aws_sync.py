@@ -176,7 +176,7 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
     aws.call("s3", "upload_part", **begun, UploadId=upload, PartNumber=1, Body=b"x" * PART)
 
     partial = inspect_weights(aws, PLACE)
-    files = {file.name: (file.state, file.present) for file in partial.files["target"]}
+    files = {file.name: (file.state, file.bytes_there) for file in partial.files["target"]}
     assert files["model.safetensors"] == ("missing", 0)
     assert not partial.complete
     assert partial.finish[1:] == ("weights", "sync", NAME, PLACE.uri, "--target-only")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,16 +220,16 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
 
 
 @pytest.mark.thorough
-def test_without_permissions_there_is_a_warning_and_the_manifest_counts(
-    copied: Aws, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("denied", ["head_bucket", "list_objects_v2"])
+def test_without_permissions_there_is_a_warning(
+    copied: Aws, monkeypatch: pytest.MonkeyPatch, denied: str
 ) -> None:
-    denied = {"head_bucket", "list_objects_v2"}
 
     def denying(name: str) -> None:
         original = getattr(copied, name)
 
         def ask(service: str, operation: str, *more: Any, **parameters: Any) -> Any:
-            if operation in denied:
+            if operation == denied:
                 with translated("s3", "us-east-1"):
                     raise service_error("AccessDenied", "Access Denied", operation)
             return original(service, operation, *more, **parameters)
@@ -243,13 +242,21 @@ def test_without_permissions_there_is_a_warning_and_the_manifest_counts(
     assert (finding.level, finding.code) == ("warning", "weights-not-seen")
     assert "s3:ListBucket and s3:GetObject" in finding.fix
 
-    document = json.loads(Bucket(copied, "models").read(PLACE.manifest_key))
-    document["folders"]["target"]["complete"] = False
-    put(copied, PLACE.manifest_key, json.dumps(document).encode())
-    codes = [finding.code for finding in mounted_findings(copied, PAIR)]
-    assert codes == ["weights-not-seen", "weights-half"]
-    denied.add("get_object")
-    assert only(mounted_findings(copied, PAIR)).level == "warning"
+
+@pytest.mark.parametrize(("objects", "codes"), [(2, []), (3, ["weights-not-seen"])])
+def test_a_prefix_with_too_many_objects_is_not_checked(
+    aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objects: int, codes: list[str]
+) -> None:
+    monkeypatch.setattr("peagle.weights.mounted.MAX_OBJECTS", 3)
+    folder = write_model(tmp_path / "plain")
+    for name in ("config.json", "model.safetensors"):
+        put(aws, f"plain/{name}", (folder / name).read_bytes())
+    if objects == 3:
+        put(aws, "plain/notes.txt", b"x")
+
+    plan = stored_plan("s3://models/plain/", None, "s3://models/plain/")
+
+    assert [finding.code for finding in mounted_findings(aws, plan)] == codes
 
 
 def test_deploy_checks_only_weights_in_s3_and_only_before_a_change(

@@ -39,6 +39,7 @@ from peagle.errors import EngineError, NotProved, PeagleError, Unsupported, User
 from peagle.protocol import Counters
 from peagle.render.requests import tag_value
 from peagle.speed.acceptance import find_acceptance
+from peagle.text import plain
 from tests.support import raises_code
 from tests.unit.bench.drafting import Drafting, prompts_of, target_of
 
@@ -95,7 +96,7 @@ def test_a_comparison_counts_prompts_and_tokens() -> None:
     same = other(5, 7, 9)
     result = compare(same, other(5, 8, 9), RefusedPrompt(3, "too long"))
     assert (result.prompts, result.tokens, result.refused[0].line) == (2, 4, 3)
-    assert result.document()["passed"] is False
+    assert result.passed is False
     assert compare(same, same).passed
     with raises_code("not-lossless", NotProved) as raised:
         require_lossless(result)
@@ -327,7 +328,7 @@ def test_other_files_are_refused(
 ) -> None:
     file = tmp_path / "a.json"
     if text is not None:
-        other = json.dumps(measured.document() | {"format": 2})
+        other = json.dumps(plain(measured) | {"format": 2})
         file.write_text(other if text == "another format" else text)
     with raises_code("acceptance-file", UserError):
         read_acceptance(file)

@@ -21,8 +21,9 @@ from peagle.bench.result import BenchResult, BenchRow, BenchWorkload
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
-from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.verdict import crossover_text
+from peagle.text import plain
 from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
@@ -50,10 +51,9 @@ def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path)
     target = "openai/gpt-oss-20b"
     runs = tuple(run for run in catalog.speeds[target] if run.file == path.name)
     catalog = replace(catalog, speeds={target: runs})
-    request = VerdictRequest(
-        f"{target}+p-eagle", gpu="H200", workloads={"short-prompt": SHORT.size}, loads=(1, 8, 64)
-    )
-    (decided,) = make_verdict(request, catalog).workloads
+    options = VerdictOptions(pair=f"{target}+p-eagle", gpu="H200", loads=(1, 8, 64))
+    sizes = {"short-prompt": SHORT.size}
+    (decided,) = make_verdict(options, catalog, sizes).workloads
     (ours,), (theirs,) = crossovers(RESULT.rows), decided.crossovers
     assert ours == theirs.model_copy(update={"usd_per_million_tokens": None})
     text = crossover_text(crossovers(ROWS, 6.0)[0])
@@ -78,7 +78,7 @@ def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
 
 def test_a_result_of_bench_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    path.write_text(json.dumps(RESULT.document()))
+    path.write_text(json.dumps(plain(RESULT)))
     assert read_result(path) == RESULT
 
 
@@ -144,7 +144,7 @@ def speed(change: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
 def test_a_damaged_result_is_one_error(
     damage: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
 ) -> None:
-    document = json.loads(json.dumps(RESULT.document()))
+    document = json.loads(json.dumps(plain(RESULT)))
     damage(document)
     path = tmp_path / "result.json"
     path.write_text(json.dumps(document))

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peagle.case import Case, CaseOptions, Checkpoints, build_case
+from peagle.case import Case, Checkpoints, build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
+from peagle.options import Options
 from peagle.vllm.environment import Value
 from tests.unit.checks.damage import Damage, as_speculators, config_only, damaged, tiny
 
@@ -36,7 +37,10 @@ def make_case(
 ) -> Case:
     """A case with these settings and this AMI only, without the catalogue's."""
     read = Checkpoints(target_checkpoint, drafter_checkpoint)
-    case = build_case(catalog, target, drafter, CaseOptions(**more), read)
+    options = Options(
+        pair=target.id, **{name: more.pop(name) for name in Options.model_fields.keys() & more}
+    )
+    case = build_case(catalog, target, drafter, options, read, **more)
     return replace(case, settings=settings or {}, ami=ami)
 
 

@@ -89,22 +89,23 @@ TARGETS = (
 )  # fmt: skip
 
 
-def harmony_case(model: str, image: str = OWN_IMAGE) -> Case:
+def harmony_case(model: str, image: str | None = OWN_IMAGE, **options: Any) -> Case:
     """GPT-OSS as a plan serves it from ``model``."""
-    return catalog_case("gpt-oss-20b", environment={"SM_VLLM_MODEL": model}, image=image)
+    environment = {"SM_VLLM_MODEL": model}
+    return catalog_case("gpt-oss-20b", environment=environment, image=image, **options)
 
 
 VOCABULARIES = (
     Broken("weights of the hub in a container without a network",
-        lambda f: replace(harmony_case("openai/gpt-oss-20b"), network_isolation=True),
+        lambda f: harmony_case("openai/gpt-oss-20b", network_isolation=True),
         "isolated-container", not_shown="engines on this machine have its network"),
     Broken("streamed weights in a container without a network",
-        lambda f: replace(harmony_case("s3://bucket/gpt-oss/"), network_isolation=True),
+        lambda f: harmony_case("s3://bucket/gpt-oss/", network_isolation=True),
         "isolated-container", not_shown="engines on this machine have its network"),
     Broken("a container in the user's own VPC",
-        lambda f: replace(harmony_case("openai/gpt-oss-20b"), in_vpc=True), "vpc-routes", "note",
+        lambda f: harmony_case("openai/gpt-oss-20b", subnets=("subnet-1",)), "vpc-routes", "note",
         not_shown="a note about what must be reached"),
-    Broken("mounted weights without a vocabulary", lambda f: replace(harmony_case("/opt/ml/model"),
+    Broken("mounted weights without a vocabulary", lambda f: harmony_case("/opt/ml/model",
         image=None), "vocabulary-download", "warning",
         not_shown="GPT-OSS does not fit on this machine"),
     Broken("streamed weights without a vocabulary", lambda f: harmony_case("s3://bucket/gpt-oss/"),

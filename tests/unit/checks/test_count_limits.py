@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checkpoints.files import parse_config
@@ -63,7 +63,9 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
     counts: dict[str, Any] = {name: value}
     flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
     with raises_code("out-of-range", UserError) as refused:
-        build_case(catalog, pair.target, pair.drafter, CaseOptions(**counts))
+        if name in Options.model_fields:
+            counts = {"options": Options(pair="gpt-oss-20b", **counts)}
+        build_case(catalog, pair.target, pair.drafter, **counts)
     assert f"{flag} is more than 2,147,483,647" in refused.value.message
 
 

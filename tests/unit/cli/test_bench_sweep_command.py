@@ -16,6 +16,7 @@ from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
 from peagle.planning import Plan
+from peagle.text import plain
 from tests.support import Peagle
 from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.installed import install_mini
@@ -94,7 +95,7 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
 ) -> None:
     prompts = prompts_of("chat 1", "chat 2")
     measured = measure_acceptance(Drafting().target(), prompts, AcceptanceRequest())
-    Path("a.json").write_text(json.dumps(measured.document()))
+    Path("a.json").write_text(json.dumps(plain(measured)))
     monkeypatch.setattr("peagle.cli.bench.local_image", lambda *_: None)
     imposed = (*SWEEP, "--impose-acceptance", "a.json", "--engine", "docker", "--gpus")
     done = peagle(*imposed, "--save", "mine", "--report", "r.html", "--json")

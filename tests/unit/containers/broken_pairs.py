@@ -31,7 +31,7 @@ def refusal(case: Case) -> str | None:
 
 def environment_of(case: Case) -> dict[str, str]:
     """The variables that a plan of this case would have."""
-    environment = dict(case.environment)
+    environment = dict(case.options.environment)
     for name, value in _settings(case).items():
         text = value if isinstance(value, str) else json.dumps(value)
         environment[f"SM_VLLM_{name.upper().replace('-', '_')}"] = text
@@ -45,7 +45,7 @@ def _settings(case: Case) -> dict[str, object]:
     return {
         "max-model-len": case.max_model_len,
         "tensor-parallel-size": case.tensor_parallel_size,
-        **({} if case.concurrency is None else {"max-num-seqs": case.concurrency}),
+        **({} if case.options.concurrency is None else {"max-num-seqs": case.options.concurrency}),
         **case.settings,
     }
 

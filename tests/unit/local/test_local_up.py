@@ -393,6 +393,6 @@ def test_a_process_refuses_baked_weights(plan: Plan) -> None:
 def test_a_baked_image_gets_no_weights_mounted(
     plan: Plan, own_home: Path, labels: dict[str, str]
 ) -> None:
-    image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
+    image = Image("mine", "sha256:1", "", "", "", "", 1, None, "10001", labels, ())
     host = LocalOptions(image)
     assert host.container(plan, plan.environment, 8000).mounts == {}

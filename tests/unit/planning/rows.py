@@ -3,7 +3,7 @@
 codes, errors, warnings, notes   the findings' codes, in order
 has, lacks                       codes that are among them, and that are not
 message CODE, fix CODE           a part of the text of the only finding with this code or level
-because WHAT, says WHAT          the reason, ``None`` for what the user chose; and a part of it
+because WHAT, values WHAT        the reason's code, ``None`` for what the user chose; some values
 argument NAME, variable NAME     the value for the engine, and for the container
 k, speed, basis, types, mounts   short names of parts of the plan
 else                             an attribute by its path, ``None`` where a part is missing
@@ -16,12 +16,12 @@ from functools import reduce
 from typing import Any
 
 from peagle.planning import Plan
-from tests.unit.planning.small_catalog import because, codes, finding_of
+from tests.unit.planning.small_catalog import because, codes, finding_of, reason_of
 
 Expected = Mapping[str, Any]
 _LEVELS = {"codes": None, "errors": "error", "warnings": "warning", "notes": "note"}
 _SHORT = {"speed": "speed.tokens_per_second", "basis": "speed.basis"}
-_PARTS = ("says", "message", "fix")
+_PARTS = ("message", "fix")
 
 
 def check_plan(made: Plan, expected: Expected) -> None:
@@ -32,6 +32,8 @@ def check_plan(made: Plan, expected: Expected) -> None:
             assert set(value) <= set(actual), (key, value, actual)
         elif key == "lacks":
             assert not set(value) & set(actual), (key, value, actual)
+        elif key.startswith("values "):
+            assert {name: actual.get(name) for name in value} == value, (key, value, actual)
         elif key.partition(" ")[0] in _PARTS:
             assert value in str(actual), (key, value, actual)
         else:
@@ -45,8 +47,11 @@ def read(made: Plan, key: str) -> Any:
         return codes(made)
     if kind in _LEVELS:
         return codes(made, _LEVELS[kind])
-    if kind in ("because", "says"):
+    if kind == "because":
         return because(made, name)
+    if kind == "values":
+        reason = reason_of(made, name)
+        return reason.values if reason else None
     if kind in ("message", "fix"):
         return getattr(finding_of(made, name), kind)
     if kind == "argument":

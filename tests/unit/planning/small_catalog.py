@@ -21,6 +21,7 @@ from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, Runti
 from peagle.data import data_folder
 from peagle.findings import Finding
 from peagle.planning import Options, Plan, make_plan
+from peagle.planning.plan import Reason
 
 GB = 1_000_000_000
 TODAY = date(2026, 7, 1)
@@ -224,6 +225,12 @@ def finding_of(plan: Plan, name: str) -> Finding:
     return match
 
 
-def because(plan: Plan, what: str) -> str | None:
+def reason_of(plan: Plan, what: str) -> Reason | None:
     """The reason for a choice, or ``None`` when the user made it."""
-    return next((reason.because for reason in plan.reasons if reason.what == what), None)
+    return next((reason for reason in plan.reasons if reason.what == what), None)
+
+
+def because(plan: Plan, what: str) -> str | None:
+    """The code of the reason for a choice, or ``None`` when the user made it."""
+    reason = reason_of(plan, what)
+    return reason.code if reason else None

@@ -14,7 +14,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict, plan_by_verdict
 from peagle.render.plan_file import verdict_bytes, verdict_from
 from peagle.speed.verdict import LoadVerdict, Setting, Verdict, WorkloadVerdict
 from peagle.workload import WORKLOADS, Workload
@@ -27,10 +27,9 @@ SIZES = {"short": Workload(128, 400), "long": Workload(2048, 256)}
 
 @cache
 def verdict(**changes: Any) -> Verdict:
-    settings: dict[str, Any] = {"gpu": "L40S", "loads": (1, 8, 64)}
-    pair = changes.pop("pair", "gpt-oss-20b")
-    sizes = {} if pair == "tiny" else {"workloads": SIZES}
-    return make_verdict(VerdictRequest(pair, **settings | sizes | changes), CATALOG)
+    settings: dict[str, Any] = {"pair": "gpt-oss-20b", "gpu": "L40S", "loads": (1, 8, 64)}
+    options = VerdictOptions(**settings | changes)
+    return make_verdict(options, CATALOG, None if options.pair == "tiny" else SIZES)
 
 
 def planned(by: Verdict, **options: Any) -> Plan:
@@ -62,7 +61,9 @@ def test_the_plan_has_the_verdicts_setting(size: Workload, concurrency: int) -> 
     k = made.speculation.k if made.speculation else 0
     assert (drafter, k) == (best.drafter, best.k)
     assert made.instance_type == verdict().instance_type
-    assert any("the verdict verdict.json" in reason.because for reason in made.reasons)
+    reason = made.reasons[0]
+    assert (reason.what, reason.code) == ("drafter", "best-in-verdict")
+    assert reason.values["file"] == "verdict.json"
 
 
 @pytest.mark.parametrize(("drafter", "k"), [("eagle3", 2), ("p-eagle", 9), (None, 0)])
@@ -70,7 +71,7 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     made = planned(with_winner(verdict(), drafter, k))
     assert (made.drafter.name if made.drafter else None) == drafter
     assert (made.speculation.k if made.speculation else 0) == k
-    reasons = [reason for reason in made.reasons if "verdict" in reason.because]
+    reasons = [reason for reason in made.reasons if reason.code == "best-in-verdict"]
     assert [reason.what for reason in reasons] == (["drafter", "k"] if drafter else ["drafter"])
     assert reasons[0].value == (drafter or "none")
 
@@ -169,8 +170,12 @@ def test_the_printed_command_creates_a_verdict_that_fits(
 
 
 # The verdict on pairs of the catalogue: what is compared, on which instance, and what is missing.
-MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
+MEASURED = VerdictOptions(pair="gpt-oss-20b", gpu="H200", vllm="0.26.0")
 SHORT = {"requests": WORKLOADS["short-prompt"]}
+
+
+def measured(**changes: Any) -> VerdictOptions:
+    return MEASURED.model_copy(update=changes)
 
 
 def best(verdict: Verdict, size: int = 0) -> dict[float, Setting | None]:
@@ -182,7 +187,7 @@ def texts(verdict: Verdict, kind: str) -> list[str]:
 
 
 def test_a_named_drafter_is_compared_alone() -> None:
-    verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+eagle3"), CATALOG)
+    verdict = make_verdict(measured(pair="gpt-oss-20b+eagle3"), CATALOG)
     names = {speed.setting.drafter for load in verdict.workloads[0].loads for speed in load.speeds}
     assert names == {None, "eagle3"}
 
@@ -208,7 +213,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
     short = target.model_copy(update={"drafters": drafters})
     catalog = replace(CATALOG, targets={target.id: short})
     sizes = {"below": Workload(3000, 500), "above": Workload(4000, 500)}
-    verdict = make_verdict(replace(MEASURED, workloads=sizes), catalog)
+    verdict = make_verdict(MEASURED, catalog, sizes)
 
     def bases(size: int) -> set[str]:
         loads = verdict.workloads[size].loads
@@ -221,7 +226,7 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
 @pytest.mark.thorough
 def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> None:
     with bundled_evidence():
-        verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
+        verdict = make_verdict(VerdictOptions(pair="tiny+p-eagle", gpu="L4"), load_catalog())
     speeds = [row for load in verdict.workloads[0].loads for row in load.speeds if row.setting.k]
     assert {speed.acceptance_basis for speed in speeds} == {"measured"}
     assert all(speed.basis == "estimated" for speed in speeds)
@@ -229,7 +234,7 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
 
 
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
-    verdict = make_verdict(replace(MEASURED, gpu="l40s", workloads=SHORT), CATALOG)
+    verdict = make_verdict(measured(gpu="l40s"), CATALOG, SHORT)
     assert (verdict.instance_type, verdict.gpu) == ("ml.g6e.xlarge", "L40S")
     assert verdict.usd_per_hour is not None
     first = verdict.workloads[0].loads[0].speeds[0]
@@ -237,9 +242,9 @@ def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
 
 
 def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> None:
-    verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
-    (measured,) = texts(verdict, "version")
-    assert "measured with vLLM 0.26.0" in measured
+    verdict = make_verdict(measured(vllm=None), CATALOG, SHORT)
+    (text,) = texts(verdict, "version")
+    assert "measured with vLLM 0.26.0" in text
 
 
 @pytest.mark.parametrize(
@@ -247,13 +252,13 @@ def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> N
     [
         ({"tensor_parallel_size": 3}, "tensor-parallel"),
         ({"vllm": "0.1.0"}, "vllm-below-minimum"),
-        ({"workloads": {"requests": Workload(10**6, 1)}}, "requests-above-context"),
+        ({"prompt_tokens": 10**6, "output_tokens": 1}, "requests-above-context"),
         ({"region": "mars-1"}, "region-unknown"),
     ],
 )
 def test_an_impossible_request_has_one_clear_error(changes: dict[str, object], code: str) -> None:
     with raises_code(code):
-        make_verdict(replace(MEASURED, **changes), CATALOG)  # type: ignore[arg-type]
+        make_verdict(measured(**changes), CATALOG)
 
 
 @pytest.mark.thorough
@@ -270,15 +275,15 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
         ]
         for target, run in runs:
             sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
-            request = VerdictRequest(
-                target,
-                run.gpu,
+            options = VerdictOptions(
+                pair=target,
+                gpu=run.gpu,
                 tensor_parallel_size=run.tensor_parallel_size,
                 vllm=run.vllm,
-                workloads={f"{size}": Workload(*size) for size in sizes},
                 loads=tuple({row.concurrency for row in run.speeds}),
             )
-            for size in make_verdict(request, catalog).workloads:
+            workloads = {f"{size}": Workload(*size) for size in sizes}
+            for size in make_verdict(options, catalog, workloads).workloads:
                 for load in size.loads:
                     _check_choice(run, size, load)
 

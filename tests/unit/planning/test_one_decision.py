@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +15,7 @@ from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
 from peagle.options import Options
 from peagle.planning.planner import make_plan
-from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.verdict import Setting
 from peagle.workload import WorkloadName
 from tests.unit.checkpoints import public_targets as public
@@ -62,7 +62,7 @@ TYPES = (
     *("ml.g6.12xlarge", "ml.g6e.2xlarge", "ml.g7e.2xlarge", "ml.g7e.12xlarge"),
     *("ml.p5.4xlarge", "ml.p5.48xlarge", "ml.p5e.48xlarge"),
 )
-SIZE = (2048, None, 256)
+SIZE: dict[str, Any] = {"prompt_tokens": 2048, "output_tokens": 256}
 LOADS = (1, 2, 8, 24, 64, 128)
 WORKLOADS: tuple[WorkloadName | None, ...] = (None, "chat", "rag", "agent")
 
@@ -91,6 +91,7 @@ OF_EACH_CACHE = [
 def disagreement(at: Situation) -> str | None:
     """What a plan and a verdict with the same options say, where they differ. Where the plan has
     several engines, the verdict is about the load of one, on its number of GPUs."""
+    size = {} if at.workload else SIZE
     plan = make_plan(
         Options(
             pair=at.pair,
@@ -99,8 +100,7 @@ def disagreement(at: Situation) -> str | None:
             copies=1 if at.instances > 1 else None,
             concurrency=at.load * at.instances,
             workload=at.workload,
-            prompt_tokens=None if at.workload else SIZE[0],
-            output_tokens=None if at.workload else SIZE[2],
+            **size,
         ),
         CATALOGS[at.cache],
     )
@@ -108,14 +108,13 @@ def disagreement(at: Situation) -> str | None:
         return None
     assert plan.speed is not None
     verdict = make_verdict(
-        VerdictRequest(
-            at.pair,
+        VerdictOptions(
+            pair=at.pair,
             instance_type=at.instance_type,
             tensor_parallel_size=plan.fit.tensor_parallel_size if plan.engines > 1 else None,
-            workloads=choose_sizes_of_requests(
-                at.workload, *((None,) * 3 if at.workload else SIZE)
-            ),
+            workload=at.workload,
             loads=(math.ceil(plan.concurrency / plan.engines),),
+            **size,
         ),
         CATALOGS[at.cache],
     )
@@ -151,19 +150,16 @@ def test_they_select_the_same_setting_on_instances_with_several_gpus(at: Situati
 
 
 def test_a_verdict_has_the_gpus_of_the_plan_for_each_load() -> None:
-    request = VerdictRequest(
-        "gpt-oss-20b",
-        instance_type="ml.g6.12xlarge",
-        workloads=choose_sizes_of_requests(None, *SIZE),
-        loads=(8, 64),
+    options = VerdictOptions(
+        pair="gpt-oss-20b", instance_type="ml.g6.12xlarge", loads=(8, 64), **SIZE
     )
-    verdict = make_verdict(request, CATALOG)
+    verdict = make_verdict(options, CATALOG)
     for load in verdict.workloads[0].loads:
-        options = Options(
+        planned = Options(
             pair="gpt-oss-20b", instance_type="ml.g6.12xlarge", concurrency=load.concurrency
         )
         gpus = load.tensor_parallel_size or verdict.tensor_parallel_size
-        assert gpus == make_plan(options, CATALOG).fit.tensor_parallel_size
+        assert gpus == make_plan(planned, CATALOG).fit.tensor_parallel_size
     assert [load.tensor_parallel_size for load in verdict.workloads[0].loads] == [4, None]
 
 

@@ -34,12 +34,12 @@ def local(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any)
     return {"drafter": "/data/head", "drafter_checkpoint": read, **options}
 
 
-OF_CARD = "recommended for P-EAGLE head for Chat (its card)"
-NO_CARD = "the model card of your head is unknown; "
 PARALLEL = "speculation.parallel_drafting"
 CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     # K
-    "the recommended K": ("chat", {}, {"k": 5, "because k": OF_CARD}),
+    "the recommended K": ("chat", {}, {
+        "k": 5, "because k": "k-of-drafter",
+        "values k": {"drafter": "P-EAGLE head for Chat", "source": "its card"}}),
     "the user's K": ("chat", {"k": 8}, {"k": 8, "because k": None, "errors": []}),
     "a K above training": ("chat", {"k": 9}, {
         "errors": ["k-above-trained"], "fix k-above-trained": "--k 8 or less",
@@ -47,7 +47,8 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "draftless methods take any K": ("chat+ngram", {"k": 40}, {"errors": []}),
     # vLLM
     "the catalogue's vLLM": ("chat", {}, {
-        "runtime.vllm": "0.28.0", "because vllm": "the catalogue's default, checked 2026-07-01"}),
+        "runtime.vllm": "0.28.0", "because vllm": "catalogue-vllm",
+        "values vllm": {"checked": "2026-07-01"}}),
     "the user's vLLM": ("chat", {"vllm": "0.28"}, {
         "runtime.vllm": "0.28.0", "because vllm": None}),
     "below the head's minimum": ("chat", {"vllm": "0.17.1"}, {
@@ -67,7 +68,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
         "because region": None, "runtime.image":
         "222222222222.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-cu130"}),
     "the default region": ("chat", {}, {
-        "because region": "neither --region nor AWS_REGION is set", "proof.source": "log"}),
+        "because region": "default-region", "proof.source": "log"}),
     "a region without the version": ("chat", {"region": "ap-east-1"}, {
         "errors": ["image-not-in-region"], "fix image-not-in-region": "use --vllm 0.19.0"}),
     "the user's image": ("chat", {"image": OWN, "copies": 1}, {
@@ -84,23 +85,24 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "a public image": ("chat", {"image": "public.ecr.aws/me/mine:1"}, {
         "errors": ["image-not-in-ecr"]}),
     "the AMI of a family that needs it": ("chat", {"instance_type": "ml.g6e.xlarge"}, {
-        "runtime.ami": "the-ami"}),
+        "runtime.ami": "the-ami", "because ami": "ami-for-driver"}),
     "the AMI of other families": ("chat", {"instance_type": "ml.g7e.2xlarge"}, {
-        "runtime.ami": None, "because ami": "AWS's rule for AMIs does not cover g7e"}),
+        "runtime.ami": None, "because ami": "ami-not-covered",
+        "values ami": {"family": "g7e"}}),
     # Names
     "a short name": ("chat", {"name": "a"}, {"name": "a"}),
     "the longest name": ("chat", {"name": "a" * 63}, {"name": "a" * 63}),
     "a name with hyphens": ("chat", {"name": "A--b-9"}, {"name": "A--b-9"}),
     # Context and load
     "the catalogue's context": ("chat", {}, {
-        "max_model_len": 4096, "says max_model_len": "which supports more"}),
+        "max_model_len": 4096, "because max_model_len": "context-of-target"}),
     "the user's context": ("chat", {"max_model_len": 1000}, {"because max_model_len": None}),
     "a context above the target's": ("chat", {"max_model_len": 8193}, {
         "errors": ["context-above-target"], "message context-above-target": "8,193 tokens"}),
     "a context above the drafter's": ("chat", {"max_model_len": 4097}, {
         "errors": [], "has": {"context-above-drafter"}}),
     "the default load": ("chat", {}, {
-        "concurrency": 8, "says concurrency": "excess requests queue"}),
+        "concurrency": 8, "because concurrency": "default-concurrency"}),
     "the user's load": ("chat", {"concurrency": 32}, {
         "argument max-num-seqs": "32", "because concurrency": None}),
     "requests in a short context": ("chat", {"max_model_len": 1000}, {
@@ -112,7 +114,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     # The drafter
     "the default drafter": ("chat", {}, {
         "pair": "acme/chat+acme/chat-p-eagle", "drafter.id": "acme/chat-p-eagle",
-        "because drafter": "the catalogue's default for acme/chat"}),
+        "because drafter": "drafter-of-target", "values drafter": {"target": "acme/chat"}}),
     "a named drafter": ("chat+eagle3", {}, {
         "pair": "acme/chat+acme/chat-eagle3", "because drafter": None,
         "name": "peagle-chat-eagle3", "speculation.acceptance_floor": None}),
@@ -150,15 +152,16 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
         "errors": ["head-not-for-target"], "message head-not-for-target": "acme/secret",
         "fix head-not-for-target": "use the target secret, or a drafter of chat: p-eagle, eagle3"}),
     "read as P-EAGLE": ("chat", local(HEAD), {
-        PARALLEL: True, "errors": [], "lacks": {"head-not-read"}, "because k": NO_CARD + OF_CARD}),
+        PARALLEL: True, "errors": [], "lacks": {"head-not-read"}, "because k": "k-without-card"}),
     "read as EAGLE-3": ("chat", local(EAGLE), {
-        PARALLEL: False, "k": 3, "says k": "EAGLE-3 head for Chat (its card)"}),
+        PARALLEL: False, "k": 3, "because k": "k-without-card",
+        "values k": {"source": "EAGLE-3 head for Chat (its card)"}}),
     "with a short context": ("chat", local(HEAD | {"max_position_embeddings": 2048}), {
         "has": {"context-above-drafter"}}),
     "a copy of the catalogue's": ("chat", local(HEAD, pair="acme/chat+acme/chat-p-eagle"), {
-        "drafter.licence": "apache-2.0", "because k": OF_CARD}),
+        "drafter.licence": "apache-2.0", "because k": "k-of-own-head"}),
     "a copy of another": ("chat", local(HEAD, pair="acme/other+acme/chat-p-eagle"), {
-        "says k": NO_CARD}),
+        "because k": "k-without-card"}),
     "without its mask": ("chat", local(HEAD, "fc.weight"), {"has": {"head-without-mask"}}),
     "with its mask": ("chat", local(HEAD, "fc.weight", "model.mask_hidden"), {
         "lacks": {"head-without-mask"}}),
@@ -259,6 +262,9 @@ def test_a_drafter_of_unknown_speed_is_not_planned_where_it_costs_more() -> None
         "output_tokens": 96,
     }  # fmt: skip
     check_plan(plan(**load), {
-        "drafter": None, "instance_count": 1, "says speculation":
-        "the speed with p-eagle is unknown here, and it needs 2 x ml.g7e.2xlarge"})  # fmt: skip
+        "drafter": None, "instance_count": 1, "because speculation": "cheaper-without",
+        "values speculation": {
+            "drafter": "p-eagle", "drafter_instances": 2,
+            "drafter_instance_type": "ml.g7e.2xlarge", "drafter_usd_per_hour": 8.4,
+            "instances": 1, "instance_type": "ml.g7e.2xlarge", "usd_per_hour": 4.2}})  # fmt: skip
     check_plan(plan("chat+p-eagle", **load), {"drafter.name": "p-eagle", "instance_count": 2})

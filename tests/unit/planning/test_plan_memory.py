@@ -36,7 +36,8 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     # g5.xlarge ($1) is too small, g4dn.xlarge ($0.50) too old, g6e.xlarge priced elsewhere.
     "the cheapest priced instance that fits": ({}, {
         "instance_type": "ml.g5.12xlarge", "fit.tensor_parallel_size": 2,
-        "says tensor_parallel_size": "fewest of the 4 GPUs"}),
+        "because tensor_parallel_size": "fewest-gpus", "values tensor_parallel_size": {
+            "gpus": 4}}),
     "another one of another region": ({"region": "eu-west-1"}, {"instance_type": "ml.g6e.xlarge"}),
     "an unpriced one where no other fits": (changed(weight_bytes=150 * 10**9), {
         "instance_type": "ml.p6-b200.48xlarge", "price_per_hour_usd": None, "price_date": None,

@@ -112,7 +112,7 @@ def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> Non
         if f.code == "timeout-at-maximum"
     }  # fmt: skip
     assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
-    assert "from the Hub at 50 MB/s" in findings["startup_timeout_seconds"].message
+    assert "SageMaker waits at most 1h 00m" in findings["startup_timeout_seconds"].message
     assert "--model-source" in findings["startup_timeout_seconds"].fix
 
 

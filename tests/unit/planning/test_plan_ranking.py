@@ -58,8 +58,9 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "only types that reach a speed": (
         "chat", {"catalog": MEASURED, "min_tokens_per_second": 900}, {
             "types": ["ml.g7e.2xlarge"], "errors": [], "lacks": {"speed-unverified"},
-            "because instance_type": "the only type that fits for this load, known to meet what is "
-            "required; at $4.20 an hour"}),
+            "because instance_type": "only-instance", "values instance_type": {
+                "types": 1, "holds_load": True, "required": True, "meets": True,
+                "usd_per_hour": 4.2}}),
     "no evidence": ("chat", {"min_tokens_per_second": 900}, {
         "errors": [], "has": {"speed-unverified"}, "message speed-unverified":
         "the speed of ml.g5.12xlarge is unknown, so it may not reach 900",
@@ -113,9 +114,11 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
             "types": [], "errors": ["instance-too-small"]}),
     # K and speculation
     "the fastest K for one request": ("chat", {**ON_FAST, "concurrency": 1}, {
-        "k": 7, "speed": 240, "says k": "the fastest (measured): 240 tokens/s with 1 req"}),
+        "k": 7, "speed": 240, "because k": "fastest-k", "values k": {
+            "basis": "measured", "tokens_per_second": 240, "requests": 1}}),
     "the fastest K for eight": ("chat", {**ON_FAST, "concurrency": 8}, {
-        "k": 3, "speed": 900, "says k": "the fastest (measured): 900 tokens/s with 8 req"}),
+        "k": 3, "speed": 900, "because k": "fastest-k", "values k": {
+            "basis": "measured", "tokens_per_second": 900, "others": {"7": 800.0}}}),
     "interpolated": ("chat", {**ON_FAST, "concurrency": 20, "speculation": False}, {
         "speed": 1050}),  # half way from 500 at 8 to 1600 at 32
     "above the measured loads": ("chat", {**ON_FAST, "concurrency": 33}, {
@@ -128,8 +131,9 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "speculation that loses": ("chat", {**ON_FAST, "concurrency": 32}, {
         "speculation": None, "drafter": None, "pair": "acme/chat", "speed": 1600,
         "argument speculative-config": None, "fit.drafter_gib": 0, "name": "peagle-chat",
-        "because k": None, "because speculation":
-        "$0.73 per million output tokens without, $0.78 with p-eagle"}),
+        "because k": None, "because speculation": "cost-without-drafter",
+        "values speculation": {"other_drafter": "p-eagle", "usd_per_million_tokens": 0.7292,
+                               "other_usd_per_million_tokens": 0.7778}}),
     "but stays where the drafter is named": (
         "chat+p-eagle", {**ON_FAST, "concurrency": 32}, {
             "k": 3, "warnings": ["speculation-loses", "speculation-costs-more"],
@@ -220,8 +224,8 @@ def test_cost_per_token_decides_where_all_speeds_are_known(
     catalog = measured(run(SLOW, times=slow), run(FAST, times=fast), catalog=only(SLOW, FAST))
     check_plan(plan(catalog=catalog, concurrency=8), {
         "instance_type": chosen, "speed": 900 * (fast if "g7e" in chosen else slow),
-        "says instance_type": "the lowest cost of 2 types",
-        "says speculation": "per million output tokens with it",
+        "because instance_type": "lowest-cost", "values instance_type": {"types": 2},
+        "because speculation": "cost-with-drafter",
     } if slow == 0.5 else {"instance_type": chosen})  # fmt: skip
 
 
@@ -249,7 +253,7 @@ def test_more_instances_are_planned_for_a_required_speed() -> None:
     check_plan(made, {
         "instance_type": "ml.g7e.2xlarge", "instance_count": 2, "price_per_hour_usd": 8.4,
         "speed": pytest.approx(speed, abs=0.05), "has": {"several-instances"},
-        "says instance_count": "fewer are too slow; together they reach"})  # fmt: skip
+        "because instance_count": "fewer-too-slow"})  # fmt: skip
     assert made.speed is not None
     assert "2 times one instance with 4 requests at a time" in made.speed.source
     check_plan(plan(**asked, instance_count=2), {

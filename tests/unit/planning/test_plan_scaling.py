@@ -10,10 +10,9 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Scaling
-from peagle.text import format_duration
 from peagle.workload import Slo
 from tests.unit.planning.rows import Expected, check_plan
-from tests.unit.planning.small_catalog import because, codes
+from tests.unit.planning.small_catalog import codes, reason_of
 
 CATALOG = load_catalog()
 EIGHT = "ml.p5.48xlarge"
@@ -40,12 +39,13 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no scaling without a maximum": ({}, {"scaling": None, "because start_time": None}),
     "the target is what one runs at once": ({"max_instances": 4}, {
         "scaling.min_instances": 1, "scaling.max_instances": 4, "scaling.target_concurrency": 32,
-        "says target_concurrency": "one runs 32 requests at once (--concurrency), more would"}),
+        "because target_concurrency": "none-queues",
+        "values target_concurrency": {"requests": 32, "in_cache": False}}),
     "a target above it": ({"max_instances": 4, "target_concurrency": 50.0}, {
         "scaling.target_concurrency": 50, "fix scaling-target-high": "use target_concurrency: 32"}),
     "the first number is the least": ({"min_instances": 2, "max_instances": 4}, {
         "instance_count": 2,
-        "because instance_count": "the bound of --min-instances and --max-instances"}),
+        "because instance_count": "bound-of-scaling"}),
     "and at most the maximum": ({"max_instances": 2, "concurrency": 256, **LONG}, {
         "instance_count": 2}),
     "a maximum above the price limit": ({"max_instances": 4, "max_price_per_hour": 6.0}, {
@@ -142,6 +142,12 @@ def test_a_scale_to_zero_is_one_copy_and_says_how_long_it_takes_to_wake() -> Non
     assert scaling.wake_up_seconds == scaling.scale_in_cooldown_seconds
 
 
+def start_reason(made: Plan) -> tuple[str, dict[str, Any]]:
+    reason = reason_of(made, "start_time")
+    assert reason is not None
+    return reason.code, reason.values
+
+
 def wake_up(made: Plan) -> int:
     return scaling_of(made).wake_up_seconds or 0
 
@@ -151,27 +157,30 @@ def test_compiled_code_of_an_earlier_start_shortens_the_wake_up() -> None:
         plan(scale_to_zero=True, allow_unpinned_warm=allowed) for allowed in (False, True)
     )
     of_pair = [start for start in CATALOG.starts if start.target == "gpt-oss-20b"]
-    for made, kind, how in ((cold, "cold", "cold"), (warm, "restored", "warm")):
+    for made, kind in ((cold, "cold"), (warm, "restored")):
         slowest = max(start.seconds for start in of_pair if start.kind == kind)
-        expected = f"{format_duration(slowest)} for a {how} start, as measured with gpt-oss-20b"
-        assert str(because(made, "start_time")).startswith(expected)
+        code, values = start_reason(made)
+        expected = {"warm": made is warm, "measured_seconds": slowest, "target": "gpt-oss-20b"}
+        assert code == "start-as-measured"
+        assert {name: values[name] for name in expected} == expected
     assert 180 <= wake_up(cold) - wake_up(warm) <= 240
 
 
 def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
     large = plan(**LARGE, scale_to_zero=True)
-    measured, rest = str(because(large, "start_time")).split("; not measured: ")
-    assert "with gpt-oss-20b, dummy weights" in measured
-    assert "on an NVIDIA H200 (warm-starts-h200.json)" in measured
-    first, *parts = rest.split(", ")
-    assert first == "5m 00s for an instance and its image"
-    where = ["from the Hub at 50 MB/s", "to the GPU at 200 MB/s"]
-    assert [part.partition(" GB ")[2] for part in parts] == where
+    code, values = start_reason(large)
+    assert code == "start-as-measured"
+    assert (values["target"], values["device"]) == ("gpt-oss-20b", "NVIDIA H200")
+    assert (values["file"], values["instance_seconds"]) == ("warm-starts-h200.json", 300)
+    assert values["hub_bytes_per_second"] == 50_000_000
+    assert values["loaded_bytes_per_second"] == 200_000_000
+    assert not {"s3_bytes", "engine_seconds"} & set(values)
     assert wake_up(large) > wake_up(plan(scale_to_zero=True)), "more bytes take longer"
     options = Options(pair="gpt-oss-20b", scale_to_zero=True)
     made = make_plan(options, replace(CATALOG, read_starts=tuple))
-    assert str(because(made, "start_time")).startswith("not measured: ")
-    assert str(because(made, "start_time")).endswith("10m 00s for the engine's start")
+    code, values = start_reason(made)
+    assert (code, values["engine_seconds"]) == ("start-not-measured", 600)
+    assert "measured_seconds" not in values
 
 
 @pytest.mark.thorough

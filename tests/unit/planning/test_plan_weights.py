@@ -22,7 +22,7 @@ from peagle.render.formats import cloudformation
 from peagle.weights.own_target import plan_pair
 from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
-from tests.unit.planning.small_catalog import CATALOG, because, plan
+from tests.unit.planning.small_catalog import CATALOG, plan, reason_of
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
@@ -218,7 +218,9 @@ def test_the_streamer_has_a_region_and_a_buffer_limit() -> None:
     assert made.environment["AWS_DEFAULT_REGION"] == made.region == "us-east-1"
     buffer = int(made.environment["RUNAI_STREAMER_MEMORY_LIMIT"])
     assert buffer * gpus == 4 * 2**30, "a quarter of 16 GiB, for all"
-    assert "all GPUs" in str(because(made, "RUNAI_STREAMER_MEMORY_LIMIT"))
+    reason = reason_of(made, "RUNAI_STREAMER_MEMORY_LIMIT")
+    assert reason is not None
+    assert (reason.code, reason.values) == ("streamer-buffer", {"several": True})
 
 
 def test_the_startup_timeout_includes_streaming() -> None:

@@ -15,7 +15,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, PlanFileError, VerdictFileError
 from peagle.planning import Options, make_plan
-from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.render import plan_bytes, plan_from, read_plan
 from peagle.render.plan_file import digest, read_verdict, verdict_bytes, verdict_from
 from peagle.speed.verdict import Setting, Verdict
@@ -157,8 +157,8 @@ def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_i
 @cache
 def verdict() -> Verdict:
     sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
-    request = VerdictRequest("gpt-oss-20b", "H200", workloads=sizes, loads=(1, 32), vllm="0.26.0")
-    return make_verdict(request, load_catalog())
+    options = VerdictOptions(pair="gpt-oss-20b", gpu="H200", loads=(1, 32), vllm="0.26.0")
+    return make_verdict(options, load_catalog(), sizes)
 
 
 def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:

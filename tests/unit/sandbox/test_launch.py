@@ -98,7 +98,7 @@ def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> Non
         "old": "a/b+c",
     }
     images = [
-        Image(name, "id", "", 0, None, "", {"peagle.pair": served}, ())
+        Image(name, "id", "", served, "cpu", "", 0, None, "", {}, ())
         for name, served in newest_first.items()
     ]
     assert nearest_image(pair, images).name == expected

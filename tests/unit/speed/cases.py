@@ -6,12 +6,13 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog.find import find_instance
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Speed, SpeedRun
 from peagle.fit.building import fit_case, read_gpu
 from peagle.fit.estimate import FitCase
+from peagle.options import Options
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance
@@ -40,9 +41,10 @@ def case(
     """A case of the catalogue; ``engine`` changes its engine settings."""
     listed = CATALOG.targets[target]
     head = next((d for d in listed.drafters if d.name == drafter), None)
-    options = CaseOptions(k=k or None, instance_type=instance, tensor_parallel_size=tp)
+    options = Options(pair=target, k=k or None, instance_type=instance)
     on = find_instance(CATALOG.instances, instance)
-    built = fit_case(build_case(CATALOG, listed, head, options), read_gpu(on))
+    whole = build_case(CATALOG, listed, head, options, tensor_parallel_size=tp)
+    built = fit_case(whole, read_gpu(on))
     return replace(built, engine=replace(built.engine, **engine))
 
 

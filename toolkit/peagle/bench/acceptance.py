@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
@@ -40,6 +39,7 @@ from peagle.planning.speculation import with_speculation, without_floor
 from peagle.protocol import Counters, parse_piece
 from peagle.render.requests import tag_value
 from peagle.store import read_record
+from peagle.text import plain
 
 GROUPS = 20
 """A domain is sent in so many groups, if it has as many prompts."""
@@ -101,10 +101,6 @@ class AcceptanceResult:
     others_sent: bool = False
     incomplete: str = ""
     format: int = 1
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds; ``read_acceptance`` reads it."""
-        return asdict(self)
 
 
 def no_speculation(server: str) -> NotProved:
@@ -242,7 +238,7 @@ def _evaluate(
 
 def acceptance_bytes(result: AcceptanceResult) -> bytes:
     """The content of a file for ``read_acceptance``."""
-    return (json.dumps(result.document(), indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(plain(result), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def require_none_refused(result: AcceptanceResult) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,13 @@ class LosslessResult:
     refused: tuple[RefusedPrompt, ...]
     passed: bool
     largest_gap: float = LARGEST_GAP
+    incomplete: str = ""
     format: int = 1
 
     @property
     def unexplained(self) -> tuple[TokenDifference, ...]:
         """The differences that rounding does not explain."""
         return tuple(difference for difference in self.differences if not difference.explained)
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {**asdict(self), "incomplete": ""}
 
 
 def check_lossless(

@@ -6,10 +6,10 @@ All times are in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 from peagle.errors import PeagleError
 from peagle.protocol import Counters
@@ -283,9 +283,10 @@ class BenchedServer:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All rows of one ``peagle bench``, with what is needed to repeat it. ``started`` is an ISO
-    8601 time in UTC. ``usd_per_hour`` is of all instances. ``incomplete`` is why the command ended
-    early. ``spent_usd`` is what a sweep of an endpoint has cost so far."""
+    """All rows of one ``peagle bench``, with what is needed to repeat it: what ``--json`` prints
+    and ``read_result`` reads from a file. ``started`` is an ISO 8601 time in UTC. ``usd_per_hour``
+    is of all instances. ``incomplete`` is why the command ended early. ``spent_usd`` is what a
+    sweep of an endpoint has cost so far."""
 
     server: BenchedServer
     started: str
@@ -299,10 +300,6 @@ class BenchResult:
     incomplete: str = ""
     spent_usd: float | None = None
     format: int = FORMAT
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds; ``read_result`` reads it."""
-        return asdict(self)
 
     def by_workload(self) -> dict[BenchWorkload, list[BenchRow]]:
         """The rows of each workload, in their order."""

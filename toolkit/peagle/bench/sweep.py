@@ -38,7 +38,7 @@ from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
-from peagle.text import format_duration, format_usd
+from peagle.text import format_duration, format_usd, plain
 from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
@@ -289,7 +289,7 @@ class ResultFile:
             rows = (*(other for other in rows if _key(other.setting, other.load) != key), row)
         spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
         self.result = replace(self.result, rows=rows, spent_usd=spent)
-        write_json(self.path, self.result.document())
+        write_json(self.path, plain(self.result))
 
 
 def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:

@@ -11,8 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
@@ -117,10 +116,6 @@ class VariantComparison:
     changes: dict[str, Interval]
     faster: str | None
     notes: tuple[str, ...]
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return asdict(self)
 
 
 def compare_variants(

@@ -183,7 +183,9 @@ def request_bodies(
     phases = [load.concurrency] + [load.requests] * load.repetitions
     prompts: Sequence[str] = workload.prompts
     prompts = prompts or [random_prompt(words, draw) for _ in range(sum(phases))]
-    more: dict[str, Any] = {"model": model} | ({"ignore_eos": True} if workload.fixed_length else {})
+    more: dict[str, Any] = {"model": model} | (
+        {"ignore_eos": True} if workload.fixed_length else {}
+    )
     if not chat:
         more |= {"messages": []}  # aiperf refuses a line without; vLLM ignores it
     most = workload.size.output_tokens

@@ -6,10 +6,11 @@ import functools
 import inspect
 import pkgutil
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Literal
+
+from pydantic import Field
 
 from peagle import findings
 from peagle.case import Case
@@ -17,6 +18,7 @@ from peagle.catalog.tables import VersionRule, applicable_rules
 from peagle.checks import rules
 from peagle.errors import Fix
 from peagle.findings import Finding
+from peagle.options import Result
 
 About = Literal["head", "target", "load", "version", "hardware"]
 Notices = Literal["at start", "on a request", "never"]
@@ -33,8 +35,7 @@ _CAUSES = frozenset(
 """Within a level, these findings come first, since they may cause others."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Result):
     """One rule: a function that yields the findings of a case, without the code, and what it is.
 
     ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself rejects what the
@@ -44,15 +45,10 @@ class Rule:
     code: str
     about: About
     vllm_notices: Notices
-    function: Check
-    needs_head: bool
     guards: str
-    fix: str = ""
-
-    def document(self) -> dict[str, str]:
-        """For ``--json``."""
-        about = {"code": self.code, "about": self.about, "vllm_notices": self.vllm_notices}
-        return about | {"guards": self.guards}
+    function: Check = Field(exclude=True)
+    needs_head: bool = Field(exclude=True)
+    fix: str = Field(exclude=True)
 
     def check(self, case: Case) -> Findings:
         """Yield the findings of a case. Those about a head begin with its location."""
@@ -92,7 +88,15 @@ def rule(
         needs_head = "head" in inspect.signature(function).parameters
         first, _, _ = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
         text = guards or " ".join(first.split()).replace("``", "`")
-        _RULES[code] = Rule(code, about, vllm_notices, function, needs_head, text, fix)
+        _RULES[code] = Rule(
+            code=code,
+            about=about,
+            vllm_notices=vllm_notices,
+            guards=text,
+            function=function,
+            needs_head=needs_head,
+            fix=fix,
+        )
         return _RULES[code]
 
     return register

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from peagle.case import Case, CaseOptions, Checkpoints, build_case
+from pydantic import Field
+
+from peagle.case import Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
@@ -22,19 +24,37 @@ from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
+from peagle.options import EngineOptions, Result, asked
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
 
 
-@dataclass(frozen=True)
-class CheckRequest(CaseOptions):
+class CheckOptions(EngineOptions):
     """What to check. ``target`` and ``drafter`` are locations of weights, or ``hf``; ``drafter``
     may also be the name of a drafter. ``None`` leaves the choice to the catalogue."""
 
-    pair: str
-    target: str | None = None
-    drafter: str | None = None
+    TAKES = (
+        "target", "drafter", "k", "max_model_len", "concurrency", "vllm", "instance_type",
+        "tensor_parallel_size", "ami", "image", "region", "environment", "settings",
+        "speculative_settings", "on_cpu",
+    )  # fmt: skip
+
+    settings: dict[str, str] = asked(
+        "settings",
+        "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.",
+        default={},
+        name="set engine",
+    )
+    speculative_settings: dict[str, object] = asked(
+        "speculative",
+        "A key of vLLM's --speculative-config that the pair does not set.",
+        default={},
+        name="speculative",
+    )
+    on_cpu: bool = asked(
+        "switch", "Check for the CPU build of vLLM, as in the sandbox.", name="cpu"
+    )
 
 
 NOT_IN_SANDBOX = frozenset({"image-by-tag"})
@@ -42,8 +62,15 @@ NOT_IN_SANDBOX = frozenset({"image-by-tag"})
 and has no digests of AWS's images."""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+class FilesRead(Result):
+    """What was read of a model: headers of its weights too, if there are any."""
+
+    location: str
+    bytes: int
+    has_weights: bool = Field(exclude=True)
+
+
+class CheckReport(Result):
     """The findings, and what was read for them.
 
     ``unread`` are the parts of the pair, ``target`` or ``drafter``, of which only the catalogue's
@@ -51,24 +78,24 @@ class CheckReport:
     """
 
     pair: str
-    case: Case
-    findings: tuple[Finding, ...]
-    read: tuple[Checkpoint, ...]
+    vllm: str
     rules: int
-    unread: tuple[str, ...]
-    read_command: tuple[str, ...]
+    read: tuple[FilesRead, ...]
+    findings: tuple[Finding, ...]
+    unread: tuple[str, ...] = Field(exclude=True)
+    read_command: tuple[str, ...] = Field(exclude=True)
 
     def __repr__(self) -> str:
         findings = ", ".join(f"{finding.level} {finding.code}" for finding in self.findings)
         return f"<CheckReport {self.pair}: {self.rules} rules, {findings or 'nothing found'}>"
 
 
-def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> CheckReport:
-    """Read the checkpoints that the request names or that are on this machine; run all rules.
+def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> CheckReport:
+    """Read the checkpoints that the options name or that are on this machine; run all rules.
 
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
-    pair, location = _selected(catalog, request)
+    pair, location = _selected(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
@@ -100,15 +127,25 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
             raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
         return read(f"{of.weights}@{of.revision}" if of.revision else of.weights)
 
-    model = checkpoint(request.target, target)
-    own_target = request.target not in (None, HUB) or is_from_checkpoint(target)
+    build = partial(
+        build_case,
+        catalog,
+        target,
+        drafter,
+        options,
+        tensor_parallel_size=options.tensor_parallel_size,
+        speculative_settings=options.speculative_settings,
+        on_cpu=options.on_cpu,
+    )
+    model = checkpoint(options.target, target)
+    own_target = options.target not in (None, HUB) or is_from_checkpoint(target)
     checkpoints = Checkpoints(model, own_target=own_target)
-    case = build_case(catalog, target, drafter, request, checkpoints)
+    case = build(checkpoints)
     # The id of another target's head is enough: the head need not be read.
     other = registry.check(case, only={head_not_for_target.code})
     if entry is not None and not errors(other):
         checkpoints = replace(checkpoints, drafter=checkpoint(location, entry))
-        case = build_case(catalog, target, drafter, request, checkpoints)
+        case = build(checkpoints)
     head = checkpoints.drafter
     title, places = pair_name(target, drafter), {}
     if drafter is not None and drafter not in target.drafters:  # the user's own
@@ -118,32 +155,29 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
         places["target"] = HUB
     if drafter is not None and head is None and (drafter.weights or not drafter.public):
         places["drafter"] = HUB if drafter.weights is not None else "PLACE"
-    options = [word for part, place in places.items() for word in (f"--{part}", place)]
+    words = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
         pair=title,
-        case=case,
+        vllm=case.runtime.vllm,
         findings=registry.check(case),
-        read=tuple(checkpoint for checkpoint in (model, head) if checkpoint is not None),
+        read=tuple(
+            FilesRead(
+                location=checkpoint.location,
+                bytes=checkpoint.bytes_read,
+                has_weights=checkpoint.tensors is not None,
+            )
+            for checkpoint in (model, head)
+            if checkpoint is not None
+        ),
         rules=len(registry.rules_found()),
         unread=tuple(places),
-        read_command=("peagle", "check", request.pair, *options) if places else (),
+        read_command=("peagle", "check", options.pair, *words) if places else (),
     )
 
 
-def check_document(report: CheckReport) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    return {
-        "pair": report.pair,
-        "vllm": report.case.runtime.vllm,
-        "rules": report.rules,
-        "read": [{"location": c.location, "bytes": c.bytes_read} for c in report.read],
-        "findings": [finding.model_dump() for finding in report.findings],
-    }
-
-
-def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None]:
-    """The pair, and the location of the head, if the request names one."""
-    pair, drafter = find_pair(catalog, request.pair), request.drafter
+def _selected(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
+    """The pair, and the location of the head, if the options name one."""
+    pair, drafter = find_pair(catalog, options.pair), options.drafter
     if drafter is None or drafter == HUB or means_folder(drafter):
         return pair, drafter
     try:
@@ -153,9 +187,9 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
             return pair, drafter
         fix = location_fix(drafter, "--drafter") or missing.remedy
         raise NotFound(missing.message, fix, missing.code) from missing
-    if "+" in request.pair and pair.drafter != entry:
+    if "+" in options.pair and pair.drafter != entry:
         raise OptionsConflict(
-            f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"
+            f"{options.pair} and --drafter {drafter} specify different drafters", "specify only one"
         )
     # A Hub id also requests reading the checkpoint.
     return Pair(target=pair.target, drafter=entry), drafter if "/" in drafter else None

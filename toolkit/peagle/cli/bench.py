@@ -106,7 +106,7 @@ from peagle.errors import (
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_duration, format_price, format_usd, plain
 from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
@@ -230,7 +230,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
     if options["as_json"]:
-        print_json(result.document())
+        print_json(result)
     else:
         print_result(result)
     if result.incomplete == INTERRUPTED:
@@ -309,8 +309,8 @@ def _measure_text(
             if options["as_json"] and (acceptance or lossless):
                 print_json(
                     {
-                        "acceptance": acceptance[0].document() if acceptance else None,
-                        "lossless": lossless[0].document() if lossless else None,
+                        "acceptance": acceptance[0] if acceptance else None,
+                        "lossless": lossless[0] if lossless else None,
                     }
                 )
             elif not options["as_json"]:
@@ -611,8 +611,7 @@ def _report(
             written["evidence"] = str(save_evidence(result, options["save"]))
     finally:
         if as_json:
-            lossless = [answers.document() for answers in compared]
-            print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
+            print_json({**plain(result), "summary": lines, **written, "lossless": compared})
     if not as_json:
         for key in ("evidence", "report"):
             if written[key]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +10,17 @@ import click
 
 from peagle.catalog import find_pair
 from peagle.checks.registry import rules_found
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, check_document
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
-    COUNT,
     FILE,
-    LOADS,
-    REQUESTS,
-    TOKENS,
-    Decimal,
     command_catalog,
-    complete_gpu,
     complete_pair,
     option,
     output_option,
     raise_first_error,
 )
-from peagle.cli.plan_options import field_options
+from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import (
@@ -38,46 +30,16 @@ from peagle.cli.view.console import (
     print_table,
     print_written,
 )
-from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused
 from peagle.findings import errors
-from peagle.fit.report import MAX_GPUS, fit_document, mildest
-from peagle.planning.overrides import checked_settings, parse_settings
-from peagle.planning.verdict import VerdictRequest, choose_sizes_of_requests, make_verdict
+from peagle.fit.report import FitOptions, mildest
+from peagle.planning.overrides import check_settings
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.project import EndpointChoice
-from peagle.render.plan_file import verdict_bytes, verdict_document
+from peagle.render.plan_file import verdict_bytes
 from peagle.store import write_output
-from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
-from peagle.vllm.environment import Value, settings_in
+from peagle.vllm.environment import settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
-from peagle_serve import json_reader
-from peagle_serve.json_reader import InvalidJson
-
-_DECIDED = ("num_speculative_tokens", "method", "parallel_drafting", "model")
-"""Keys of ``--speculative-config`` that PAIR, ``--k`` and ``--drafter`` decide."""
-
-
-_TP = "--tp --tensor-parallel-size tensor_parallel_size"
-
-
-def read_value(text: str) -> object:
-    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
-    try:
-        return json_reader.read(text, "the value")
-    except InvalidJson:
-        return text
-
-
-def _speculative(
-    _: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, object]:
-    config: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals or name in _DECIDED:
-            fix = "write NAME=VALUE; PAIR, --k and --drafter decide method, K and model"
-            raise UserError(f"{parameter.opts[0]} {text!r} is no setting of its own", fix)
-        config[name] = read_value(value)
-    return config
 
 
 @click.command(
@@ -92,28 +54,8 @@ Examples:
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @project_options(instead=("list_rules",))
-@option("--target", "Location of the target: folder, s3://..., Hub id, or hf.")
-@option("--drafter", "Location of the head: folder, s3://..., Hub id, or hf.")
-@option("--k", "Tokens drafted per step.", COUNT)
-@field_options("max_model_len", "concurrency", "vllm", "instance_type")
-@option(_TP, "GPUs per model.", COUNT)
-@field_options("ami", "image", "region", "environment")
-@option(
-    "--set --engine settings",
-    "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9. Repeatable.",
-    metavar="ARGUMENT[=VALUE]",
-    multiple=True,
-    callback=lambda _, __, texts: parse_settings(texts),
-)
-@option(
-    "--speculative speculative_settings",
-    "A key of vLLM's --speculative-config that the pair does not set; repeatable.",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=_speculative,
-)
+@engine_options(CheckOptions)
 @option("--online", "Read target and drafter where the pair has them, on the Hub.", bool)
-@option("--cpu on_cpu", "Check for the CPU build of vLLM, as in the sandbox.", bool)
 @option("--rules list_rules", "List the rules and what they prevent.", bool)
 @option("--profile", "AWS profile for s3:// locations.")
 @option("--sandbox", "Read s3:// locations from the sandbox.", bool)
@@ -133,7 +75,7 @@ def check(
     if list_rules:
         rules = rules_found()
         if as_json:
-            return print_json({"rules": [rule.document() for rule in rules]})
+            return print_json({"rules": rules})
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
@@ -143,9 +85,6 @@ def check(
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
-    for name, text in options["settings"].items():
-        value = read_value(text)
-        options["settings"][name] = value if isinstance(value, Value) else json.dumps(value)
     for name in (*options["settings"], *settings_in(options["environment"])):
         if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
             fix = "use PAIR, --drafter, --k and --speculative KEY=VALUE"
@@ -155,10 +94,10 @@ def check(
     report = session.check(pair, **options)
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
-        report = replace(report, findings=kept)
+        report = report.model_copy(update={"findings": kept})
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(check_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_check
 
@@ -192,36 +131,7 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
     epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
-@option(
-    "--gpu-memory-gib",
-    "Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
-    Decimal(min=1, max=2048),
-)
-@option("--instance-type", "Use the GPUs of this instance type.")
-@option(_TP, f"GPUs per model, {MAX_GPUS} at most.", COUNT)
-@option(
-    "--gpu-memory-utilization",
-    "Share of the GPU's memory that vLLM may use.  "
-    f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
-    Decimal(min=0, max=1, min_open=True),
-)
-@field_options("max_model_len", "vllm")
-@option("--max-num-seqs --concurrency", "Concurrent requests.", REQUESTS, "REQUESTS")
-@option("--max-num-batched-tokens", "Maximum tokens per scheduler step.", TOKENS, "TOKENS")
-@option("--k", "Tokens drafted per step.  [default: the model card's]", COUNT)
-@option("--kv-cache-dtype", "Data type of the KV cache.", click.Choice(KV_CACHE_DTYPES))
-@option("--no-speculation", "Estimate without speculation.", bool)
-@option("--text-only", "Text input only, for multimodal targets.", bool)
-@option("--enforce-eager", "Disable CUDA graphs and compilation.", bool)
-@option("--compiled", "Assume a warm compile cache.", bool)
-@option("--target", "Folder or Hub id of the target.", metavar="LOCATION")
-@option("--drafter", "Folder or Hub id of the head.", metavar="LOCATION")
-@option(
-    "--drafter-embeddings",
-    "Whether the head has its own embeddings, if no weight header is available.  [default: own]",
-    click.Choice(["shared", "own"]),
-)
-@field_options("settings")
+@engine_options(FitOptions)
 @json_option
 @click.pass_context
 def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
@@ -234,14 +144,13 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     `peagle check` would reject it.
     """
     session = new_session(ctx)
-    options["settings"] = checked_settings(options["settings"])
-    options["tp"] = options.pop("tensor_parallel_size")
+    check_settings(options["settings"])
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
-    report = session.fit(pair, **options)
+    report = session.fit(pair, **given_options(options))
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(fit_document(replace(report, findings=findings)))
+        print_json(report.model_copy(update={"findings": findings}))
     else:
         from peagle.cli.view.choose import print_fit
 
@@ -264,24 +173,7 @@ Examples:
 """,
 )
 @click.argument("pair", shell_complete=complete_pair)
-@option("--gpu", "GPU such as H200.", shell_complete=complete_gpu)
-@field_options("instance_type", "vllm", "region")
-@option(_TP, "GPUs per model.  [default: as planned, or the fewest with --gpu]", COUNT)
-@field_options("workload")
-@option(
-    "--prompt-tokens",
-    "Tokens of each prompt, with --output-tokens.  [default: three sizes]",
-    TOKENS,
-    "TOKENS",
-)
-@field_options("cached_prompt_tokens", "shared_prompt_tokens")
-@option("--output-tokens", "Tokens of each answer.", TOKENS, "TOKENS")
-@option(
-    "--concurrency loads",
-    "Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
-    LOADS,
-    "N[,N...]",
-)
+@engine_options(VerdictOptions)
 @option(
     "--acceptance",
     "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
@@ -315,10 +207,7 @@ def verdict(
 
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    names = ("workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens",
-             "shared_prompt_tokens")  # fmt: skip
-    sizes = choose_sizes_of_requests(*(options.pop(name) for name in names))
-    options = {name: value for name, value in options.items() if value is not None}
+    asked = VerdictOptions(pair=pair, **given_options(options))
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
@@ -329,12 +218,12 @@ def verdict(
                 "The file covers one drafter; the others keep their known acceptance, so measure "
                 "them on the same prompts."
             )
-    made = make_verdict(VerdictRequest(pair, workloads=sizes, **options), catalog)
+    made = make_verdict(asked, catalog)
     if output is not None:
         write_output(output, verdict_bytes(made))
         print_written(output)
     if as_json:
-        print_json(verdict_document(made))
+        print_json(made)
     else:
         from peagle.cli.view.choose import print_verdict
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -40,6 +39,7 @@ from peagle.project import EndpointChoice
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import deploy_arguments, label_arguments, pair_arguments
 from peagle.store import write_output
+from peagle.text import plain
 
 
 @click.group(epilog="Example: peagle image build tiny --runtime cpu")
@@ -135,7 +135,7 @@ def build_(
             print_status(f"The image will be pushed to account {account}, {plan.region}.")
         built = build_with_status(request, session)
         if not as_json:
-            document = image_document(built.image)
+            document = plain(built.image)
             print_document({key: document[key] for key in _SHOWN})
             print_line(f"built in {built.seconds:.1f} s")
         if push:
@@ -145,7 +145,7 @@ def build_(
         print_written(address_file)
     if as_json and built is not None:
         seconds = round(built.seconds, 1)
-        return print_json({**image_document(built.image), "seconds": seconds, "pushed": pushed})
+        return print_json({**plain(built.image), "seconds": seconds, "pushed": pushed})
     if pushed is None:
         assert built is not None
         return print_status("Next", next_command(plan, built.image, served))
@@ -177,23 +177,6 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
 
 
 _SHOWN = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
-
-
-def image_document(image: Image) -> dict[str, Any]:
-    """What ``build --json`` prints of the image."""
-    return {
-        "name": image.name,
-        "id": image.id,
-        "created": image.created,
-        "pair": image.pair,
-        "runtime": image.runtime,
-        "base": image.base,
-        "size_bytes": image.size,
-        "layer_bytes": image.layer_bytes,
-        "user": image.user,
-        "digests": list(image.digests),
-        "labels": dict(image.labels),
-    }
 
 
 def build_with_status(request: ImageRequest, session: Session) -> Built:

@@ -69,7 +69,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, compose_command, connect_docker, unchecked_image
+from peagle.images.docker import Image, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -167,8 +167,8 @@ def up(
         if as_json:
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = f"{compose_command()} --file {emit_compose} up"
-            print_status(f"{emit_compose} publishes port {published}", up)
+            up = ("docker", "compose", "--file", str(emit_compose), "up")
+            print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     with StatusLine() as status:
         engine = start_local(plan, port, status.show, options)

@@ -5,7 +5,7 @@ them becomes a Plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -21,14 +21,17 @@ from peagle.cli.options import (
     BATCH,
     COUNT,
     FILE,
+    LOADS,
     PLAN_FIELDS,
     POSITIVE,
     REQUESTS,
     SLO,
     TOKENS,
+    Decimal,
     Parsed,
     add_options,
     command_catalog,
+    complete_gpu,
     complete_instance_type,
     complete_pair,
     complete_region,
@@ -46,18 +49,20 @@ from peagle.options import (
     GROUPS,
     LONGEST_CAPTURE_DAYS,
     ONLY_DEPLOY,
+    EngineOptions,
     Flag,
     Kind,
     Options,
-    option_name,
+    option_names,
     read_flags,
 )
 from peagle.planning import Plan
 from peagle.planning.company import parse_tags
-from peagle.planning.overrides import parse_settings, parse_variables
+from peagle.planning.overrides import parse_settings, parse_speculative, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
 from peagle.text import sanitize
+from peagle.vllm.defaults import KV_CACHE_DTYPES
 from peagle.weights.layout import AwsOf, checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -111,10 +116,16 @@ _KINDS: dict[Kind, tuple[Any, str | None]] = {
     "settings": (None, "ARGUMENT[=VALUE]"),
     "variables": (None, "NAME=VALUE"),
     "tags": (_Tag(), "KEY=VALUE"),
+    "share": (Decimal(min=0, max=1, min_open=True), None),
+    "gib": (Decimal(min=1, max=2048), None),
+    "dtype": (click.Choice(KV_CACHE_DTYPES), None),
+    "loads": (LOADS, "N[,N...]"),
+    "speculative": (None, "KEY=VALUE"),
 }
 """Kind of value -> its type of click, and its metavar."""
 
 _COMPLETIONS = {
+    "gpu": complete_gpu,
     "instance_type": complete_instance_type,
     "vllm": complete_version,
     "region": complete_region,
@@ -125,6 +136,7 @@ _CALLBACKS: dict[Kind, Callable[..., Any]] = {
     "settings": lambda _, __, words: parse_settings(words),
     "variables": lambda _, __, words: parse_variables(words),
     "tags": lambda _, __, words: parse_tags(words),
+    "speculative": lambda _, __, words: parse_speculative(words),
 }
 
 
@@ -134,22 +146,24 @@ class PlanOption(click.Option):
     group = ""
 
 
-def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option:
-    """The option of that field of Options."""
+def make_option(
+    field: str, flag: Flag, tag_flag: str = "--tag", of: type[Options] = Options
+) -> click.Option:
+    """The option of that field."""
     kind, metavar = _KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
-        words = get_args(Options.model_fields[field].annotation)
+        words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
-    repeatable = " Repeatable." if flag.kind in ("settings", "variables") else ""
+    repeatable = " Repeatable." if flag.kind in ("settings", "variables", "speculative") else ""
     made = (KeyOfFile if flag.in_file else PlanOption)(
         [
-            tag_flag if field == "tags" else option_name(field, flag),
+            *([tag_flag] if field == "tags" else option_names(field, flag)),
             "no_speculation" if field == "speculation" else field,
         ],
         type=kind,
         metavar=flag.metavar or metavar,
         is_flag=flag.kind == "switch" or None,
-        multiple=flag.kind in ("texts", "settings", "variables", "tags"),
+        multiple=flag.kind in ("texts", "settings", "variables", "tags", "speculative"),
         callback=_CALLBACKS.get(flag.kind),
         help=flag.help + repeatable,
         envvar=flag.variables,
@@ -203,21 +217,34 @@ def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]],
     return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
-def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
+def field_options(*fields: str, of: type[Options] = Options) -> Callable[[Callable[..., Any]], Any]:
     """Add the options of these fields, also of keys of the file, to a command."""
-    flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags()}
-    return add_options([make_option(field, flags[field]) for field in fields])
+    flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags(of)}
+    return add_options([make_option(field, flags[field], of=of) for field in fields])
+
+
+def engine_options(of: type[EngineOptions]) -> Callable[[Callable[..., Any]], Any]:
+    """Add the options that ``of`` takes to a command."""
+    return field_options(*of.TAKES, of=of)
+
+
+def given_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that parameters of click set; one that is off, or empty, is not."""
+    fields = {
+        name: value
+        for name, value in parameters.items()
+        if value is not None and value is not False and value not in ({}, ())
+    }
+    if fields.pop("no_speculation", False):
+        fields["speculation"] = False
+    return fields
 
 
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     """The plan in the file ``pair``, or for that pair and those options, with the command's
     catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
-    options = {
-        name: value
-        for name, value in chosen.items()
-        if value is not None and value is not False and value not in ({}, ())
-    }
+    options = given_options(chosen)
     if is_here(ctx):
         if options.get("instance_type"):
             raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
@@ -233,6 +260,7 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
             is_variable = ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
             if not is_variable and (name != "region" or value != plan.region):
                 flags = {part.name: max(part.opts, key=len) for part in ctx.command.params}
+                flags["speculation"] = "--no-speculation"
                 message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
                 raise OptionsConflict(message, "omit it, or create a new plan")
         if not online:
@@ -242,7 +270,6 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         return plan_file_online(_started_session(ctx), plan, command_catalog(ctx))
     checkpoint = _own_target(ctx, pair)
     verdict = options.pop("verdict", None)
-    options["speculation"] = not options.pop("no_speculation", False)
     if checkpoint is not None:
         options["target_checkpoint"] = checkpoint
     catalog = command_catalog(ctx)

@@ -36,7 +36,7 @@ from peagle.cli.view.console import (
     print_table,
     show_hashing,
 )
-from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_document, usage_screen
+from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
@@ -315,7 +315,7 @@ def top(
         here = session.sandbox
         read = partial(read_endpoint_usage, aws, record, window or WINDOW_SECONDS)
     if as_json:
-        return print_json(usage_document(read()))
+        return print_json(read())
     if once or not sys.stdout.isatty():
         for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)

@@ -83,10 +83,10 @@ from peagle.text import (
     format_size,
     format_unit_price,
     format_usd,
+    plain,
 )
 from peagle.warm import (
     CollectedWarmStart,
-    WarmArtifact,
     check_writable,
     collect_locally,
     collect_on_aws,
@@ -95,7 +95,6 @@ from peagle.warm import (
 )
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
-    StoredWarmStart,
     StoredWeights,
     inspect_weights,
     remove_weights,
@@ -337,7 +336,7 @@ def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
     print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
     if weights.finish:
         print_line("complete it", command_text(weights.finish))
-    document = _stored_document(weights, price)
+    document = plain(_stored_document(weights, price))
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
     if weights.lock is not None:
         print_line(f"locked: {weights.lock.holder}")
@@ -357,31 +356,14 @@ def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict
         "folders": {
             part: {
                 "source": weights.manifest[part].source,
-                "files": [
-                    {"name": file.name, "state": file.state, "bytes": file.size,
-                     "bytes_there": file.present, "checksum": file.checksum or None}
-                    for file in files
-                ],
+                "files": files,
             }
             for part, files in weights.files.items()
         },
-        "warm": [_warm_document(warm) for warm in weights.warm],
+        "warm": weights.warm,
         "at_work": weights.lock.holder if weights.lock else None,
         "others": dict(weights.others),
         "findings": findings_in_context(weights.findings),
-    }  # fmt: skip
-
-
-def _warm_document(warm: StoredWarmStart) -> dict[str, Any]:
-    return {
-        "key": warm.key,
-        "complete": warm.complete,
-        "bytes": warm.size,
-        "pair": warm.pair or None,
-        "k": warm.k,
-        "device": warm.device or None,
-        "made": warm.made or None,
-        "seconds_cold": warm.seconds_cold,
     }
 
 
@@ -429,11 +411,11 @@ def remove_command(
     if key:
         warm = weights.warm_start(key)
         if not as_json:
-            print_document(_warm_document(warm))
+            print_document(warm)
         confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
         for name in sorted(warm.objects):  # the manifest first: without it no engine uses one
             delete_objects(aws, weights.prefix.bucket, [name])
-        document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.size}
+        document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.bytes}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
         return print_json(document) if as_json else print_status(text)
     if not (weights.manifest or weights.warm):
@@ -536,7 +518,7 @@ def _collect_locally(
     with _sigterm_as_interrupt(), StatusLine() as status:
         artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
-    document = {"pair": plan.pair, "file": str(artifact.archive), **_artifact_document(artifact)}
+    document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
     if as_json:
         return print_json(document)
     print_line(f"{artifact.archive} is stored", bold=True)
@@ -561,17 +543,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _artifact_document(artifact: WarmArtifact) -> dict[str, Any]:
-    return {
-        "key": artifact.key,
-        "bytes": artifact.size,
-        "sha256": artifact.sha256,
-        "files": artifact.files,
-        "unpacked_bytes": artifact.unpacked_bytes,
-        "seconds_cold": artifact.seconds_cold,
-    }
 
 
 def _collect_on_aws(
@@ -632,7 +603,7 @@ def _print_collected(
     document = {
         "pair": plan.pair,
         "uri": stored.uri,
-        **_artifact_document(stored.artifact),
+        **plain(stored.artifact),
         "region": plan.region,
         "instance_type": plan.instance_type,
         "endpoint": plan.name,

@@ -23,8 +23,10 @@ PLUGIN = Path(__file__).resolve().parent / "dummy_weights"
 """The folder of the plugin, for ``PYTHONPATH``."""
 
 _OWN_TENSORS = "PEAGLE_DUMMY_OWN_TENSORS"
-_LEFT_OUT = ("revision", "tokenizer", "tool-call-parser", "reasoning-parser", "enable-auto-tool-choice",
-             "hf-token", "load-format")  # fmt: skip
+_LEFT_OUT = (
+    "revision", "tokenizer", "tool-call-parser", "reasoning-parser", "enable-auto-tool-choice",
+    "hf-token", "load-format",
+)  # fmt: skip
 """Arguments that are about files which a dummy does not have, or about the format of its text."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.proof import SecondTurn
 from peagle.store import home, read_record, write_json
+from peagle.text import plain
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
 from peagle_serve.json_reader import read_regular
 from peagle_serve.warm import LARGEST, sha256_in
@@ -74,7 +75,7 @@ def log_of(name: str) -> Path:
 
 
 def write(engine: LocalEngine) -> None:
-    write_json(_state_file(engine.name), asdict(engine))
+    write_json(_state_file(engine.name), plain(engine))
 
 
 def read_local_engine(name: str) -> LocalEngine | None:

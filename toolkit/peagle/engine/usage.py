@@ -12,6 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import field_serializer
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from peagle.engine.process import NO_RESPONSE, response
 from peagle.engine.state import LocalEngine
@@ -28,7 +32,7 @@ _TIMEOUT = 10.0
 _LARGEST_PAGE = 8 << 20
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Usage:
     """The use of a deployment or a local engine in the last ``window_seconds``. A number is
     ``None`` where it is unknown. Times are seconds, shares 0 to 1, ``at`` epoch seconds;
@@ -62,6 +66,10 @@ class Usage:
     share: float | None = None
     variants: tuple[Usage, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @field_serializer("at")
+    def _write_in_utc(self, at: float) -> str:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -104,12 +104,15 @@ def fit_case(
             matrices: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
             drafter = replace(drafter, checkpoint_bytes=None, **matrices)
     tokens, block = settings.get("max-num-batched-tokens"), case.setting("block-size")
+    share = settings.get("gpu-memory-utilization")
+    if not isinstance(share, int | float) or share is True or not 0 < share <= 1:
+        share = GPU_MEMORY_UTILIZATION  # a rule reports one that is no share
     seqs, step = batch_limits(
         gpu.instance.gpu,
         gpu.visible_gib,
         vllm,
         case.max_model_len,
-        (case.concurrency, int(tokens) if tokens is not None else None),
+        (case.options.concurrency, int(tokens) if tokens is not None else None),
     )
     engine = EngineConfig(
         gpu=gpu.instance.gpu,
@@ -122,9 +125,7 @@ def fit_case(
         max_num_seqs=seqs,
         max_num_batched_tokens=step,
         tensor_parallel_size=case.tensor_parallel_size,
-        gpu_memory_utilization=float(
-            settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)
-        ),
+        gpu_memory_utilization=float(share),
         kv_cache_dtype=str(settings.get("kv-cache-dtype", "auto")),
         k=case.k if case.drafter else 0,
         enforce_eager=bool(settings.get("enforce-eager")),

@@ -6,11 +6,13 @@ run is worthless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
-from peagle.case import Case, CaseOptions, Checkpoints, build_case
+from pydantic import Field, InstanceOf
+
+from peagle.case import Case, Checkpoints, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.catalog.tables import CatalogEntry, Instance, InstanceTable
@@ -36,8 +38,8 @@ from peagle.fit.estimate import (
     missing_bytes,
     refusal_reason,
 )
-from peagle.vllm.defaults import extra_slots, schedules_ahead
-from peagle.vllm.environment import Value
+from peagle.options import EngineOptions, asked
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, extra_slots, schedules_ahead
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
 
@@ -65,13 +67,8 @@ class Advice(CatalogEntry):
         return f"{flag} {self.value}" if values else flag
 
 
-_CONTRADICTIONS = (
-    ("k", "no_speculation"),
-    ("drafter", "no_speculation"),
-    ("drafter_embeddings", "no_speculation"),
-    ("enforce_eager", "compiled"),
-    ("gpu_memory_gib", "instance_type"),
-)
+_FIELDS = {"tp": "tensor_parallel_size", "max-num-seqs": "concurrency"}
+"""Field of an option of advice, where it has another name."""
 
 _ENGINE_SETTINGS = (
     "kv_cache_dtype", "max_num_batched_tokens", "gpu_memory_utilization", "enforce_eager",
@@ -91,62 +88,65 @@ MAX_GPUS = 8
 """GPUs of the largest instance type, used when none is given."""
 
 
-@dataclass(frozen=True)
-class FitRequest:
-    """The options of ``peagle fit``, each named as on its command line. ``settings`` are further
-    arguments of vLLM; ``None`` leaves one of the catalogue out. ``drafter_embeddings`` is
-    ``shared``, ``own``, or ``None`` to read it from the headers."""
+class FitOptions(EngineOptions):
+    """What to estimate; without a pair, ``target`` names a model. ``None`` for
+    ``drafter_embeddings`` reads them from the headers."""
 
-    pair: str | None = None
-    gpu_memory_gib: float | None = None
-    instance_type: str | None = None
-    tp: int | None = None
-    gpu_memory_utilization: float | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    k: int | None = None
-    kv_cache_dtype: str | None = None
-    no_speculation: bool = False
-    text_only: bool = False
-    enforce_eager: bool = False
-    compiled: bool = False
-    vllm: str | None = None
-    target: str | None = None
-    drafter: str | None = None
-    drafter_embeddings: str | None = None
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
+    TAKES = (
+        "gpu_memory_gib", "instance_type", "tensor_parallel_size", "gpu_memory_utilization",
+        "max_model_len", "vllm", "concurrency", "max_num_batched_tokens", "k", "kv_cache_dtype",
+        "speculation", "text_only", "enforce_eager", "compiled", "target", "drafter",
+        "drafter_embeddings", "settings",
+    )  # fmt: skip
+
+    gpu_memory_gib: float | None = asked(
+        "gib", "Memory of one GPU as CUDA sees it, such as 139.8 for an H200."
+    )
+    gpu_memory_utilization: float | None = asked(
+        "share",
+        "Share of the GPU's memory that vLLM may use.  "
+        f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
+    )
+    concurrency: int | None = asked(
+        "requests", "Concurrent requests.", name="max-num-seqs concurrency"
+    )
+    max_num_batched_tokens: int | None = asked("tokens", "Maximum tokens per scheduler step.")
+    kv_cache_dtype: str | None = asked("dtype", "Data type of the KV cache.")
+    text_only: bool = asked("switch", "Text input only, for multimodal targets.")
+    enforce_eager: bool = asked("switch", "Disable CUDA graphs and compilation.")
+    compiled: bool = asked("switch", "Assume a warm compile cache.")
+    drafter_embeddings: Literal["shared", "own"] | None = asked(
+        "choice",
+        "Whether the head has its own embeddings, if no weight header is available.  "
+        "[default: own]",
+    )
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """The fit, the case without speculation, the reason for a refusal, advice and findings."""
+class FitReport(Fit):
+    """The fit, the case without speculation, the reason for a refusal, advice and findings;
+    ``settings`` are the engine's. The GPU is guessed without an ``instance_type``."""
 
     pair: str
-    request: FitRequest
-    case: FitCase
-    fit: Fit
+    instance_type: str | None
+    gpu_guessed: bool
+    settings: dict[str, Any]
     without_speculation: Comparison | None
     refusal: str | None
     advice: tuple[Advice, ...]
     findings: tuple[Finding, ...]
+    case: InstanceOf[FitCase] = Field(exclude=True)
 
     def __repr__(self) -> str:
-        summary = self.refusal or f"the cache holds {self.fit.kv_cache_tokens:,} tokens"
-        return f"<FitReport {self.pair} on {self.fit.gpu}: {summary}>"
-
-    @property
-    def instance_type(self) -> str | None:
-        """The instance type of the request."""
-        return self.request.instance_type
+        summary = self.refusal or f"the cache holds {self.kv_cache_tokens:,} tokens"
+        return f"<FitReport {self.pair} on {self.gpu}: {summary}>"
 
 
-def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
-    """The memory report for this request; ``read`` reads the locations that it names. Raises
+def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
+    """The memory report for these options; ``read`` reads the locations that they name. Raises
     NotFound, UserError and CheckpointError."""
-    pair = find_pair(catalog, request.pair) if request.pair is not None else None
-    _refuse_contradictions(request, pair)
-    target = read(request.target) if request.target else None
+    pair = find_pair(catalog, options.pair) if options.pair else None
+    _refuse_contradictions(options, pair)
+    target = read(options.target) if options.target else None
     if target is not None and is_head(target.config):
         raise UserError(
             f"--target {target.location} holds a draft head, not a model",
@@ -156,22 +156,24 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     if target is None and pair is None:
         example = Fix("for example", ("peagle", "fit", "tiny"))
         raise OptionMissing("specify PAIR, or a folder with --target", example)
-    head = read(request.drafter) if request.drafter else None
+    head = read(options.drafter) if options.drafter else None
     checkpoints = Checkpoints(target, head, own_target=target is not None)
-    case, fitted = _cases(request, catalog, pair, checkpoints)
+    case, fitted = _cases(options, catalog, pair, checkpoints)
     refusal, memory = refusal_reason(fitted), compute_fit(fitted)
     if pair is None:
-        title = f"{request.target}+{request.drafter}" if fitted.drafter else str(request.target)
+        title = f"{options.target}+{options.drafter}" if fitted.drafter else str(options.target)
     else:
-        title = pair_name(pair.target, None if request.no_speculation else pair.drafter)
+        title = pair_name(pair.target, pair.drafter if options.speculation else None)
 
-    def changed(setting: str, value: object) -> FitCase | None:
+    def changed(knob: str, value: object) -> FitCase | None:
         """The case as if the option were given; ``None`` if it contradicts others, or if a rule
         about load or version rejects it."""
-        change: dict[str, Any] = {setting.replace("-", "_"): True if value == setting else value}
-        if setting == "instance-type":
+        change = {_FIELDS.get(knob) or knob.replace("-", "_"): True if value == knob else value}
+        if knob == "no-speculation":
+            change = {"speculation": False}
+        if knob == "instance-type":
             change["gpu_memory_gib"] = None
-        other = replace(request, **change)
+        other = options.model_copy(update=change)
         try:
             _refuse_contradictions(other, pair)
             changed_case, changed_fit = _cases(other, catalog, pair, checkpoints)
@@ -181,18 +183,24 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
 
     advice: tuple[Advice, ...] = ()
     if refusal:
-        most = fitted.engine.gpu_count if request.instance_type else MAX_GPUS
+        most = fitted.engine.gpu_count if options.instance_type else MAX_GPUS
         advice = advise(fitted, changed, catalog.instances, most)
     # A version's warnings concern what is served, not memory.
     findings = [
         *_check_rules(case, fitted, ("target", "head", "load")),
         *_estimated(case),
     ]
+    engine = fitted.engine
     return FitReport(
+        **dict(memory),
         pair=title,
-        request=request,
+        instance_type=options.instance_type,
+        gpu_guessed=options.instance_type is None,
+        settings={
+            **{name: getattr(engine, name) for name in _SETTINGS},
+            "async_scheduling": schedules_ahead(engine, fitted.drafter),
+        },
         case=fitted,
-        fit=memory,
         without_speculation=compare(fitted, memory),
         refusal=refusal,
         advice=advice,
@@ -200,37 +208,24 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
     )
 
 
-def fit_document(report: FitReport) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    engine, without = report.case.engine, report.without_speculation
-    return {
-        "pair": report.pair,
-        **report.fit.model_dump(),
-        "instance_type": report.instance_type,
-        "gpu_guessed": report.instance_type is None,
-        "settings": {
-            **{name: getattr(engine, name) for name in _SETTINGS},
-            "async_scheduling": schedules_ahead(engine, report.case.drafter),
-        },
-        "without_speculation": without.model_dump() if without else None,
-        "refusal": report.refusal,
-        "advice": [advice.model_dump() for advice in report.advice],
-        "findings": [finding.model_dump() for finding in report.findings],
-    }
-
-
-def _refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
+def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
     """Raise UserError for options that cannot be combined, and for missing hardware."""
-
-    for names in _CONTRADICTIONS:
-        if all(getattr(request, name) for name in names):
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+    contradictions = {
+        "--k and --no-speculation": options.k and not options.speculation,
+        "--drafter and --no-speculation": options.drafter and not options.speculation,
+        "--drafter-embeddings and --no-speculation": options.drafter_embeddings
+        and not options.speculation,
+        "--enforce-eager and --compiled": options.enforce_eager and options.compiled,
+        "--gpu-memory-gib and --instance-type": options.gpu_memory_gib and options.instance_type,
+    }
+    for flags, are_given in contradictions.items():
+        if are_given:
             raise OptionsConflict(f"{flags} cannot be combined", "use one of the two")
-    named = request.drafter or (pair and pair.drafter) or request.no_speculation
-    if (request.k or request.drafter_embeddings) and request.target and not named:
+    drafts = options.drafter or (pair and pair.drafter) or not options.speculation
+    if (options.k or options.drafter_embeddings) and options.target and not drafts:
         message = "--k and --drafter-embeddings need a drafter"
         raise OptionMissing(message, "add --drafter with its location")
-    if request.instance_type is None and request.gpu_memory_gib is None:
+    if options.instance_type is None and options.gpu_memory_gib is None:
         raise OptionMissing(
             "specify the hardware with --gpu-memory-gib or --instance-type",
             "for example: --instance-type ml.g7e.2xlarge",
@@ -238,13 +233,13 @@ def _refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
 
 
 def _cases(
-    request: FitRequest, catalog: Catalog, pair: Pair | None, read: Checkpoints
+    options: FitOptions, catalog: Catalog, pair: Pair | None, read: Checkpoints
 ) -> tuple[Case, FitCase]:
     """The case, with the engine settings that the memory model used, and its memory."""
-    if request.gpu_memory_gib is None:
-        gpu = read_gpu(find_instance(catalog.instances, str(request.instance_type)))
+    if options.gpu_memory_gib is None:
+        gpu = read_gpu(find_instance(catalog.instances, str(options.instance_type)))
     else:
-        gpu = gpu_with_memory(catalog.instances, request.gpu_memory_gib)
+        gpu = gpu_with_memory(catalog.instances, options.gpu_memory_gib)
     target = longest = pair.target if pair else None
     if read.target is not None:
         with located(read.target):
@@ -252,7 +247,7 @@ def _cases(
     assert longest is not None
     target = target or longest
     drafter: Drafter | None = None
-    if request.no_speculation:
+    if not options.speculation:
         read = replace(read, drafter=None)
     elif read.drafter is None:
         drafter = pair.drafter if pair else None
@@ -264,42 +259,37 @@ def _cases(
                 drafter = own_drafter(read.drafter.location, target, kind, read.drafter)
             else:
                 drafter = drafter_from_checkpoint(read.drafter)
-    settings = dict(request.settings)
+    settings = dict(options.settings)
     for name in _ENGINE_SETTINGS:
-        if value := getattr(request, name):
-            settings[name.replace("_", "-")] = value
+        if value := getattr(options, name):
+            settings[name.replace("_", "-")] = str(value)
     most = longest.architecture.max_positions
-    options = CaseOptions(
-        k=request.k,
-        max_model_len=request.max_model_len or min(target.default_max_model_len, most),
-        concurrency=request.max_num_seqs,
-        vllm=request.vllm,
-        instance_type=request.instance_type,
-        settings=settings,
-    )
-    case = build_case(catalog, target, drafter, options, read, gpu.instance)
+    length = options.max_model_len or min(target.default_max_model_len, most)
+    complete = options.model_copy(update={"settings": settings, "max_model_len": length})
+    case = build_case(catalog, target, drafter, complete, read, gpu.instance)
     fitted = fit_case(
         case,
         gpu,
-        own_matrices={"own": True, "shared": False}.get(request.drafter_embeddings or ""),
-        text_only=request.text_only,
-        compiled=request.compiled,
+        own_matrices={"own": True, "shared": False}.get(options.drafter_embeddings or ""),
+        text_only=options.text_only,
+        compiled=options.compiled,
     )
-    fitted = _on_gpus(fitted, request)
+    fitted = _on_gpus(fitted, options)
     engine = fitted.engine
     used = {name.replace("_", "-"): getattr(engine, name) for name in _ENGINE_SETTINGS}
     size, planned = engine.tensor_parallel_size, {**case.settings, **used}
     return replace(case, tensor_parallel_size=size, settings=planned), fitted
 
 
-def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
-    """The case on the GPUs of the request, else on the fewest that fit."""
-    most = case.engine.gpu_count if request.instance_type or not request.tp else MAX_GPUS
+def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
+    """The case on the user's number of GPUs, else on the fewest that fit."""
+    asked_size = options.tensor_parallel_size
+    most = case.engine.gpu_count if options.instance_type or not asked_size else MAX_GPUS
     shape, whole = case.target.architecture, case.engine.expert_parallel
     sizes = divisions(shape, most, whole)
-    if request.tp and request.tp not in sizes:
-        problem = division_problem(shape, request.tp, whole) if request.tp <= most else None
-        problem = problem or f"--tp {request.tp} is not possible on {most} GPUs"
+    if asked_size and asked_size not in sizes:
+        problem = division_problem(shape, asked_size, whole) if asked_size <= most else None
+        problem = problem or f"--tp {asked_size} is not possible on {most} GPUs"
         raise UserError(problem, f"use {', '.join(map(str, sizes))}", code="tensor-parallel")
     cases = [
         replace(
@@ -308,7 +298,7 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
                 case.engine, tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
             ),
         )
-        for size in ([request.tp] if request.tp else sizes)
+        for size in ([asked_size] if asked_size else sizes)
     ]
     fitting = (case for case in cases if compute_fit(case).fits)
     # If something other than memory prevents the fit, more GPUs do not help.

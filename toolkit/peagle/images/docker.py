@@ -240,40 +240,24 @@ def parsing_output(command: str) -> contextlib.AbstractContextManager[None]:
     return parsing(f"the output of {command}", EngineError, "update Docker")
 
 
-def compose_command() -> str:
-    """The command of Compose on this machine: Docker's plugin (also if neither is installed), or
-    Debian's separate program."""
-    program, plugin = "docker-compose", f"{DOCKER} compose"
-    try:
-        Docker().run("compose", "version", doing="looking for Compose")
-    except PeagleError:
-        return program if shutil.which(program) else plugin
-    return plugin
-
-
 @dataclass(frozen=True)
 class Image:
-    """An image that ``peagle image build`` made. ``size`` is of the whole image and ``layer_bytes``
+    """An image that ``peagle image build`` made, for the ``runtime`` ``gpu`` or ``cpu``; of an
+    unchecked one only the name is known. ``size_bytes`` is of the whole image and ``layer_bytes``
     of the layers on top of ``base``, ``None`` when the base is not on this machine; both in bytes.
     ``digests`` are its addresses with digest in registries."""
 
     name: str
     id: str
     created: str
-    size: int
+    pair: str
+    runtime: str
+    base: str
+    size_bytes: int
     layer_bytes: int | None
     user: str
     labels: Mapping[str, str]
     digests: tuple[str, ...]
-
-    @property
-    def pair(self) -> str:
-        return self.labels["peagle.pair"]
-
-    @property
-    def runtime(self) -> str:
-        """``gpu`` or ``cpu``."""
-        return self.labels["peagle.runtime"]
 
     @property
     def baked(self) -> bool:
@@ -289,10 +273,6 @@ class Image:
     def digest(self) -> str:
         """The image's digest in a registry, else its local id; empty for an unchecked image."""
         return next(filter(None, map(digest_in, self.digests)), self.id)
-
-    @property
-    def base(self) -> str:
-        return self.labels.get(_BASE, "")
 
 
 def show_image(docker: Docker, name: str) -> Image:
@@ -316,7 +296,10 @@ def show_image(docker: Docker, name: str) -> Image:
             name=name,
             id=str(image["Id"]),
             created=str(image["Created"]),
-            size=int(image["Size"]),
+            pair=labels["peagle.pair"],
+            runtime=labels["peagle.runtime"],
+            base=labels.get(_BASE, ""),
+            size_bytes=int(image["Size"]),
             layer_bytes=layer_bytes,
             user=str(image["Config"].get("User", "")),
             labels={name: str(value) for name, value in sorted(labels.items()) if value},
@@ -326,7 +309,7 @@ def show_image(docker: Docker, name: str) -> Image:
 
 def unchecked_image(name: str) -> Image:
     """An image of which only the name is known."""
-    return Image(name, "", "", 0, None, "", {}, (name,))
+    return Image(name, "", "", "", "", "", 0, None, "", {}, (name,))
 
 
 def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peagle.case import (
-    CaseOptions,
     Checkpoints,
     applicable,
     build_case,
@@ -21,8 +20,8 @@ from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.overrides import parse_values, switch_or_text, with_overrides
-from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
+from peagle.planning.overrides import with_overrides
+from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation, reason
 from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
 from peagle.planning.weights import (
     LOADER,
@@ -33,7 +32,13 @@ from peagle.planning.weights import (
     streamer_variables,
 )
 from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
-from peagle.vllm.environment import Value, check_environment, to_environment
+from peagle.vllm.environment import (
+    Value,
+    check_environment,
+    parse_values,
+    switch_or_text,
+    to_environment,
+)
 from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,
@@ -41,26 +46,11 @@ from peagle_serve.contract import (
     VOCABULARY_VARIABLE,
 )
 
-_NO_RESTART = EngineSetting(
-    name="PROCESS_AUTO_RECOVERY",  # of AWS's supervisor, model-hosting-container-standards
-    value="false",
-    because="a crashed engine must exit instead of restarting until the health check times out",
-)
-_HUB_HOME = EngineSetting(
-    name="HF_HOME",
-    value="/tmp/huggingface",  # nosec B108 # the container has one user
-    because="downloads go to the instance's NVMe; the root disk may be too small for them",
-)
-_OFFLINE = EngineSetting(
-    name="HF_HUB_OFFLINE",
-    value="1",
-    because="network_isolation: a download fails at once instead of after many attempts",
-)
-_STREAMED = EngineSetting(
-    name="load-format",
-    value=LOADER,
-    because="weights_by stream: the engine reads weights from S3",
-)
+# Of AWS's supervisor, model-hosting-container-standards.
+_NO_RESTART = reason("PROCESS_AUTO_RECOVERY", "false", "crash-exits")
+_HUB_HOME = reason("HF_HOME", "/tmp/huggingface", "downloads-to-nvme")  # nosec B108 # one user
+_OFFLINE = reason("HF_HUB_OFFLINE", "1", "isolated-downloads")
+_LOAD_FORMAT = "load-format"
 _UTILIZATION = "gpu-memory-utilization"
 
 
@@ -102,26 +92,28 @@ def configure_engine(
     environment |= pin_variables(choose_pins(options))
     check_environment(environment)
     environment = dict(sorted(environment.items()))
-    case_options = CaseOptions(
-        k=candidate.k,
+    decided = {
+        "k": candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or load.max_model_len,
-        vllm=runtime.vllm,
-        concurrency=candidate.load,
-        instance_type=candidate.instance.type,
-        region=placement.region,
-        image=placement.runtime.image,
-        ami=options.ami or placement.runtime.ami,
-        tensor_parallel_size=candidate.gpus,
-        settings=parse_values(options.settings),
-        environment=environment,
-        in_vpc=bool(options.subnets),
-        network_isolation=options.network_isolation,
-        kms_key=options.kms_key,
-    )
+        "max_model_len": options.max_model_len or load.max_model_len,
+        "vllm": runtime.vllm,
+        "concurrency": candidate.load,
+        "instance_type": candidate.instance.type,
+        "region": placement.region,
+        "image": placement.runtime.image,
+        "ami": options.ami or placement.runtime.ami,
+        "environment": environment,
+    }
     checkpoint, pair = options.target_checkpoint, placement.pair
-    read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
-    findings = check(build_case(load.catalog, pair.target, pair.drafter, case_options, read))
+    case = build_case(
+        load.catalog,
+        pair.target,
+        pair.drafter,
+        options.model_copy(update=decided),
+        Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None),
+        tensor_parallel_size=candidate.gpus,
+    )
+    findings = check(case)
     for finding in findings:
         if finding.code == "secret-in-environment":
             raise Refused(finding.message, finding.fix, finding.code)
@@ -132,20 +124,19 @@ def configure_engine(
 def _build_environment(placement: Placement) -> Decision[dict[str, str]]:
     """Environment variables in addition to vLLM's arguments, without those that the user sets."""
     options, placed, target = placement.options, placement.placed, placement.load.target
-    instance, settings = placement.candidate.instance, [_NO_RESTART]
+    instance, reasons = placement.candidate.instance, [_NO_RESTART]
     if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
-        settings.append(_HUB_HOME)
+        reasons.append(_HUB_HOME)
     if options.network_isolation:
-        settings.append(_OFFLINE)
-        folder = placed.target.engine_path
+        reasons.append(_OFFLINE)
+        folder, file = placed.target.engine_path, VOCABULARY_FILE
         if needs_vocabulary(target.architecture) and folder.startswith(ML_ROOT):
-            because = f"network_isolation: {VOCABULARY_FILE} comes from next to the weights"
-            settings.append(EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because))
-    vllm = placement.load.vllm
-    settings += applicable(target.environment, instance.gpu_architecture, vllm)
-    environment = {setting.name: as_text(setting.value) for setting in settings}
-    reasons = [_reason(s.name, s) for s in settings if s.name not in options.environment]
-    return Decision(environment, tuple(reasons))
+            reasons.append(reason(VOCABULARY_VARIABLE, folder, "isolated-vocabulary", file=file))
+    settings = applicable(target.environment, instance.gpu_architecture, placement.load.vllm)
+    reasons += [_setting_reason(setting.name, setting) for setting in settings]
+    environment = {because.what: because.value for because in reasons}
+    planned = (because for because in reasons if because.what not in options.environment)
+    return Decision(environment, tuple(planned))
 
 
 def _build_arguments(
@@ -156,12 +147,15 @@ def _build_arguments(
     table, drafter = load.catalog.runtimes, candidate.drafter
     architecture = candidate.instance.gpu_architecture
     settings = engine_settings(load.target, drafter, architecture, load.vllm, table)
+    values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
+    reasons = {name: _setting_reason(f"--{name}", setting) for name, setting in settings.items()}
     if placed.target.streamed:
-        settings[_STREAMED.name] = _STREAMED
+        values[_LOAD_FORMAT] = LOADER
+        reasons[_LOAD_FORMAT] = reason(f"--{_LOAD_FORMAT}", LOADER, "weights-by-stream")
     overrides = placement.options.settings
     for name, text in overrides.items():
-        replaced = [settings.pop(each, None) for each in parse_values({name: text})]
-        if not text and not any(replaced):
+        replaced = [values.pop(each, None) for each in parse_values({name: text})]
+        if not text and all(value is None for value in replaced):
             raise UserError(
                 f"--set {name}= leaves out nothing: the plan does not set {name}",
                 "give it a value",
@@ -176,9 +170,10 @@ def _build_arguments(
         *("--max-num-seqs", str(load.concurrency)),
         *("--tensor-parallel-size", str(candidate.gpus)),
     ]
-    if _UTILIZATION not in {*settings, *overrides}:
+    planned = {*values, *overrides}
+    if _UTILIZATION not in planned:
         arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
-    values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
+    decided = [because for name, because in reasons.items() if name in values]
     values |= {name: switch_or_text(text) for name, text in overrides.items() if text}
     for name, value in values.items():
         if isinstance(value, bool):
@@ -187,22 +182,22 @@ def _build_arguments(
             arguments += [f"--{name}", as_text(value)]
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
-    reasons = [_reason(f"--{name}", setting) for name, setting in settings.items()]
     caching = prefix_caching_with(load.target, drafter, load.vllm, table)
-    is_set = {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *overrides}
+    is_set = {PREFIX_CACHING, NO_PREFIX_CACHING} & planned
     if caching is not None and drafter is not None and not is_set:
         # On by default in vLLM: why it stays on, and what a hit loses.
         blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
-        lost = tokens_lost(drafter.method, blocks)
-        again = f"the last block ({lost} tokens)"
-        if len(blocks) > 1:
-            again = f"up to {lost} tokens in each of {len(blocks)} KV cache groups"
-        because = (
-            f"{caching.says} ({caching.source}); with the drafter each hit recomputes {again}; "
-            "deploy checks it in the proof"
+        because = reason(
+            f"--{PREFIX_CACHING}",
+            "true",
+            "prefix-caching-works",
+            says=caching.says,
+            source=caching.source,
+            tokens=tokens_lost(drafter.method, blocks),
+            groups=len(blocks) if len(blocks) > 1 else None,
         )
-        reasons.append(Reason(what=f"--{PREFIX_CACHING}", value="true", because=because))
-    return Decision(tuple(arguments), tuple(reasons))
+        decided.append(because)
+    return Decision(tuple(arguments), tuple(decided))
 
 
 def as_text(value: Value) -> str:
@@ -210,5 +205,6 @@ def as_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _reason(what: str, setting: EngineSetting) -> Reason:
-    return Reason(what=what, value=as_text(setting.value), because=setting.because)
+def _setting_reason(what: str, setting: EngineSetting) -> Reason:
+    """Its sentence is a text of the catalogue."""
+    return reason(what, as_text(setting.value), "catalogue-setting", because=setting.because)

@@ -8,11 +8,11 @@ so all plans and verdicts of a process for the same load share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
@@ -29,12 +29,10 @@ from peagle.fit.estimate import (
     missing_bytes,
 )
 from peagle.options import Options
-from peagle.planning.overrides import memory_settings
-from peagle.planning.plan import Decision, decide
+from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, names_in_runs
-from peagle.vllm.environment import Value
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -85,37 +83,40 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     """The longest context in tokens, at most what the target supports; the rules report a longer
     one from the options. By default the target's, or what requests and the further turns of a
     conversation need, as a power of two; less where only that fits."""
-    longest, findings = target.architecture.max_positions, list[Finding]()
-    because = f"the default for {target.id}, which supports more"
     if options.max_model_len is not None:
-        length = min(options.max_model_len, longest)
-    else:
-        length, turns = target.default_max_model_len, ""
-        output, cached = options.output_tokens, options.cached_prompt_tokens
-        needed = (options.prompt_tokens or 0) + (output or USUAL_WORKLOAD.output_tokens)
-        if cached and cached > (options.shared_prompt_tokens or 0):
-            needed += FURTHER_TURNS * (needed - cached)
-            turns = f" and {FURTHER_TURNS} more turns"
-        if needed > length:
-            length, because = needed, f"the tokens of a request{turns}"
-            if options.requests is None:
-                length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
-        if length >= longest:
-            length, because = longest, f"the maximum of {target.id}"
-        fitting = options.fitting_length
-        if fitting is not None and fitting < length:
-            on = options.instance_type
-            where = f" on {on}" if on else ", on any instance type"
-            because = f"{length:,} tokens do not fit"
-            message = f"the default context of {length:,} tokens does not fit{where}: "
-            message += f"{fitting:,} are planned"
-            option = ("--max-model-len", f"{fitting}")
-            confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
-            findings.append(warning("context-shortened", "max_model_len", message, confirm))
-            length = fitting
-    if options.max_model_len is not None:
-        return Decision(length, findings=tuple(findings))
-    return decide(length, "max_model_len", because, f"{length:,}", findings)
+        return Decision(min(options.max_model_len, target.architecture.max_positions))
+    usual, fitting = _usual_length(options, target), options.fitting_length
+    length = usual.value
+    if fitting is None or fitting >= length:
+        return usual
+    on = options.instance_type
+    where = f" on {on}" if on else ", on any instance type"
+    message = f"the default context of {length:,} tokens does not fit{where}: "
+    message += f"{fitting:,} are planned"
+    option = ("--max-model-len", f"{fitting}")
+    confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
+    shortened = warning("context-shortened", "max_model_len", message, confirm)
+    because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
+    return Decision(fitting, (because,), (shortened,))
+
+
+def _usual_length(options: Options, target: Target) -> Decision[int]:
+    longest, length = target.architecture.max_positions, target.default_max_model_len
+    because = reason("max_model_len", f"{length:,}", "context-of-target", target=target.id)
+    cached, turns = options.cached_prompt_tokens, None
+    needed = (options.prompt_tokens or 0) + (options.output_tokens or USUAL_WORKLOAD.output_tokens)
+    if cached and cached > (options.shared_prompt_tokens or 0):
+        needed, turns = needed + FURTHER_TURNS * (needed - cached), FURTHER_TURNS
+    if needed > length:
+        is_rounded = options.requests is None
+        length = 1 << (needed - 1).bit_length() if is_rounded else needed
+        because = reason(
+            "max_model_len", f"{length:,}", "context-of-requests", turns=turns, rounded=is_rounded
+        )
+    if length >= longest:
+        length = longest
+        because = reason("max_model_len", f"{length:,}", "context-at-maximum", target=target.id)
+    return Decision(length, (because,))
 
 
 def shorter_contexts(usual: int, least: int) -> Iterator[int]:
@@ -131,8 +132,8 @@ def choose_concurrency(options: Options) -> Decision[int]:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:
         return Decision(options.concurrency)
-    because = "speculation gains most with few concurrent requests; excess requests queue"
-    return decide(USUAL_CONCURRENCY, "concurrency", because)
+    because = reason("concurrency", USUAL_CONCURRENCY, "default-concurrency")
+    return Decision(USUAL_CONCURRENCY, (because,))
 
 
 def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
@@ -154,9 +155,9 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         findings.append(error("requests-above-context", where, message, fix))
     if prompt is not None and output is not None:
         return Decision(workload, findings=tuple(findings))
-    because = "single prompts; --workload, --prompt-tokens and --output-tokens change them"
     shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
-    return decide(workload, "workload", because, shown, findings)
+    because = reason("workload", shown, "default-workload")
+    return Decision(workload, (because,), tuple(findings))
 
 
 def choose_size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
@@ -217,9 +218,10 @@ class Computed:
 class Load:
     """A target under a load, independent of drafter and instance.
 
-    ``settings`` are the user's own arguments of vLLM; ``None`` leaves one of the catalogue out.
-    ``own_head`` is the user's own drafter, which runs name by its location only, even if it has the
-    name of the catalogue's. ``of_one_size``: no request is longer than ``workload``, as in a batch.
+    ``settings`` are the user's own arguments of vLLM; an empty value leaves out one of the
+    catalogue's. ``own_head`` is the user's own drafter, which runs name by its location only, even
+    if it has the name of the catalogue's. ``of_one_size``: no request is longer than ``workload``,
+    as in a batch.
 
     Loads are equal if the same is computed from them: of the catalogue they compare what fits and
     speeds are computed from, by identity. A catalogue that is loaded again keeps what has not
@@ -231,7 +233,7 @@ class Load:
     max_model_len: int
     concurrency: int
     catalog: Catalog
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     workload: Workload = USUAL_WORKLOAD
     own_head: Drafter | None = None
     of_one_size: bool = False
@@ -248,7 +250,7 @@ class Load:
         tables = catalog.runtimes, catalog.instances, catalog.version_rules, catalog.speed_model
         same = [*map(id, (self.target, *tables, *self.runs))]
         load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
-        return same, load, repr(self.settings), self.own_head  # as text: true and 1 differ
+        return same, load, self.settings, self.own_head
 
     @cached_property
     def computed(self) -> Computed:
@@ -307,6 +309,18 @@ class Load:
             self.computed.ks[drafter.name] = tuple(sorted(k for k in ks if 0 < k <= most))
         return self.computed.ks[drafter.name]
 
+    def options(self, instance: Instance, k: int | None) -> Options:
+        """The options of one engine under this load."""
+        return Options(
+            pair=self.target.id,
+            k=k,
+            max_model_len=self.max_model_len,
+            concurrency=self.concurrency,
+            vllm=self.vllm,
+            instance_type=instance.type,
+            settings=self.settings,
+        )
+
     def engine(self, instance: Instance, gpus: int, drafter: Drafter | None, k: int) -> EngineFit:
         """The engine on this many GPUs of the instance's kind."""
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
@@ -317,16 +331,10 @@ class Load:
                 config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
                 case = replace(case, engine=config)
             else:
-                options = CaseOptions(
-                    k=k,
-                    max_model_len=self.max_model_len,
-                    concurrency=self.concurrency,
-                    vllm=self.vllm,
-                    instance_type=instance.type,
-                    tensor_parallel_size=1,
-                    settings=memory_settings(self.settings),
+                options = self.options(instance, k)
+                built = build_case(
+                    self.catalog, self.target, drafter, options, tensor_parallel_size=1
                 )
-                built = build_case(self.catalog, self.target, drafter, options)
                 planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
                 built = replace(built, settings={**planned, **built.settings})
                 case = fit_case(built, read_gpu(instance))

@@ -33,10 +33,11 @@ from peagle.planning.plan import (
     Rollout,
     Scaling,
     Step,
-    decide,
+    reason,
 )
 from peagle.s3uri import S3Uri, lower_scheme
 from peagle.speed.estimate import slots
+from peagle.speed.models import Performance
 from peagle.text import counted, format_duration, format_requests, format_usd
 from peagle_serve.contract import is_s3_uri
 
@@ -111,15 +112,11 @@ def choose_rollout(
         ),
         alarms=alarms_for(options, floor),
     )
-    because = f"updates bake {format_duration(baking)} after each step; an alarm undoes them"
-    if copies:
-        because = (
-            f"updates bake {format_duration(baking)} after each batch; an alarm, on all copies "
-            "together, undoes them"
-        )
+    is_of_copies = copies is not None
+    because = reason("rollout", rollout.text, "rollout-bakes", seconds=baking, copies=is_of_copies)
     noun = "copies" if copies else "instances"
     findings = [*_findings(rollout, total, noun, fits if copies else None)]
-    return decide(rollout, "rollout", because, rollout.text, findings)
+    return Decision(rollout, (because,), tuple(findings))
 
 
 def _findings(
@@ -286,14 +283,14 @@ def choose_scaling(
     if start_seconds is None:
         return Decision(None)
     target = options.target_concurrency
-    most, because = _most_requests(load, candidate)
+    most = _most_requests(load, candidate, counted(1, copies is not None))
     least = 0 if options.scale_to_zero else options.min_instances or 1
     highest = options.max_instances or candidate.count
     cooldown = max(SHORTEST_SCALE_IN_SECONDS, start_seconds)
     scaling = Scaling(
         min_instances=least,
         max_instances=highest,
-        target_concurrency=most if target is None else target,
+        target_concurrency=most.value if target is None else target,
         scale_in_cooldown_seconds=cooldown,
         scale_out_cooldown_seconds=SCALE_OUT_SECONDS,
         min_copies=least * copies.per_instance if copies else None,
@@ -310,17 +307,15 @@ def choose_scaling(
             fix = Fix(f"use --max-instances {allowed}", options=("--max-instances", f"{allowed}"))
         message = f"{highest} instances cost {usd}"
         findings.append(error("scaling-above-price-limit", "max_instances", message, fix))
-    why = "AWS's own; a start takes less"
+    shown = format_duration(cooldown)
+    because = reason("scale_in_cooldown", shown, "cooldown-of-aws")
     if cooldown > SHORTEST_SCALE_IN_SECONDS:
-        started = "a copy" if scaling.scales_copies else "an instance"
-        why = f"starting {started} again takes about this long (start_time)"
-    reasons = [Reason(what="scale_in_cooldown", value=format_duration(cooldown), because=why)]
-    if target is None:
-        value = f"{most} per {unit}"
-        reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
-    elif target > most:
-        message = f"target_concurrency {target:g} is more than one {unit} should get: {because}"
-        fix = Fix(f"use target_concurrency: {most}, or omit it")
+        because = reason("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
+    reasons = [because] if target is not None else [*most.reasons, because]
+    if target is not None and target > most.value:
+        message = f"target_concurrency {target:g} is more than one {unit} should get: "
+        message += format_requests(most.value)
+        fix = Fix(f"use target_concurrency: {most.value}, or omit it")
         findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
     reported = load.catalog.runtimes.scale_to_zero_refused.get(region)
     if options.scale_to_zero and reported:
@@ -330,38 +325,57 @@ def choose_scaling(
     return Decision(scaling, tuple(reasons), tuple(findings))
 
 
-def _most_requests(load: Load, candidate: Candidate) -> tuple[int, str]:
-    """The most requests at a time with which one engine meets the objective and none queues, and
-    why."""
+def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]:
+    """The most requests at a time with which one engine meets the objective and none queues;
+    ``unit`` is what has an engine."""
     engine, slo = candidate.engine, candidate.asked.slo
     running = slots(engine.case, engine.fit, load.workload) if engine.fit.fits else 0.0
     limit = max(1, math.floor(running))
-    why = f"one runs {format_requests(limit)} at once (--concurrency), more would queue"
-    if limit < engine.case.engine.max_num_seqs:
-        why = f"the KV cache of one holds {format_requests(limit)} of this size, more would queue"
-    if slo is None:
-        return limit, f"{why}; --slo plans for response times instead"
 
-    def times(requests: int) -> tuple[float | None, str]:
-        """The ratio to the objective, and ``ttft 0.482 s, itl 0.0124 s, estimated``."""
-        speed = load.performance(engine, candidate.drafter, candidate.k, requests)
-        parts = {"ttft": speed.ttft_seconds, "itl": speed.itl_seconds}
-        texts = [f"{name} {time:.3g} s" for name, time in parts.items() if time is not None]
-        return slo.excess(*parts.values()), ", ".join([*texts, speed.basis])
+    def speed(requests: int) -> Performance:
+        return load.performance(engine, candidate.drafter, candidate.k, requests)
 
-    at_most, text = times(limit)
-    if at_most is None:
-        return limit, f"{why}; whether {slo.text} holds is unknown"
-    if at_most <= 1:
-        return limit, f"{slo.text} holds with {format_requests(limit)} ({text}); {why}"
+    def excess(requests: int) -> float | None:
+        times = speed(requests)
+        return slo.excess(times.ttft_seconds, times.itl_seconds) if slo else None
+
+    at_limit = excess(limit)
+    if slo is None or at_limit is None or at_limit <= 1:
+        times = speed(limit)
+        if slo is None:
+            code = "none-queues"
+        else:
+            code = "objective-unknown" if at_limit is None else "objective-holds"
+        because = reason(
+            "target_concurrency",
+            f"{limit} per {unit}",
+            code,
+            requests=limit,
+            in_cache=limit < engine.case.engine.max_num_seqs,
+            slo=slo.text if slo else None,
+            ttft_seconds=times.ttft_seconds,
+            itl_seconds=times.itl_seconds,
+            basis=times.basis,
+        )
+        return Decision(limit, (because,))
     low, high = 0, limit  # the objective holds with low, and breaks with high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if (times(middle)[0] or 0) > 1 else (middle, high)
-    broken = f"{slo.text} breaks with {format_requests(high)} ({times(high)[1]})"
-    if low == 0:
-        return 1, f"{broken}: more instances do not help"
-    return low, f"{broken}; with {low} it holds ({times(low)[1]})"
+        low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
+    most, breaks = max(low, 1), speed(high)
+    code = "objective-breaks" if low else "objective-missed"
+    because = reason(
+        "target_concurrency",
+        f"{most} per {unit}",
+        code,
+        slo=slo.text,
+        requests=high,
+        ttft_seconds=breaks.ttft_seconds,
+        itl_seconds=breaks.itl_seconds,
+        basis=breaks.basis,
+        holds_with=low,
+    )
+    return Decision(most, (because,))
 
 
 COPIES_BEFORE_SECONDS = 600
@@ -418,17 +432,21 @@ def choose_limit(
         findings.append(warning("limit-before-start", where, message, "set a later end"))
     if seconds is None:
         return Decision(limit, findings=tuple(findings))
-    because = "EventBridge Scheduler deletes the endpoint then"
+    before = COPIES_BEFORE_SECONDS if copies else None
+    shown = limit_text(limit, usd_per_hour)
+    because = reason("limit", shown, "end-by-ttl", copies_seconds_before=before)
     if budget is not None and usd_per_hour:
-        because = (
-            f"{'' if ttl is None else 'the earlier of --ttl and --budget: '}{format_usd(budget)} "
-            f"at {format_usd(usd_per_hour)} per hour, with the most instances, last "
-            f"{format_duration(budget / usd_per_hour * 3600)} from the deploy; what runs more "
-            "meanwhile is not counted"
+        because = reason(
+            "limit",
+            shown,
+            "end-by-budget",
+            budget_usd=budget,
+            usd_per_hour=usd_per_hour,
+            seconds=budget / usd_per_hour * 3600,
+            ttl_seconds=ttl,
+            copies_seconds_before=before,
         )
-    before = f"{COPIES_BEFORE_SECONDS // 60} minutes before"
-    because += f"; the copies are deleted {before}" if copies else ""
-    return decide(limit, "limit", because, limit_text(limit, usd_per_hour), findings)
+    return Decision(limit, (because,), tuple(findings))
 
 
 def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
@@ -511,8 +529,7 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         alarms = (*alarms_for(options, floor), "load")
         if days is None:
             days = DEFAULT_LOG_DAYS
-            because = "a log without retention is kept, and paid for, for ever"
-            reasons = (Reason(what="log retention", value=f"{days} days", because=because),)
+            reasons = (reason("log retention", f"{days} days", "log-without-end"),)
     observe = Observe(
         dashboard=options.observe,
         log_retention_days=days,

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from peagle.case import DECIDED
 from peagle.errors import UserError
-from peagle.text import json_number
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
-from peagle.vllm.environment import Value
 from peagle.vllm.facts import canonical_name
+from peagle_serve import json_reader
 from peagle_serve.contract import (
     HUB_MODEL,
     IMAGE_CONTENT_VARIABLE,
@@ -25,13 +24,15 @@ from peagle_serve.contract import (
     WEIGHTS_PIN_VARIABLE,
 )
 from peagle_serve.environment import make_flag
+from peagle_serve.json_reader import InvalidJson
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _COUNT = re.compile(r"0*[1-9][0-9]{0,9}", re.ASCII)
-_SWITCH = {"true": True, "false": False}
 _TOKENS = "max-num-batched-tokens"
 _SHARE = "gpu-memory-utilization"
+_DECIDED_BY_PAIR = ("num_speculative_tokens", "method", "parallel_drafting", "model")
+"""Keys of ``--speculative-config`` that PAIR, ``--k`` and ``--drafter`` decide."""
 
 _OWN = {
     HUB_MODEL: DECIDED["model"],
@@ -82,6 +83,22 @@ def parse_variables(texts: Iterable[str]) -> dict[str, str]:
     return variables
 
 
+def parse_speculative(texts: Iterable[str]) -> dict[str, object]:
+    """``NAME=VALUE`` by name: ``2`` is a number, other JSON is JSON, and the rest is text. Raises
+    UserError for a key that the pair decides."""
+    config: dict[str, object] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or name in _DECIDED_BY_PAIR:
+            fix = "write NAME=VALUE; PAIR, --k and --drafter decide method, K and model"
+            raise UserError(f"--speculative {text!r} is no setting of its own", fix)
+        try:
+            config[name] = json_reader.read(value, "the value")
+        except InvalidJson:
+            config[name] = value
+    return config
+
+
 def check_settings(settings: Mapping[str, str]) -> None:
     """Raise UserError for an argument that another option decides, or that cannot be read."""
     for name, value in settings.items():
@@ -119,44 +136,6 @@ def check_variables(names: Iterable[str]) -> None:
                 "use letters, digits and _; the first character is not a digit",
                 code="invalid-variable",
             )
-
-
-def checked_settings(settings: Mapping[str, str]) -> dict[str, Value | None]:
-    """The typed arguments for the memory model. Raises UserError as ``check_settings`` does."""
-    check_settings(settings)
-    return memory_settings(parse_values(settings))
-
-
-def parse_values(settings: Mapping[str, str]) -> dict[str, Value | None]:
-    """The arguments with typed values; ``None`` for what is left out, which is also the opposite
-    of each switch."""
-    arguments: dict[str, Value | None] = {}
-    for name, text in settings.items():
-        opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
-        value: Value | None = None
-        if text != "":
-            value = switch_or_text(text)
-            number = json_number(text) if value is text else None
-            value = value if number is None else number
-        arguments |= {opposite: None, name: value}
-    return arguments
-
-
-def switch_or_text(text: str) -> bool | str:
-    """``true`` and ``false`` as switches, other text as it is."""
-    return _SWITCH.get(text.strip().lower(), text)
-
-
-def memory_settings(settings: Mapping[str, Value | None]) -> dict[str, Value | None]:
-    """Those that the memory model can compute with; the rules report a share of memory that is
-    none."""
-    share = settings.get(_SHARE)
-    is_share = isinstance(share, (int, float)) and share is not True and 0 < share <= 1
-    return {
-        name: value
-        for name, value in settings.items()
-        if name != _SHARE or value is None or is_share
-    }
 
 
 def with_overrides(

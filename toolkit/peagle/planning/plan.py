@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -48,12 +47,23 @@ FloorSource = Literal["catalogue", "break-even", "option"]
 model; with less, the target alone is faster at the planned load."""
 
 
+Detail = str | int | float | bool | dict[str, float]
+
+
 class Reason(Frozen):
-    """A decision made by planning: ``what`` has ``value``, ``because``."""
+    """A decision of planning: ``what`` has ``value``. ``code`` names the cause, and ``values`` has
+    its numbers and names; ``cli/view/reasons.py`` has the sentence of each code."""
 
     what: str
     value: str
-    because: str
+    code: str
+    values: dict[str, Detail] = {}
+
+
+def reason(what: str, value: object, code: str, /, **values: Detail | None) -> Reason:
+    """The reason with those values that are known."""
+    known_values = {name: detail for name, detail in values.items() if detail is not None}
+    return Reason(what=what, value=str(value), code=code, values=known_values)
 
 
 class Pins(Frozen):
@@ -485,14 +495,6 @@ class Decision(Generic[T]):
     value: T
     reasons: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-
-def decide(
-    value: T, what: str, because: str, shown: object = None, findings: Iterable[Finding] = ()
-) -> Decision[T]:
-    """A value set by planning; ``shown`` is its text in the reason."""
-    text = str(value if shown is None else shown)
-    return Decision(value, (Reason(what=what, value=text, because=because),), tuple(findings))
 
 
 class Decisions:

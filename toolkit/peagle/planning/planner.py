@@ -15,13 +15,8 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import (
-    copies_decision,
-    count_decision,
-    queue_findings,
-    review,
-    selection_reasons,
-)
+from peagle.planning.findings import queue_findings, review
+from peagle.planning.instance import choose_copies, choose_count, selection_reasons
 from peagle.planning.load import (
     Load,
     choose_concurrency,
@@ -37,7 +32,6 @@ from peagle.planning.operation import (
     choose_scaling,
     with_copies,
 )
-from peagle.planning.overrides import parse_values
 from peagle.planning.plan import (
     ABOUT_AWS,
     Decision,
@@ -48,7 +42,7 @@ from peagle.planning.plan import (
     RuntimeChoice,
     SpeedEstimate,
     TargetChoice,
-    decide,
+    reason,
 )
 from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
@@ -76,7 +70,6 @@ from peagle.planning.weights import (
     placed_sizes,
     start_time,
 )
-from peagle.text import format_usd
 
 _ROUNDS_WITHOUT_GAIN = 2
 """Larger loads of a batch are not compared after so many that cost more."""
@@ -115,8 +108,8 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     decisions.reasons += selection_reasons(selection, compared, is_speculation_asked)
     decisions.findings += review(selection)
     ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
-    count = record(count_decision(options, candidate))
-    copies = record(copies_decision(options, candidate))
+    count = record(choose_count(options, candidate))
+    copies = record(choose_copies(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
     sizes, gpus = placed_sizes(options, pair, load), candidate.gpus
     placement = Placement(
@@ -256,7 +249,7 @@ def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
         length,
         choose_concurrency(options).value,
         catalog,
-        parse_values(options.settings),
+        options.settings,
         choose_workload(options, target, length).value,
         own_head=pair.drafter if pair.own_head is not None else None,
         of_one_size=options.requests is not None,
@@ -302,8 +295,8 @@ def _choose_batch_load(
     if not best:
         return options, options
     (missed, usd), chosen = best[False]
-    because = f"the lowest total cost of the batch, {format_usd(usd)}"
+    because = reason("concurrency", chosen.concurrency, "batch-lowest-cost", usd=usd)
     if missed:
-        because = "the fastest; the batch is not done in time"
-    chosen = decisions.record(decide(chosen, "concurrency", because, chosen.concurrency))
+        because = reason("concurrency", chosen.concurrency, "batch-fastest")
+    decisions.reasons.append(because)
     return chosen, best.get(True, best[False])[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, parse_family
+from peagle.case import DEFAULT_AMI, ami_for, build_case, parse_family
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
     Instance,
@@ -26,7 +26,7 @@ from peagle.options import DEFAULT_REGION as DEFAULT_REGION
 from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
 from peagle.planning.company import prefixed
-from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
+from peagle.planning.plan import PRICE_ELSEWHERE, Decision, reason
 from peagle.planning.speculation import SelectedPair
 from peagle.text import format_usd
 from peagle.vllm import versions
@@ -54,7 +54,7 @@ _ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-not-in-region", "image-ver
 def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
     """The region. Raises NotFound for one without known AWS images."""
     if options.region is None:
-        return decide(DEFAULT_REGION, "region", "neither --region nor AWS_REGION is set")
+        return Decision(DEFAULT_REGION, (reason("region", DEFAULT_REGION, "default-region"),))
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
         raise NotFound(
@@ -78,7 +78,8 @@ def choose_runtime(
     """
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
-    case = build_case(catalog, target, drafter, CaseOptions(vllm=version, image=options.image))
+    asked = Options(pair=options.pair, vllm=version, image=options.image)
+    case = build_case(catalog, target, drafter, asked)
     unknown = unknown_version(case, takes_image=takes_image)
     if unknown is not None:
         too_old = below_minimum(case)
@@ -87,8 +88,8 @@ def choose_runtime(
     findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:
         return Decision(case.runtime, findings=findings)
-    because = f"the catalogue's default, checked {table.checked.isoformat()}"
-    return decide(case.runtime, "vllm", because, version, findings)
+    because = reason("vllm", version, "catalogue-vllm", checked=table.checked.isoformat())
+    return Decision(case.runtime, (because,), findings)
 
 
 def choose_image(
@@ -96,13 +97,13 @@ def choose_image(
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
     image = options.image
-    here = CaseOptions(vllm=runtime.vllm, region=region, image=image)
+    here = Options(pair=options.pair, vllm=runtime.vllm, region=region, image=image)
     case = build_case(catalog, pair.target, pair.drafter, here)
     if image is None:
-        because = f"AWS's image of vLLM {runtime.vllm} in {region}"
         findings = check(case, only={"image-not-in-region"})
         uri = exact_image_uri(catalog.runtimes, runtime, region)
-        return decide(uri, "image", because, findings=findings)
+        because = reason("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
+        return Decision(uri, (because,), findings)
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not an image name",
@@ -126,13 +127,13 @@ def choose_ami(
     if options.ami is not None:
         return Decision(None if options.ami == DEFAULT_AMI else options.ami)
     ami, family = ami_for(table, runtime, instance_type), parse_family(instance_type)
-    because = f"the image needs CUDA {runtime.cuda}; "
-    because += f"the default AMI of {family} has an older driver"
     if ami is None:
-        because = f"AWS's rule for AMIs does not cover {family}"
+        because = reason("ami", "SageMaker's default", "ami-not-covered", family=family)
     elif family not in table.ami_families:
-        because = f"reported to work on {family}"
-    return decide(ami, "ami", because, ami or "SageMaker's default")
+        because = reason("ami", ami, "ami-reported", family=family)
+    else:
+        because = reason("ami", ami, "ami-for-driver", cuda=runtime.cuda, family=family)
+    return Decision(ami, (because,))
 
 
 def own_name(endpoint: str) -> str:
@@ -166,7 +167,7 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
         stem += f"-{pair.drafter.name if pair.drafter else 'plain'}"
     stem = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
     name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
-    return decide(name, "name", "from the pair; --name changes it")
+    return Decision(name, (reason("name", name, "name-of-pair"),))
 
 
 def price_unknown(message: str, fix: str | Fix) -> Finding:

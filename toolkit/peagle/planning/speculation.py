@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.case import CaseOptions, Checkpoints, build_case
+from peagle.case import Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
@@ -24,7 +24,7 @@ from peagle.findings import Finding, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load, choose_length, choose_workload
-from peagle.planning.plan import Decision, FloorSource, Plan, Reason, Speculation, Weights, decide
+from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, reason
 from peagle.s3uri import lower_scheme
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance, Performance
@@ -99,11 +99,12 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     size = choose_workload(options, target, length).value
     if drafter.long_context is not None and is_for_shorter(drafter, length, size.tokens):
         longer = find_drafter(target, drafter.long_context.drafter)
-        because = f"{drafter.name} is for shorter contexts or requests"
-        return decide(replace(choice, drafter=longer), "drafter", because, longer.name)
-    because = f"the catalogue's default for {target.id}"
-    because += f", for {drafter.use}" if drafter.use else ""
-    return decide(choice, "drafter", because, drafter.name)
+        because = reason("drafter", longer.name, "drafter-for-length", shorter=drafter.name)
+        return Decision(replace(choice, drafter=longer), (because,))
+    default = reason(
+        "drafter", drafter.name, "drafter-of-target", target=target.id, use=drafter.use or None
+    )
+    return Decision(choice, (default,))
 
 
 def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) -> bool:
@@ -117,11 +118,10 @@ def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) ->
 def _without_head(options: Options, target: Target, catalog: Catalog) -> Decision[SelectedPair]:
     """The target alone: no head is known for it. Findings say what its owner can do: n-gram lookup,
     the public head of the only target that it may be a copy of, or training."""
-    plan, because = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
+    plan, message = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
     ngram = Fix("n-gram lookup needs no head", (*plan, f"{options.pair}+ngram"))
-    findings = [
-        note(NO_HEAD, "drafter", f"plans of {target.id} do not speculate: {because}", ngram)
-    ]
+    message = f"plans of {target.id} do not speculate: {message}"
+    findings = [note(NO_HEAD, "drafter", message, ngram)]
     read = options.target_checkpoint
     named = str(read.config.get("_name_or_path") or "") if read else ""
     heads = []
@@ -143,9 +143,11 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
     )
     message = f"a head trained for {target.id} has the best acceptance"
     findings.append(note(NO_HEAD, "drafter", message, train))
-    decided = {"drafter": "none", "speculation": "no"}
-    reasons = [Reason(what=what, value=v, because=because) for what, v in decided.items()]
-    return Decision(SelectedPair(target, None), tuple(reasons), tuple(findings))
+    reasons = (
+        reason("drafter", "none", "no-head", target=target.id),
+        reason("speculation", "no", "no-head", target=target.id),
+    )
+    return Decision(SelectedPair(target, None), reasons, tuple(findings))
 
 
 def _own_head(
@@ -177,7 +179,8 @@ def _own_head(
         )
     head, target_read = own_drafter(location, target, kind, read), options.target_checkpoint
     checkpoints = Checkpoints(target_read, read, own_target=target_read is not None)
-    case = build_case(catalog, target, head, CaseOptions(vllm=options.vllm), checkpoints)
+    asked = Options(pair=options.pair, vllm=options.vllm)
+    case = build_case(catalog, target, head, asked, checkpoints)
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
@@ -285,16 +288,23 @@ def choose_k(
         return Decision(k, findings=tuple(findings))
     if k in rates:
         shown = sorted({n for n in rates if n in _SHOWN_KS or n == best} - {k})
-        which = "the fastest" if rates[k] >= rates[best] else "the smallest that is as fast"
-        because = f"{which} ({by_k[k].basis}): {rates[k]:,.0f} tokens/s with {load}"
-        because += "".join(f", {rates[n]:,.0f} with K={n}" for n in shown)
+        code = "fastest-k" if rates[k] >= rates[best] else "smallest-k-as-fast"
+        because = reason(
+            "k",
+            k,
+            code,
+            basis=by_k[k].basis,
+            tokens_per_second=round(rates[k], 1),
+            requests=round(requests, 1),
+            others={str(n): round(rates[n], 1) for n in shown},
+        )
     elif pair.own_head is not None:
-        because = f"recommended for {drafter.source}"
-        if drafter.licence is None:  # only a copy of the catalogue's head has one
-            because = f"the model card of your head is unknown; {because}"
+        # Only a copy of the catalogue's head has a licence.
+        code = "k-without-card" if drafter.licence is None else "k-of-own-head"
+        because = reason("k", k, code, source=drafter.source)
     else:
-        because = f"recommended for {drafter.title} ({drafter.source})"
-    return decide(k, "k", because, findings=findings)
+        because = reason("k", k, "k-of-drafter", drafter=drafter.title, source=drafter.source)
+    return Decision(k, (because,), tuple(findings))
 
 
 def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculation | None]:
@@ -333,12 +343,13 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
     )
     if not extrapolated:
         return Decision(speculation)
-    value, because = "unknown", "the speed with the drafter or without it is unknown here"
-    if length is not None and length > k + 1:
-        value, because = "none", f"the target alone is faster even if all {k} drafts count"
-    elif length is not None:
-        value, because = f"{length:g} tokens per step", "with fewer, the target alone is faster"
-    return decide(speculation, "break_even", because, value)
+    if length is None:
+        because = reason("break_even", "unknown", "break-even-unknown")
+    elif length > k + 1:
+        because = reason("break_even", "none", "break-even-above-k", k=k)
+    else:
+        because = reason("break_even", f"{length:g} tokens per step", "break-even")
+    return Decision(speculation, (because,))
 
 
 def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
-from peagle.case import CaseOptions, build_case
+from peagle.case import build_case
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter
 from peagle.catalog.tables import Instance
@@ -26,7 +27,7 @@ from peagle.errors import (
     nearest,
 )
 from peagle.findings import errors, severity, warning
-from peagle.options import Options
+from peagle.options import EngineOptions, Options, asked
 from peagle.planning.load import (
     USUAL_CONCURRENCY,
     EngineFit,
@@ -36,7 +37,7 @@ from peagle.planning.load import (
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.plan import Plan, Reason
+from peagle.planning.plan import Plan, reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
@@ -54,7 +55,7 @@ from peagle.speed.verdict import (
 )
 from peagle.text import format_concurrency
 from peagle.vllm import versions
-from peagle.workload import WORKLOADS, Workload, WorkloadName
+from peagle.workload import WORKLOADS, Workload
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""
@@ -63,8 +64,7 @@ FEWER = (256, 64, 16)
 """Requests that one engine runs at a time where it has no memory for those of the largest load."""
 
 
-@dataclass(frozen=True)
-class VerdictRequest:
+class VerdictOptions(EngineOptions):
     """What to compare. ``pair`` with a drafter compares that one alone, else all public ones.
 
     ``gpu`` is a name of the table of instances: its smallest and cheapest type that fits is used,
@@ -72,62 +72,36 @@ class VerdictRequest:
     each load there, unless ``tensor_parallel_size`` says how many.
     """
 
-    pair: str
-    gpu: str | None = None
-    instance_type: str | None = None
-    tensor_parallel_size: int | None = None
-    workloads: Mapping[str, Workload] | None = None
-    loads: Sequence[int] = LOADS
-    vllm: str | None = None
-    region: str | None = None
+    TAKES = (
+        "gpu", "instance_type", "vllm", "region", "tensor_parallel_size", "workload",
+        "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens", "loads",
+    )  # fmt: skip
 
-    def planned_gpus(
-        self, size: Workload, load: int, instance: Instance, catalog: Catalog
-    ) -> int | None:
-        """The GPUs per engine of a plan for this load; ``None`` where nothing fits."""
-        options = self.options(size).model_copy(
-            update={"instance_type": instance.type, "instance_count": 1, "concurrency": load}
-        )
-        fit = select_candidate(options, catalog).fit
-        return fit.tensor_parallel_size if fit.fits else None
-
-    def options(self, size: Workload) -> Options:
-        """The options of a plan for requests of this size."""
-        return Options(
-            pair=self.pair,
-            prompt_tokens=size.prompt_tokens,
-            cached_prompt_tokens=size.cached_prompt_tokens,
-            shared_prompt_tokens=size.shared_prompt_tokens,
-            output_tokens=size.output_tokens,
-            vllm=self.vllm,
-            region=self.region,
-        )
+    gpu: str | None = asked("text", "GPU such as H200.")
+    prompt_tokens: int | None = asked(
+        "tokens", "Tokens of each prompt, with --output-tokens.  [default: three sizes]"
+    )
+    output_tokens: int | None = asked("tokens", "Tokens of each answer.")
+    loads: tuple[int, ...] = asked(
+        "loads",
+        f"Concurrent requests to compare.  [default: {','.join(map(str, LOADS))}]",
+        default=LOADS,
+        name="concurrency",
+    )
 
 
-def choose_sizes_of_requests(
-    workload: WorkloadName | None,
-    prompt_tokens: int | None,
-    cached_prompt_tokens: int | None,
-    output_tokens: int | None,
-    shared_prompt_tokens: int | None = None,
-) -> Mapping[str, Workload] | None:
+def choose_sizes_of_requests(options: Options) -> Mapping[str, Workload] | None:
     """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
     without one of its numbers, and for a prompt that is all in the cache."""
-    sizes = prompt_tokens, cached_prompt_tokens, shared_prompt_tokens, output_tokens
-    if workload is None and not any(size is not None for size in sizes):
+    prompt, output = options.prompt_tokens, options.output_tokens
+    sizes = prompt, options.cached_prompt_tokens, options.shared_prompt_tokens, output
+    if options.workload is None and not any(size is not None for size in sizes):
         return None
-    if workload is None and (prompt_tokens is None or output_tokens is None):
-        flag = "--prompt-tokens" if prompt_tokens is None else "--output-tokens"
+    if options.workload is None and (prompt is None or output is None):
+        flag = "--prompt-tokens" if prompt is None else "--output-tokens"
         raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
-    options = Options(
-        pair="",
-        workload=workload,
-        prompt_tokens=prompt_tokens,
-        cached_prompt_tokens=cached_prompt_tokens,
-        shared_prompt_tokens=shared_prompt_tokens,
-        output_tokens=output_tokens,
-    )
-    return {workload or "your requests": choose_size_of_requests(with_workload(options))}
+    size = choose_size_of_requests(with_workload(options))
+    return {options.workload or "your requests": size}
 
 
 @dataclass
@@ -165,15 +139,11 @@ class _Compared:
         """The first error of a check of this drafter, or of the target alone, with this version on
         these GPUs."""
         load = self.load
-        options = CaseOptions(
-            k=drafter.k_recommended if drafter else None,
-            max_model_len=load.max_model_len,
-            vllm=load.vllm,
-            concurrency=load.concurrency,
-            instance_type=self.instance.type,
-            tensor_parallel_size=self.gpus,
+        options = load.options(self.instance, drafter.k_recommended if drafter else None)
+        case = build_case(
+            load.catalog, load.target, drafter, options, tensor_parallel_size=self.gpus
         )
-        findings = errors(check(build_case(load.catalog, load.target, drafter, options)))
+        findings = errors(check(case))
         return findings[0].message if findings else None
 
     def engine(
@@ -212,21 +182,25 @@ class _Compared:
         return requests <= self.engine(setting, workload, requests)[2].most_requests
 
 
-def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
-    """The verdict: the same request and catalogue give the same one.
+def make_verdict(
+    options: VerdictOptions, catalog: Catalog, workloads: Mapping[str, Workload] | None = None
+) -> Verdict:
+    """The verdict, on requests of these sizes, by default the user's or the measured ones. The same
+    options and catalogue give the same one.
 
     Raises NotFound for unknown names, UserError for impossible requests, and Refused if not even
     the target alone fits.
     """
-    pair = find_pair(catalog, request.pair)
+    pair = find_pair(catalog, options.pair)
     target, default = pair.target, pair.target.default_drafter
-    options = Options(pair=request.pair, vllm=request.vllm, region=request.region)
     region = choose_region(options, catalog.runtimes).value
     runtime = choose_runtime(options, catalog, target, None, takes_image=False).value
     longest = target.architecture.max_positions
-    sizes = request.workloads or {
-        name: size for name, size in WORKLOADS.items() if size.tokens <= longest
-    }
+    sizes = (
+        workloads
+        or choose_sizes_of_requests(options)
+        or {name: size for name, size in WORKLOADS.items() if size.tokens <= longest}
+    )
     largest = max(sizes.values(), key=lambda size: size.tokens, default=None)
     if largest is None or largest.tokens > longest:
         raise UserError(
@@ -235,22 +209,22 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
             f"use at most {longest:,} tokens of prompt and answer together",
             code="requests-above-context",
         )
-    drafters = [pair.drafter] if "+" in request.pair and pair.drafter else []
+    drafters = [pair.drafter] if "+" in options.pair and pair.drafter else []
     drafters = drafters or [drafter for drafter in target.drafters if drafter.public]
     main = next((d for d in drafters if d.name == default), next(iter(drafters), None))
     # The target as one engine for all loads, from the most to the least memory: with the usual
     # context or one for the longest requests, and fewer requests at a time; more wait.
-    usual, most = choose_length(request.options(largest), target).value, max(request.loads)
+    usual, most = choose_length(_options_for(options, largest), target).value, max(options.loads)
     loads = [
         Load(target, runtime.vllm, length, concurrency, catalog, workload=largest)
         for length in shorter_contexts(usual, largest.tokens)
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
-    load, instance, gpus = _engine(request, loads, main, _instances(request, catalog, region))
+    load, instance, gpus = _engine(options, loads, main, _instances(options, catalog, region))
     by_load: dict[tuple[Workload, int], int] = {}
-    if request.instance_type and request.tensor_parallel_size is None and instance.gpu_count > 1:
-        for size, requests in product(sizes.values(), request.loads):
-            planned = request.planned_gpus(size, requests, instance, catalog)
+    if options.instance_type and options.tensor_parallel_size is None and instance.gpu_count > 1:
+        for size, requests in product(sizes.values(), options.loads):
+            planned = _planned_gpus(options, size, requests, instance, catalog)
             by_load[size, requests] = planned or gpus
     compared = _Compared(load, instance, gpus, by_load)
     if reason := compared.refusal(None):
@@ -261,7 +235,7 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     usd = price.usd_per_hour if price else None
     question = Question(
         compared.settings(drafters),
-        tuple(sorted(set(request.loads))),
+        tuple(sorted(set(options.loads))),
         usd,
         default,
         compared.performance,
@@ -302,16 +276,41 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     )
 
 
-def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
+def _options_for(options: VerdictOptions, size: Workload, **changes: Any) -> Options:
+    """The options of a plan for requests of this size."""
+    return Options(
+        pair=options.pair,
+        prompt_tokens=size.prompt_tokens,
+        cached_prompt_tokens=size.cached_prompt_tokens,
+        shared_prompt_tokens=size.shared_prompt_tokens,
+        output_tokens=size.output_tokens,
+        vllm=options.vllm,
+        region=options.region,
+        **changes,
+    )
+
+
+def _planned_gpus(
+    options: VerdictOptions, size: Workload, load: int, instance: Instance, catalog: Catalog
+) -> int | None:
+    """The GPUs per engine of a plan for this load; ``None`` where nothing fits."""
+    planned = _options_for(
+        options, size, instance_type=instance.type, instance_count=1, concurrency=load
+    )
+    fit = select_candidate(planned, catalog).fit
+    return fit.tensor_parallel_size if fit.fits else None
+
+
+def _instances(options: VerdictOptions, catalog: Catalog, region: str) -> list[Instance]:
     """The named type, or all with that GPU: the fewest GPUs first, then the cheapest; those with a
     price, be it of another region, before those without."""
-    if request.instance_type is not None:
-        instance = find_instance(catalog.instances, request.instance_type)
-        if request.gpu is not None and request.gpu.lower() != instance.gpu.lower():
-            message = f"{instance.type} has {instance.gpu} GPUs, not {request.gpu}"
+    if options.instance_type is not None:
+        instance = find_instance(catalog.instances, options.instance_type)
+        if options.gpu is not None and options.gpu.lower() != instance.gpu.lower():
+            message = f"{instance.type} has {instance.gpu} GPUs, not {options.gpu}"
             raise OptionsConflict(message, "leave out --gpu or --instance-type")
         return [instance]
-    types, gpu = catalog.instances.instances, request.gpu or ""
+    types, gpu = catalog.instances.instances, options.gpu or ""
     having = [instance for instance in types if instance.gpu.lower() == gpu.lower()]
     if not having:
         gpus = list(dict.fromkeys(instance.gpu for instance in types))
@@ -328,21 +327,21 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
 
 
 def _engine(
-    request: VerdictRequest,
+    options: VerdictOptions,
     loads: Sequence[Load],
     drafter: Drafter | None,
     instances: Sequence[Instance],
 ) -> tuple[Load, Instance, int]:
     """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
     number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
-    usual, size = loads[0], request.tensor_parallel_size
+    usual, size = loads[0], options.tensor_parallel_size
     # A plan has the usual context, so a shorter one is compared only where nothing else fits.
     lengths = dict.fromkeys(load.max_model_len for load in loads)
     for instance in instances:
         planned = size
-        if size is None and request.instance_type is not None:
-            most = max(request.loads)
-            planned = request.planned_gpus(usual.workload, most, instance, usual.catalog)
+        if size is None and options.instance_type is not None:
+            most = max(options.loads)
+            planned = _planned_gpus(options, usual.workload, most, instance, usual.catalog)
         sizes = [gpus for gpus in usual.divisions(instance.gpu_count) if planned in (None, gpus)]
         for gpus, length, tried in product(sizes, lengths, (drafter, None)):
             for load in loads:
@@ -391,9 +390,9 @@ def _changes(
         for name, speed in speeds
         if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
-    for reason in dict.fromkeys(compared.refused.values()):
-        names = ", ".join(name for name, why in compared.refused.items() if why == reason)
-        texts.append(f"not compared: {names}; {reason}")
+    for refusal in dict.fromkeys(compared.refused.values()):
+        names = ", ".join(name for name, why in compared.refused.items() if why == refusal)
+        texts.append(f"not compared: {names}; {refusal}")
     measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
     used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
     texts += dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
@@ -498,7 +497,7 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
                 code="verdict-selects-another",
             )
         tried.append(best)
-        changes: dict[str, object] = {"chosen_by": f"the verdict {file.name}"}
+        changes: dict[str, object] = {"chosen_by": file.name}
         changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
         made = make_plan(options.model_copy(update=changes), catalog)
         vllm = made.runtime.vllm
@@ -532,12 +531,21 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         )
     winner, findings = tried[-1], list(made.findings)
     speed = entry.speed(winner)
-    because = f"the verdict {file.name}: best with {format_concurrency(entry.concurrency)} of "
-    because += requests
-    because += f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
-    reasons = [Reason(what="drafter", value=winner.drafter or "none", because=because)]
-    if winner.k:
-        reasons.append(Reason(what="k", value=str(winner.k), because=because))
+    decided = {"drafter": winner.drafter or "none"} | ({"k": winner.k} if winner.k else {})
+    reasons = [
+        reason(
+            what,
+            value,
+            "best-in-verdict",
+            file=file.name,
+            requests=entry.concurrency,
+            prompt_tokens=size.prompt_tokens,
+            output_tokens=size.output_tokens,
+            tokens_per_second=speed.tokens_per_second if speed else None,
+            basis=speed.basis if speed else None,
+        )
+        for what, value in decided.items()
+    ]
     compared = entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "

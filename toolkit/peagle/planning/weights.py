@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -34,10 +34,10 @@ from peagle.findings import Finding, error, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load
-from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, decide
+from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, reason
 from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import format_duration, format_rate, format_size, one_of
+from peagle.text import format_duration, format_size, one_of
 from peagle.vllm import versions
 from peagle_serve.contract import (
     ADDITIONAL,
@@ -200,8 +200,7 @@ def place_weights(
             fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
             findings.append(note("revision-not-pinned", part, message, fix))
         if weights.kind == "directory" and (commit := hub_snapshot(weights.location)):
-            because = "the Hub's cache names it"
-            reasons.append(Reason(what=f"{part} commit", value=commit, because=because))
+            reasons.append(reason(f"{part} commit", commit, "commit-in-cache"))
     return Decision(PlacedWeights(target, head), tuple(reasons), tuple(findings))
 
 
@@ -271,16 +270,12 @@ def streamer_variables(
     if not streamed:
         return Decision({})
     gpus, findings = candidate.gpus, []
-    share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
-    buffer = str(candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
-    reasons = [
-        Reason(what=name, value=value, because=because)
-        for name, value, because in (
-            ("AWS_DEFAULT_REGION", region, "the engine reads from S3 in the endpoint's region"),
-            ("RUNAI_STREAMER_MEMORY_LIMIT", buffer, f"bytes between S3 and a GPU: {share}"),
-        )
-    ]
-    variables = {reason.what: reason.value for reason in reasons}
+    buffer = candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus
+    reasons = (
+        reason("AWS_DEFAULT_REGION", region, "streams-in-region"),
+        reason("RUNAI_STREAMER_MEMORY_LIMIT", buffer, "streamer-buffer", several=gpus > 1),
+    )
+    variables = {because.what: because.value for because in reasons}
     if runtime.streamer is None:
         message = (
             f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
@@ -305,55 +300,73 @@ def streamer_variables(
         "see infra/iam/execution-role-policy.json"
     )
     findings.append(note("weights-streamed", "weights_by", message, permissions))
-    return Decision(variables, tuple(reasons), tuple(findings))
+    return Decision(variables, reasons, tuple(findings))
 
 
 def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Decision[int]]:
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
     size, target = bytes_by_way(sizes, gpus), sizes[0][0]
-    does = "streams" if target.streamed else "downloads"
-    copied = f"SageMaker copies no weights; the engine {does} them"
+    download = _timeout(
+        "download_timeout_seconds",
+        options.download_timeout,
+        size.mounted / MOUNT_BYTES_PER_SECOND + SHORTEST,
+    )
+    startup = _timeout(
+        "startup_timeout_seconds",
+        options.startup_timeout,
+        size.hub / HUB_BYTES_PER_SECOND
+        + size.streamed / MOUNT_BYTES_PER_SECOND
+        + size.loaded / LOAD_BYTES_PER_SECOND
+        + ENGINE_START_SECONDS,
+    )
     if size.mounted:
-        rate = format_rate(MOUNT_BYTES_PER_SECOND)
-        copied = f"{format_size(size.mounted)} from S3 at {rate}, and a minute"
-    elif target.kind == "image":
-        copied = "SageMaker copies no weights; the image contains them"
-    readers = f" ({gpus} GPUs read all)" if gpus > 1 else ""
-    parts = (
-        (size.hub, "from the Hub", HUB_BYTES_PER_SECOND, ""),
-        (size.streamed, "from S3", MOUNT_BYTES_PER_SECOND, readers),
-        (size.loaded, "to the GPU", LOAD_BYTES_PER_SECOND, ""),
-    )
-    started = "".join(
-        f"{format_size(taken)} {where} at {format_rate(rate)}{by}, "
-        for taken, where, rate, by in parts
-        if taken
-    )
-    started += f"and {ENGINE_START_SECONDS // 60} minutes to compile"
-    download = SHORTEST + size.mounted / MOUNT_BYTES_PER_SECOND
-    startup = ENGINE_START_SECONDS + sum(taken / rate for taken, _, rate, _ in parts)
-    return [
-        _timeout("download_timeout", options.download_timeout, download, copied),
-        _timeout("startup_timeout", options.startup_timeout, startup, started),
-    ]
-
-
-def _timeout(name: str, asked: int | None, needed: float, because: str) -> Decision[int]:
-    """The user's timeout, else the needed one in whole minutes, within SageMaker's bounds."""
-    what, minutes = f"{name}_seconds", max(-int(-needed // 60) * 60, SHORTEST)
-    if minutes > LONGEST:
-        message = (
-            f"a slow case takes {format_duration(minutes)} ({because}); SageMaker waits at most "
-            f"{format_duration(LONGEST)}"
+        copied = reason(
+            "download_timeout_seconds",
+            download.value,
+            "copied-from-s3",
+            mounted_bytes=size.mounted,
+            bytes_per_second=MOUNT_BYTES_PER_SECOND,
         )
+    elif target.kind == "image":
+        copied = reason("download_timeout_seconds", download.value, "weights-in-image")
+    else:
+        copied = reason(
+            "download_timeout_seconds", download.value, "not-copied", streams=target.streamed
+        )
+    started = reason(
+        "startup_timeout_seconds",
+        startup.value,
+        "time-to-start",
+        hub_bytes=size.hub or None,
+        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
+        streamed_bytes=size.streamed or None,
+        streamed_bytes_per_second=MOUNT_BYTES_PER_SECOND if size.streamed else None,
+        readers=gpus if size.streamed and gpus > 1 else None,
+        loaded_bytes=size.loaded or None,
+        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        engine_seconds=ENGINE_START_SECONDS,
+    )
+    if options.download_timeout is None:
+        download = replace(download, reasons=(copied,))
+    if options.startup_timeout is None:
+        startup = replace(startup, reasons=(started,))
+    return [download, startup]
+
+
+def _timeout(name: str, asked: int | None, needed: float) -> Decision[int]:
+    """The user's timeout, else the needed one in whole minutes, within SageMaker's bounds."""
+    seconds = max(-int(-needed // 60) * 60, SHORTEST)
+    findings: tuple[Finding, ...] = ()
+    if seconds > LONGEST:
+        message = f"a slow case takes {format_duration(seconds)}; SageMaker waits at most "
+        message += format_duration(LONGEST)
         fix = (
             "choose a smaller target, let SageMaker mount weights in S3 (--model-source), whose "
             "copy does not count as startup, or use weights_by stream"
         )
-        finding = warning("timeout-at-maximum", what, message, fix)
-        return decide(LONGEST if asked is None else asked, what, because, findings=(finding,))
-    return decide(minutes, what, because) if asked is None else Decision(asked)
+        findings = (warning("timeout-at-maximum", name, message, fix),)
+    return Decision(min(seconds, LONGEST) if asked is None else asked, findings=findings)
 
 
 def start_time(
@@ -374,29 +387,35 @@ def start_time(
     of_kind = (start for start in load.catalog.starts if start.kind in kinds)
     measured = max(of_kind, key=nearness, default=None)
     size = bytes_by_way(sizes, gpus)
-    seconds, parts = float(INSTANCE_SECONDS), []
-    parts.append(f"{format_duration(INSTANCE_SECONDS)} for an instance and its image")
-    for taken, where, rate in (
-        (size.hub, "from the Hub", HUB_BYTES_PER_SECOND),
-        (size.streamed + size.mounted, "from S3", MOUNT_BYTES_PER_SECOND),
-        (size.loaded, "to the GPU", LOAD_BYTES_PER_SECOND),
-    ):
-        if taken:
-            seconds += taken / rate
-            parts.append(f"{format_size(taken)} {where} at {format_rate(rate)}")
-    if measured is None:
-        parts.append(f"{format_duration(ENGINE_START_SECONDS)} for the engine's start")
-    because = f"not measured: {', '.join(parts)}"
+    from_s3 = size.streamed + size.mounted
     engine = measured.seconds if measured else ENGINE_START_SECONDS
-    minutes = math.ceil((engine + seconds) / 60)
-    if measured is not None:
-        how = "cold" if kinds == ("cold",) else "warm"
-        because = (
-            f"{format_duration(measured.seconds)} for a {how} start, as measured with "
-            f"{measured.target}, dummy weights and vLLM {measured.vllm} on an {measured.device} "
-            f"({measured.file}); {because}"
-        )
-    return decide(minutes * 60, "start_time", because, f"about {minutes} min")
+    transfer = (
+        size.hub / HUB_BYTES_PER_SECOND
+        + from_s3 / MOUNT_BYTES_PER_SECOND
+        + size.loaded / LOAD_BYTES_PER_SECOND
+    )
+    minutes = math.ceil((engine + INSTANCE_SECONDS + transfer) / 60)
+    code = "start-as-measured" if measured else "start-not-measured"
+    because = reason(
+        "start_time",
+        f"about {minutes} min",
+        code,
+        measured_seconds=measured.seconds if measured else None,
+        warm=kinds != ("cold",),
+        target=measured.target if measured else None,
+        vllm=measured.vllm if measured else None,
+        device=measured.device if measured else None,
+        file=measured.file if measured else None,
+        instance_seconds=INSTANCE_SECONDS,
+        hub_bytes=size.hub or None,
+        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
+        s3_bytes=from_s3 or None,
+        s3_bytes_per_second=MOUNT_BYTES_PER_SECOND if from_s3 else None,
+        loaded_bytes=size.loaded or None,
+        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        engine_seconds=None if measured else ENGINE_START_SECONDS,
+    )
+    return Decision(minutes * 60, (because,))
 
 
 def choose_pins(options: Options) -> Pins:

@@ -23,7 +23,7 @@ from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.render.requests import reproduce_options, requests
 from peagle.speed.verdict import VERDICT_FORMAT, Verdict
-from peagle.text import json_digest
+from peagle.text import json_digest, plain
 from peagle.vllm.environment import check_environment
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -122,14 +122,9 @@ _VERDICT_AGAIN = Fix(
 )
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as plain data."""
-    return verdict.model_dump(mode="json")
-
-
 def verdict_bytes(verdict: Verdict) -> bytes:
     """The document as a file; equal verdicts give equal bytes."""
-    return (json.dumps(verdict_document(verdict), indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(plain(verdict), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_verdict(path: Path) -> Verdict:

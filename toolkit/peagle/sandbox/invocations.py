@@ -1,7 +1,7 @@
 """InvokeEndpoint, InvokeEndpointWithResponseStream, and the OpenAI-compatible path.
 
-A stream is passed on chunk by chunk as it arrives, in ``application/vnd.amazon.eventstream`` frames
-(https://smithy.io/2.0/aws/amazon-eventstream.html), for which botocore has a parser and no encoder.
+A stream is passed on chunk by chunk as it arrives, in ``application/vnd.amazon.eventstream``
+frames.
 A whole response is completed before it is sent, so that an engine that breaks off is a ModelError.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import struct
 import time
-from binascii import crc32
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from wsgiref.types import WSGIEnvironment
 
+from moto.core.eventstream import EventStreamEncoder
 from werkzeug.wrappers import Response
 
 from peagle.engine.process import LOOPBACK
@@ -54,27 +53,23 @@ BROKEN = (OSError, http.client.HTTPException)
 
 def payload_part(data: bytes) -> bytes:
     """A frame of the event stream with a part of the answer."""
-    octets = "application/octet-stream"
-    return _frame({"message-type": "event", "event-type": "PayloadPart"}, octets, data)
+    headers = {
+        ":message-type": "event",
+        ":event-type": "PayloadPart",
+        ":content-type": "application/octet-stream",
+    }
+    return EventStreamEncoder().encode_message(headers, data)
 
 
 def stream_error(message: str, code: str) -> bytes:
     """A ModelStreamError, which ends the stream."""
-    headers = {"message-type": "exception", "exception-type": "ModelStreamError"}
+    headers = {
+        ":message-type": "exception",
+        ":exception-type": "ModelStreamError",
+        ":content-type": "application/json",
+    }
     document = json.dumps({"Message": message, "ErrorCode": code})
-    return _frame(headers, "application/json", document.encode())
-
-
-def _frame(headers: Mapping[str, str], content_type: str, payload: bytes) -> bytes:
-    """Prelude, headers (each a name and a string, type 7), payload, and two CRC32."""
-    block = b"".join(
-        struct.pack(f"!B{len(name) + 1}sBH", len(name) + 1, f":{name}".encode(), 7, len(value))
-        + value.encode()
-        for name, value in {**headers, "content-type": content_type}.items()
-    )
-    prelude = struct.pack("!II", 12 + len(block) + len(payload) + 4, len(block))
-    message = prelude + struct.pack("!I", crc32(prelude)) + block + payload
-    return message + struct.pack("!I", crc32(message))
+    return EventStreamEncoder().encode_message(headers, document.encode())
 
 
 def invoke(environ: WSGIEnvironment, path: re.Match[str], region: str) -> Response:

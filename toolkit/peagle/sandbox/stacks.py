@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 from botocore import xform_name
@@ -24,7 +25,7 @@ from moto.sagemaker import exceptions as sagemaker_exceptions
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 from moto.scheduler.exceptions import ScheduleNotFound
-from moto.scheduler.models import Schedule, scheduler_backends
+from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
 
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT
@@ -285,33 +286,24 @@ class ScheduleResource(CloudFormationModel):
     def cloudformation_type() -> str:
         return "AWS::Scheduler::Schedule"
 
-    @staticmethod
-    def parameters(name: str, document: Document) -> dict[str, Any]:
-        """moto's parameters of a schedule."""
-        properties = document.get("Properties") or {}
-        names = (
-            *("Description", "EndDate", "FlexibleTimeWindow", "GroupName", "KmsKeyArn"),
-            *("ScheduleExpression", "ScheduleExpressionTimezone", "StartDate", "State", "Target"),
-        )
-        parameters = {xform_name(key): properties.get(key) for key in names}
-        return {**parameters, "name": properties.get("Name", name)}
-
     @classmethod
     def create_from_cloudformation_json(  # type: ignore[override]
         cls, name: str, document: Document, _: str, region: str, **of: Any
     ) -> Schedule:
-        schedule = scheduler_backends[ACCOUNT][region].create_schedule(
-            **cls.parameters(name, document), action_after_completion=None
-        )
+        properties = {"Name": name, **(document.get("Properties") or {})}
+        named: dict[str, Any] = {xform_name(key): value for key, value in properties.items()}
+        accepted = signature(EventBridgeSchedulerBackend.create_schedule).parameters
+        parameters: dict[str, Any] = {key: named.get(key) for key in accepted if key != "self"}
+        schedule = scheduler_backends[ACCOUNT][region].create_schedule(**parameters)
         vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
         return schedule
 
     @classmethod
     def update_from_cloudformation_json(
-        cls, schedule: Schedule, _: str, document: Document, __: str, region: str
+        cls, schedule: Schedule, _: str, document: Document, account: str, region: str
     ) -> Schedule:
-        parameters = cls.parameters(schedule.name, document)
-        return scheduler_backends[ACCOUNT][region].update_schedule(**parameters)
+        cls.delete_from_cloudformation_json(schedule.name, document, account, region)
+        return cls.create_from_cloudformation_json(schedule.name, document, account, region)
 
     @classmethod
     def delete_from_cloudformation_json(
@@ -348,15 +340,8 @@ class Stacks(CloudFormationBackend):
 
     def execute_change_set(self, change_set_name: str, stack_name: str | None = None) -> None:
         """Begin to create or update the stack, as ``aws cloudformation deploy`` does."""
-        change_sets = [
-            change_set
-            for key, change_set in self.change_sets.items()
-            if change_set_name in (key, change_set.change_set_name)
-            and stack_name in (None, change_set.stack_id, change_set.stack_name)
-        ]
-        if not change_sets:
-            raise ValidationError(stack_name)
-        change_set = change_sets[-1]
+        change_set = self.describe_change_set(change_set_name)
+        assert change_set is not None, "moto raises for an unknown one"
         stack = self.stacks[change_set.stack_id]
         assert isinstance(stack, SandboxStack)
         word, tags = change_set.change_set_type, change_set.tags

@@ -23,6 +23,7 @@ MAX_VALUE_LENGTH = 1024
 MAX_TOTAL_BYTES = 32 * 1024
 """Limits of CreateModel's Environment, from SageMaker's service model and its documentation."""
 
+_SWITCH = {"true": True, "false": False}
 _FLAG = re.compile(r"--[a-z0-9]+(-[a-z0-9]+)*")
 _KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,1023}")
 
@@ -71,6 +72,26 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
 def engine_part(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that become arguments of vLLM."""
     return {key: value for key, value in environment.items() if key.startswith(PREFIX)}
+
+
+def parse_values(settings: Mapping[str, str]) -> dict[str, Value | None]:
+    """The arguments with typed values; ``None`` for what is left out, which is also the opposite
+    of each switch."""
+    arguments: dict[str, Value | None] = {}
+    for name, text in settings.items():
+        opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
+        value: Value | None = None
+        if text != "":
+            value = switch_or_text(text)
+            number = json_number(text) if value is text else None
+            value = value if number is None else number
+        arguments |= {opposite: None, name: value}
+    return arguments
+
+
+def switch_or_text(text: str) -> bool | str:
+    """``true`` and ``false`` as switches, other text as it is."""
+    return _SWITCH.get(text.strip().lower(), text)
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:

@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import Field
+
 from peagle.aws import runtime
 from peagle.aws.client import Aws, Clock, original_status
 from peagle.aws.errors import AccessDenied, Missing
@@ -54,6 +56,7 @@ from peagle.errors import (
     parsing,
     to_count,
 )
+from peagle.options import Result
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.protocol import engine_message
@@ -105,15 +108,14 @@ OnBytes = Callable[[int, int], object]
 """Called with bytes received and bytes in total."""
 
 
-@dataclass(frozen=True)
-class WarmArtifact:
-    """An artifact on this machine. ``size`` and ``unpacked_bytes`` are in bytes; ``seconds_cold``
-    is how long the engine took to become healthy without it."""
+class WarmArtifact(Result):
+    """An artifact on this machine. ``bytes`` are those of the archive; ``seconds_cold`` is how long
+    the engine took to become healthy without it."""
 
     key: str
-    archive: Path
-    manifest: Path
-    size: int
+    archive: Path = Field(exclude=True)
+    manifest: Path = Field(exclude=True)
+    bytes: int
     sha256: str
     files: int
     unpacked_bytes: int
@@ -251,7 +253,7 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        context.say_bytes("Storing", min(done, artifact.size), artifact.size)
+        context.say_bytes("Storing", min(done, artifact.bytes), artifact.bytes)
 
     for path in (artifact.archive, artifact.manifest):
         key = place.file_key(WARM_FOLDER, path.name)
@@ -303,25 +305,25 @@ def fetch(
     text = request({})
     artifact = _read_manifest(text, folder)
     full = UserError(
-        f"the disk of {folder} is full: the artifact needs {artifact.size / 1e6:,.1f} MB",
+        f"the disk of {folder} is full: the artifact needs {artifact.bytes / 1e6:,.1f} MB",
         "free some space or choose another folder; nothing was stored",
         code="disk-full",
     )
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if shutil.disk_usage(existing).free < artifact.size:
+    if shutil.disk_usage(existing).free < artifact.bytes:
         raise full
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(artifact.archive) as draft:
             sha256 = hashlib.sha256()
-            progress(0, artifact.size)
+            progress(0, artifact.bytes)
             with draft.open("wb") as stream:
-                for done in range(0, artifact.size, PART_BYTES):
-                    length = min(PART_BYTES, artifact.size - done)
+                for done in range(0, artifact.bytes, PART_BYTES):
+                    length = min(PART_BYTES, artifact.bytes - done)
                     part = request({"offset": done, "length": length}, length)
                     stream.write(part)
                     sha256.update(part)
-                    progress(done + length, artifact.size)
+                    progress(done + length, artifact.bytes)
             if sha256.hexdigest() != artifact.sha256:
                 message = f"the bytes of {artifact.key} do not match the container's manifest"
                 raise EngineError(message, _REPEAT, "checksum-mismatch")
@@ -389,7 +391,7 @@ def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:
             key=key,
             archive=folder / f"{key}.tar.gz",
             manifest=folder / f"{key}.json",
-            size=to_count(document["size"]),
+            bytes=to_count(document["size"]),
             sha256=sha256,
             files=to_count(document["files"]),
             unpacked_bytes=to_count(document["unpacked_bytes"]),

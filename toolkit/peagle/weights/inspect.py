@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
+from peagle.options import Result
 from peagle.text import json_object, sanitize
 from peagle.weights.bucket import (
     Bucket,
@@ -51,30 +54,26 @@ class FileStatus:
 
     name: str
     state: FileState
-    size: int
-    present: int
-    checksum: str = ""
+    bytes: int
+    bytes_there: int
+    checksum: str | None = None
 
 
-@dataclass(frozen=True)
-class StoredWarmStart:
-    """The objects of a warm start with their sizes in bytes, and what its manifest says. ``pair``
-    is the synced pair that it was compiled for, "" where the weights differ or are unknown; ``k``
-    is 0 without speculation; ``made`` is UTC in ISO 8601. No engine uses one that is not
+class StoredWarmStart(Result):
+    """The ``objects`` of a warm start with their ``bytes``, and what its manifest says. ``pair`` is
+    the synced pair that it was compiled for, ``None`` where the weights differ or are unknown;
+    ``k`` is 0 without speculation; ``made`` is UTC in ISO 8601. No engine uses one that is not
     ``complete``."""
 
     key: str
-    objects: Mapping[str, int]
-    complete: bool = False
-    pair: str = ""
-    k: int | None = None
-    device: str = ""
-    made: str = ""
-    seconds_cold: float | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(self.objects.values())
+    complete: bool
+    bytes: int
+    pair: str | None
+    k: int | None
+    device: str | None
+    made: str | None
+    seconds_cold: float | None
+    objects: tuple[str, ...] = Field(exclude=True)
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ class StoredWeights:
     @property
     def size(self) -> int:
         """Bytes of all objects."""
-        files = (file.present for files in self.files.values() for file in files)
-        return sum(self.others.values()) + sum(files) + sum(warm.size for warm in self.warm)
+        files = (file.bytes_there for files in self.files.values() for file in files)
+        return sum(self.others.values()) + sum(files) + sum(warm.bytes for warm in self.warm)
 
 
 def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
@@ -164,7 +163,7 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
             state: FileState = "whole" if entry.checksum else "unchecked"
             if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
                 state = "differs"
-            states.append(FileStatus(name, state, entry.size, head.size, head.checksum))
+            states.append(FileStatus(name, state, entry.size, head.size, head.checksum or None))
         files[part] = tuple(states)
     warm = tuple(
         start
@@ -216,7 +215,11 @@ def _read_warm_starts(
             document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
             yield _warm_start(name, sizes, document, sizes.get(f"{stem}.tar.gz"), weights)
         except (Missing, ValueError, LookupError, TypeError, AttributeError):
-            yield StoredWarmStart(name, sizes)
+            unknown = dict.fromkeys(("pair", "k", "device", "made", "seconds_cold"))
+            size = sum(sizes.values())
+            yield StoredWarmStart(
+                key=name, complete=False, bytes=size, objects=tuple(sizes), **unknown
+            )
 
 
 def _warm_start(
@@ -238,12 +241,13 @@ def _warm_start(
         k = 0 if SPECULATION not in engine else k if type(k) is int else None
     return StoredWarmStart(
         key=key,
-        objects=objects,
+        objects=tuple(objects),
+        bytes=sum(objects.values()),
         complete=document["size"] == archive,
-        pair=pair if "drafter" in compiled else pair.partition("+")[0],
+        pair=(pair if "drafter" in compiled else pair.partition("+")[0]) or None,
         k=k,
-        device=sanitize(device_text(subject["device"]), _MAX_TEXT),
-        made=sanitize(document.get("made", ""), _MAX_DATE),
+        device=sanitize(device_text(subject["device"]), _MAX_TEXT) or None,
+        made=sanitize(document.get("made", ""), _MAX_DATE) or None,
         seconds_cold=float(seconds) if plausible else None,
     )
 

@@ -34,7 +34,7 @@ from peagle.errors import (
     UserError,
 )
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.plan import MODEL_BUCKET, Pins, Plan, Reason
+from peagle.planning.plan import MODEL_BUCKET, Pins, Plan, Reason, reason
 from peagle.planning.weights import MAX_ARCHIVES, with_pins
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import (
@@ -125,54 +125,48 @@ def _check_prefix(
     bucket: Bucket, plan: Plan, prefix: WeightsPrefix, mounted: bool
 ) -> Iterator[Finding]:
     """Raises PeagleErrors for what cannot be read."""
-    with suppress(AccessDenied):  # SageMaker reads weights in its own region only
-        try:
-            region = bucket.call("head_bucket").get("BucketRegion") or plan.region
-        except Missing:
-            message = f"there is no bucket {prefix.bucket}"
-            yield error(MISSING, prefix.uri, message, "check the URI")
-            return
-        if region != plan.region:
-            yield error(
-                "weights-elsewhere", prefix.uri,
-                f"the bucket is in {region}, and SageMaker reads weights in its own region only",
-                f"plan for --region {region}, or copy the weights to a bucket in {plan.region}",
-            )  # fmt: skip
-            return
-    present: dict[str, int] | None = None  # unknown
     try:
-        entries = bucket.aws.items(
-            "s3", "list_objects_v2", "Contents", Bucket=prefix.bucket, Prefix=prefix.key
-        )
-        present = {entry["Key"]: entry["Size"] for entry in islice(entries, MAX_OBJECTS)}
-    except AccessDenied as denied:
-        yield _not_checked(prefix, denied)
-    if present is not None and len(present) == MAX_OBJECTS:
-        present = None
-        message = f"the prefix has more than {MAX_OBJECTS:,} objects; not all were checked"
+        region = bucket.call("head_bucket").get("BucketRegion") or plan.region
+    except Missing:
+        yield error(MISSING, prefix.uri, f"there is no bucket {prefix.bucket}", "check the URI")
+        return
+    if region != plan.region:
+        yield error(
+            "weights-elsewhere", prefix.uri,
+            f"the bucket is in {region}, and SageMaker reads weights in its own region only",
+            f"plan for --region {region}, or copy the weights to a bucket in {plan.region}",
+        )  # fmt: skip
+        return
+    entries = bucket.aws.items(
+        "s3", "list_objects_v2", "Contents", Bucket=prefix.bucket, Prefix=prefix.key
+    )
+    present = {entry["Key"]: entry["Size"] for entry in islice(entries, MAX_OBJECTS)}
+    if len(present) == MAX_OBJECTS:
+        message = f"the prefix has more than {MAX_OBJECTS:,} objects, and was not checked"
         yield warning(NOT_CHECKED, prefix.uri, message, "use the folder of one model")
+        return
     parts = []
     for part, place, _ in _parts_in_s3(plan):
         folder, above = place.in_pair
         pair = above if folder == part else place
         if prefix in (place, pair):
             parts.append((part, place, pair))
-    if mounted and present is not None:
+    if mounted:
         # What keeps SageMaker from mounting the prefix; unknown objects only cost time.
         is_pair = any(pair == prefix != place for _, place, pair in parts)
         for finding in unknown_objects(prefix, present, () if is_pair else tuple(present), PARTS):
             harmless = finding.code == "foreign-objects"
             yield finding.model_copy(update={"level": "warning"}) if harmless else finding
     for part, place, pair in parts:
-        below = present if present is None else {
+        below = {
             key.removeprefix(place.key): size
             for key, size in present.items()
             if key.startswith(place.key)
-        }  # fmt: skip
+        }
         yield from _check_part(bucket, plan, part, place, pair, below)
         vocabulary = plan.environment.get(VOCABULARY_VARIABLE)
         needed = part == "target" and vocabulary == plan.target.weights.engine_path
-        if needed and below is not None and VOCABULARY_FILE not in below:
+        if needed and VOCABULARY_FILE not in below:
             message = f"{VOCABULARY_VARIABLE} names this folder, which has no {VOCABULARY_FILE}"
             fix = f"put it into {vocabulary_folder()} and copy the target again"
             yield error("vocabulary-not-there", place.uri, message, fix)
@@ -184,10 +178,10 @@ def _check_part(
     part: str,
     place: WeightsPrefix,
     pair: WeightsPrefix,
-    below: Mapping[str, int] | None,
+    below: Mapping[str, int],
 ) -> Iterator[Finding]:
-    """Compare the part with the plan, and with its objects (size by name, ``None``: unknown).
-    ``pair`` is the prefix of the synced pair whose folder it would be."""
+    """Compare the part with the plan, and with its objects (size by name). ``pair`` is the prefix
+    of the synced pair whose folder it would be."""
     option = "--model-source" if part == "target" else "--drafter"
     sync = Fix(
         f"check {option}, or copy a pair there", ("peagle", "weights", "sync", "PAIR", pair.uri)
@@ -202,13 +196,10 @@ def _check_part(
             yield error("weights-of-another-pair", place.uri, wrong, fix)
         elif reason := _incomplete(folder, below):
             command = sync_command(pair, manifest, [part]) or sync.command
-            with suppress(PeagleError):
-                lock = read_lock(bucket, pair)
-                reason += f"; {lock.holder}" if lock else ""
+            if lock := read_lock(bucket, pair):
+                reason += f"; {lock.holder}"
             message = f"the copy of the {part} is incomplete: {reason}"
             yield error(PARTIAL, place.uri, message, Fix("complete it", command))
-    elif below is None:
-        return
     elif not below:
         yield error(MISSING, place.uri, f"the {part}'s weights are missing at this prefix", sync)
     elif f"{part}/config.json" in below and "config.json" not in below:
@@ -236,16 +227,12 @@ def _mismatch(plan: Plan, part: str, folder: FolderEntry) -> str:
     return f"according to {MANIFEST}, the head of {folder.pair} there {kind}; the plan's differs"
 
 
-def _incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
-    """What is missing compared with the manifest; "" when nothing is. ``below`` is size by name,
-    or ``None`` where the prefix was not listed."""
-    present = below or {}
-    missing = [name for name in folder.files if name not in present]
-    differing = [
-        name for name, entry in folder.files.items() if present.get(name, entry.size) != entry.size
-    ]
-    if below is not None and missing:
+def _incomplete(folder: FolderEntry, below: Mapping[str, int]) -> str:
+    """What is missing compared with the manifest; "" when nothing is. ``below`` is size by name."""
+    missing = [name for name in folder.files if name not in below]
+    if missing:
         return f"it lacks {first_names(missing)}"
+    differing = [name for name, entry in folder.files.items() if below[name] != entry.size]
     if differing:
         return f"other sizes than the source have {first_names(differing)}"
     return "" if folder.complete else "the sync has not finished"
@@ -373,8 +360,16 @@ def pin_revisions(
                 failed.fix or "name a commit, or try again later",
             ))  # fmt: skip
             continue
-        because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
-        reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
+        revision, location = weights.revision or "main", weights.location
+        reasons.append(
+            reason(
+                f"{part} commit",
+                commits[part],
+                "commit-on-hub",
+                revision=revision,
+                location=location,
+            )
+        )
     head, weights = None, parts["drafter"]
     target = catalog.targets[plan.target.id]
     if "target" in commits:

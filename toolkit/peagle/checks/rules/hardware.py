@@ -17,8 +17,8 @@ _REFRESH = ("peagle", "catalog", "refresh", "--prices")
 @rule("region-unknown", about="hardware", vllm_notices="never")
 def region_unknown(case: Case) -> Findings:
     """A region without AWS's vLLM images, where the image is not the user's own."""
-    region, regions = case.region, case.runtimes.accounts
-    if region is not None and region not in regions and case.image is None:
+    region, regions = case.options.region, case.runtimes.accounts
+    if region is not None and region not in regions and case.options.image is None:
         message = f"{region!r} is not a region with AWS's vLLM images"
         yield error("region", message, region_hint(region, regions))
 
@@ -26,10 +26,10 @@ def region_unknown(case: Case) -> Findings:
 @rule("instance-unknown", about="hardware", vllm_notices="never")
 def instance_unknown(case: Case) -> Findings:
     """An instance type that GPU endpoints cannot use."""
-    if case.instance_type is None or case.instance is not None:
+    if case.options.instance_type is None or case.instance is not None:
         return
     try:
-        find_instance(case.instances, case.instance_type)
+        find_instance(case.instances, case.options.instance_type)
     except NotFound as missing:
         cheapest = "leave --instance-type out to use the cheapest type that fits"
         fix = Fix(missing.fix or cheapest, options=missing.options)
@@ -39,7 +39,7 @@ def instance_unknown(case: Case) -> Findings:
 @rule("instance-not-in-region", about="hardware", vllm_notices="never")
 def instance_not_in_region(case: Case) -> Findings:
     """An instance type that endpoints in the region cannot have."""
-    instance, region = case.instance, case.region
+    instance, region = case.instance, case.options.region
     if instance is None or region is None or instance.hosted_in(region) is not False:
         return
     near = nearest_region(region, instance.regions)
@@ -54,7 +54,7 @@ def instance_not_in_region(case: Case) -> Findings:
 @rule("instance-region-unknown", about="hardware", vllm_notices="never")
 def instance_region_unknown(case: Case) -> Findings:
     """An instance type for which the catalogue does not say whether the region has it."""
-    instance, region = case.instance, case.region
+    instance, region = case.instance, case.options.region
     if instance is None or region is None or region not in case.runtimes.accounts:
         return
     if instance.hosted_in(region) is None:
@@ -163,25 +163,25 @@ def ami_unverified(case: Case) -> Findings:
 @rule("image-not-in-ecr", about="hardware", vllm_notices="never")
 def image_not_in_ecr(case: Case) -> Findings:
     """An image outside ECR, from which SageMaker cannot pull."""
-    if case.image is not None and parse_ecr_image(case.image) is None:
-        message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
+    if case.options.image is not None and parse_ecr_image(case.options.image) is None:
+        message = f"SageMaker pulls images from ECR only; {case.options.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
-        has_tag = ":" in case.image.rpartition("/")[2]
-        name = case.image if has_tag and "/" not in case.image else "NAME:TAG"
+        has_tag = ":" in case.options.image.rpartition("/")[2]
+        name = case.options.image if has_tag and "/" not in case.options.image else "NAME:TAG"
         yield error("image", message, Fix(fix, ("peagle", "image", "push", name)))
 
 
 @rule("image-not-in-region", about="hardware", vllm_notices="never")
 def image_not_in_region(case: Case) -> Findings:
     """An image that is not in the endpoint's region: AWS's of this vLLM version, or an own one."""
-    runtime, region, image = case.runtime, case.region, parse_ecr_image(case.image)
+    runtime, region, image = case.runtime, case.options.region, parse_ecr_image(case.options.image)
     if region is None:
         return
     if image is not None and image.region != region:
         message = f"the image is in {image.region}, the endpoint in {region}"
         sentence = f"push it to ECR in {region}, or use --region {image.region}"
         yield error("image", message, Fix(sentence, options=("--region", image.region)))
-    if case.image is not None or region not in case.runtimes.accounts:
+    if case.options.image is not None or region not in case.runtimes.accounts:
         return
     if not runtime.regions or region in runtime.regions:
         return
@@ -199,17 +199,17 @@ def image_by_tag(case: Case) -> Findings:
     Anyone who may push to the repository can move the tag: the next start, or the next instance
     of the same endpoint, may run a different image from the one that was proved.
     """
-    image = parse_ecr_image(case.image)
+    image = parse_ecr_image(case.options.image)
     if image is None or image.digest is not None:
         return
-    if is_aws_image(case.image, case.runtimes):
+    if is_aws_image(case.options.image, case.runtimes):
         message = (
             "the catalogue has no digest of AWS's image, so the plan names a tag, which can move"
         )
         command = ("peagle", "catalog", "refresh", "--digests", "--region", image.region)
         yield note("image", message, Fix("fetch the digests", command))
     else:
-        message = f"{case.image} is named by its tag, which can move"
+        message = f"{case.options.image} is named by its tag, which can move"
         yield note("image", message, "use the address with its digest, as a push prints it")
 
 
@@ -217,7 +217,7 @@ def image_by_tag(case: Case) -> Findings:
 def image_version(case: Case) -> Findings:
     """An image whose vLLM or CUDA version differs from the plan's."""
     runtime = case.runtime
-    tagged = parse_tag_versions(case.image) if case.image else None
+    tagged = parse_tag_versions(case.options.image) if case.options.image else None
     if tagged is None:
         return
     if versions.compare(tagged.vllm, runtime.vllm):

@@ -109,7 +109,7 @@ def drafting_slots(case: Case) -> Findings:
     requests queue. Without an instance the largest default counts, so that a case that may fit is
     not reported.
     """
-    tokens, slots, requests = case.setting(_BATCHED_TOKENS), case.k - 1, case.concurrency
+    tokens, slots, requests = case.setting(_BATCHED_TOKENS), case.k - 1, case.options.concurrency
     if not case.is_parallel:
         return
     if type(tokens) is int and tokens <= slots:

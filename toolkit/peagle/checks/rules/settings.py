@@ -184,7 +184,7 @@ def variable_ignored(case: Case) -> Findings:
     images, with which nothing is drafted.
     """
     facts = find_facts(case.runtime.vllm)
-    for name in sorted(case.environment):
+    for name in sorted(case.options.environment):
         if ignored := _ignored_as(name, facts):
             report = error if name.upper().startswith(_SPECULATIVE) else warning
             yield report("environment", f"{name} is {ignored[0]}: it is ignored", ignored[1])
@@ -265,7 +265,7 @@ def chat_template_missing(case: Case) -> Findings:
     image has examples, and AWS's is built from it.
     """
     named, mounted = case.settings.get("chat-template"), f"{ML_ROOT.rstrip('/')}/"
-    of_aws = case.image is None or is_aws_image(case.image, case.runtimes)
+    of_aws = case.options.image is None or is_aws_image(case.options.image, case.runtimes)
     if not isinstance(named, str) or case.on_cpu or any(char in named for char in "{}\n"):
         return
     if named.startswith(mounted):
@@ -284,9 +284,9 @@ LONGEST_INTERVAL = 30.0
 @rule("log-stats-off", about="hardware", vllm_notices="never")
 def log_stats_off(case: Case) -> Findings:
     """AWS's image with the engine's statistics off: deploy cannot prove the accepted drafts."""
-    if case.drafter is None or not is_aws_image(case.image, case.runtimes):
+    if case.drafter is None or not is_aws_image(case.options.image, case.runtimes):
         return
-    environment = case.environment
+    environment = case.options.environment
     interval = environment.get("VLLM_LOG_STATS_INTERVAL", "")
     try:
         is_rare = float(interval or 0) > LONGEST_INTERVAL
@@ -313,7 +313,7 @@ def warm_unpinned(case: Case) -> Findings:
     An archive is code that the engine loads. A plan pins the SHA-256 of those that it may
     restore.
     """
-    if case.environment.get(WARM_PINS_VARIABLE, "").strip() == ANY:
+    if case.options.environment.get(WARM_PINS_VARIABLE, "").strip() == ANY:
         yield warning(
             "environment",
             "a start restores any archive of compiled code next to the weights: anyone who may "
@@ -326,10 +326,10 @@ def warm_unpinned(case: Case) -> Findings:
 def isolated_container(case: Case) -> Findings:
     """Weights that a container without a network would have to download."""
     models = {
-        "target": case.environment.get(MODEL) or case.environment.get(HUB_MODEL),
-        "drafter": json_object(case.environment.get(SPECULATION)).get("model"),
+        "target": case.options.environment.get(MODEL) or case.options.environment.get(HUB_MODEL),
+        "drafter": json_object(case.options.environment.get(SPECULATION)).get("model"),
     }
-    for part, place in models.items() if case.network_isolation else ():
+    for part, place in models.items() if case.options.network_isolation else ():
         if not isinstance(place, str):
             continue
         message = f"the engine downloads the {part} from {place}, which it cannot reach"
@@ -345,8 +345,8 @@ def isolated_container(case: Case) -> Findings:
 @rule("vpc-routes", about="load", vllm_notices="never")
 def vpc_routes(case: Case) -> Findings:
     """What a container in the user's own VPC must reach from its subnets."""
-    s3, internet = destinations(case.environment, case.network_isolation)
-    if case.in_vpc and (s3 or internet):
+    s3, internet = destinations(case.options.environment, case.options.network_isolation)
+    if case.options.subnets and (s3 or internet):
         gateways = ["a gateway endpoint for S3 in the route tables of the subnets"] if s3 else []
         gateways += ["a NAT gateway"] if internet else []
         names = " and ".join(filter(None, (s3, internet)))

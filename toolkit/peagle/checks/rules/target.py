@@ -171,7 +171,7 @@ def quantization_block(case: Case) -> Findings:
 @rule("vocabulary-download", about="target", vllm_notices="at start")
 def vocabulary_download(case: Case) -> Findings:
     """A target whose vocabulary the engine downloads at start, next to its weights."""
-    model, environment = case.environment.get(MODEL, ""), case.environment
+    model, environment = case.options.environment.get(MODEL, ""), case.options.environment
     if not (needs_vocabulary(case.target.architecture) and model) or case.on_cpu:
         return
     if VOCABULARY_VARIABLE in environment:
@@ -179,14 +179,14 @@ def vocabulary_download(case: Case) -> Findings:
     host = "openaipublic.blob.core.windows.net"
     message = f"the engine downloads GPT-OSS's vocabulary from {host} at start"
     beside = f"without egress put {VOCABULARY_FILE} next to the weights (weights sync does)"
-    is_own = case.image is not None and not is_aws_image(case.image, case.runtimes)
+    is_own = case.options.image is not None and not is_aws_image(case.options.image, case.runtimes)
     if HUB_ID.fullmatch(model):
         yield note("target", message, "allow that host in addition to the hub's")
     elif is_s3_uri(model):
         fix = "mount the weights with weights_by mount, or build an image with weights"
         yield warning("target", f"{message}: weights that are streamed cannot carry it", fix)
     elif is_own:
-        report = warning if case.network_isolation else note
+        report = warning if case.options.network_isolation else note
         yield report("target", f"{message}, unless it is next to the weights", beside)
     else:
         fix = f"{beside} and add --env {VOCABULARY_VARIABLE}={model}"

@@ -31,7 +31,7 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     """The finding if the version has no image; ``takes_image``: the user may name another one."""
     releases = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
-    if version in releases or case.image is not None:
+    if version in releases or case.options.image is not None:
         return None
     who, minimum = find_minimum(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]
@@ -87,7 +87,7 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
     """An image of your own with a newer vLLM version than any in the catalogue."""
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
     newest, version = max(releases, key=versions.parse), case.runtime.vllm
-    if case.image is not None and versions.compare(version, newest) > 0:
+    if case.options.image is not None and versions.compare(version, newest) > 0:
         message = f"vLLM {version} is newer than {newest}: rules about versions may not apply"
         fix = f"read the release notes about speculative decoding, or use an image with {newest}"
         yield note("vllm", message, fix)
@@ -107,7 +107,7 @@ def vllm_cpu_broken(case: Case) -> Findings:
 @rule("known-problem", about="version", vllm_notices="never")
 def known_problem(case: Case) -> Findings:
     """Known problems of a drafter on a vLLM version."""
-    family = case.instance_type and parse_family(case.instance_type)
+    family = case.options.instance_type and parse_family(case.options.instance_type)
     for problem in case.drafter.problems if case.drafter else ():
         here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
         families = problem.instance_families
@@ -195,7 +195,7 @@ def model_runner_v2(case: Case) -> Findings:
     runner does not run P-EAGLE.
     """
     variable = "VLLM_USE_V2_MODEL_RUNNER"
-    forced = case.environment.get(variable, "").strip().lower() in ("1", "true")
+    forced = case.options.environment.get(variable, "").strip().lower() in ("1", "true")
     kind = "parallel" if case.is_parallel else "sequential"
     for entry in model_runner_v2.entries(case) if forced and case.is_eagle else ():
         if entry.value == kind:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
@@ -164,7 +163,7 @@ def print_lossless(result: LosslessResult) -> None:
             f"{explained} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
-    differences = [asdict(difference) for difference in result.unexplained]
+    differences = result.unexplained
     print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
     if differences[5:]:
         print_status(f"{len(differences) - 5} more differences are in --json.")

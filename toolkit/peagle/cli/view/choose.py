@@ -128,17 +128,17 @@ def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def print_check(report: CheckReport, seconds: float) -> None:
     """Print the report, which took ``seconds``, on stdout."""
-    print_line(f"{click.style(report.pair, bold=True)} on vLLM {report.case.runtime.vllm}\n")
+    print_line(f"{click.style(report.pair, bold=True)} on vLLM {report.vllm}\n")
     print_findings(report.findings)
     facts: list[tuple[str, str | tuple[str, str]]] = []
-    for checkpoint in report.read:
-        headers = "" if checkpoint.tensors is not None else ", no weights there"
-        facts.append(("read", f"{checkpoint.location} ({checkpoint.bytes_read:,} bytes{headers})"))
+    for files in report.read:
+        headers = "" if files.has_weights else ", no weights there"
+        facts.append(("read", f"{files.location} ({files.bytes:,} bytes{headers})"))
     if report.unread:
         unread = f"the {' and the '.join(report.unread)}: only the catalogue's numbers were checked"
         to_read = command_text(report.read_command)
         facts.append(("not read", (f"{unread}; to read the files", to_read)))
-    total = sum(checkpoint.bytes_read for checkpoint in report.read)
+    total = sum(files.bytes for files in report.read)
     verdict = count_text(report.findings) or "no problems found"
     text = f"{report.rules} rules in {seconds:.2f} s, {total:,} bytes read: {verdict}"
     print_facts([*facts, ("checked", text)], indent=0, err=False)
@@ -165,9 +165,9 @@ MEANINGS: dict[str, str] = {
 
 def print_fit(report: FitReport) -> None:
     """The report on stdout."""
-    engine, fit = report.case.engine, report.fit
+    engine = report.case.engine
     where = f"of {report.instance_type}" if report.instance_type else "(GPU assumed)"
-    gpus = f"{engine.tensor_parallel_size} x {engine.gpu}, {fit.gpu_memory_gib:.1f} GiB {where}"
+    gpus = f"{engine.tensor_parallel_size} x {engine.gpu}, {report.gpu_memory_gib:.1f} GiB {where}"
     drafts = f", K={engine.k}" if engine.k else ""
     pair = click.style(report.pair, bold=True)
     print_line(f"{pair}  on {gpus}, vLLM {engine.vllm}{drafts}")
@@ -178,9 +178,9 @@ def print_fit(report: FitReport) -> None:
         f"max-num-batched-tokens {engine.max_num_batched_tokens:,}, "
         f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, KV cache {dtype}\n"
     )
-    print_memory(fit)
+    print_memory(report)
     text = f"does not fit: {report.refusal}"
-    print_line(f"\n{text if report.refusal else capacity_text(fit, engine.max_model_len)}")
+    print_line(f"\n{text if report.refusal else capacity_text(report, engine.max_model_len)}")
     if without := report.without_speculation:
         text = f"without speculation {without.kv_cache_tokens:,} tokens"
         text += f", or {without.max_concurrency:,.2f} requests"
@@ -188,7 +188,7 @@ def print_fit(report: FitReport) -> None:
             text += f": speculation reduces it by {1 - kept:.0%}"
         print_line(text)
     click.echo()
-    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
+    terms = {**report.terms, "kv_cache": report.kv_cache_gib}
     rows = []
     for name, meaning in MEANINGS.items():
         if name in terms:

@@ -6,9 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -377,13 +374,6 @@ _PLAIN_BARS = ".:-=+*#@"
 _GAUGE = 20
 _UNKNOWN = "-"
 _BELOW = ", below the floor"
-
-
-def usage_document(usage: Usage) -> dict[str, Any]:
-    """What ``top --json`` prints; times are in seconds, shares from 0 to 1."""
-    at = datetime.fromtimestamp(usage.at, UTC).isoformat(timespec="seconds")
-    variants = [usage_document(variant) for variant in usage.variants]
-    return asdict(usage) | {"at": at, "variants": variants}
 
 
 def usage_screen(usage: Usage, width: int) -> list[str]:

@@ -21,6 +21,7 @@ from peagle.cli.view.console import (
     print_table,
     seconds_text,
 )
+from peagle.cli.view.reasons import reason_text
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
@@ -145,7 +146,7 @@ def _is_priced(plan: Plan) -> bool:
 
 
 def _answer(plan: Plan) -> Iterator[Fact]:
-    speed, reasons = plan.speed, {reason.what: reason.because for reason in plan.reasons}
+    speed, reasons = plan.speed, {reason.what: reason_text(reason) for reason in plan.reasons}
     choice = "no"
     if plan.speculation is not None:
         head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
@@ -314,14 +315,18 @@ def print_details(plan: Plan) -> None:
     alternatives = [other.model_dump(mode="json") for other in plan.alternatives]
     print_documents(alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
-    because = {reason.what: reason.because for reason in plan.reasons}
+    because = {reason.what: reason_text(reason) for reason in plan.reasons}
     arguments = [
         (name, value, "; ".join(filter(None, (meaning, because.get(name)))))
         for name, value, meaning in explain(plan.engine_arguments)
     ]
     print_table(("argument", "value", "meaning"), arguments, title="Engine arguments")
     shown = {name for name, _, _ in arguments}
-    decisions = [reason.model_dump() for reason in plan.reasons if reason.what not in shown]
+    decisions = [
+        {"what": reason.what, "value": reason.value, "because": reason_text(reason)}
+        for reason in plan.reasons
+        if reason.what not in shown
+    ]
     print_documents(decisions, ("what", "value", "because"), "Decisions")
 
 

@@ -1,5 +1,5 @@
-"""One engine as a service of Docker Compose, 1.29 and later: a container with the environment and
-the mounts of SageMaker, and no more rights than it needs.
+"""One engine as a service of Docker Compose: a container with the environment and the mounts of
+SageMaker, and no more rights than it needs.
 
 The format builds the plan's image and runs it on one machine. ``compose.yaml`` needs no image
 first: its build context is in the same folder. An image of the user's own is pulled. Weights in
