@@ -37,11 +37,15 @@ from peagle.findings import errors
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
+from peagle.speed.acceptance import published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_duration, format_usd, plain
 from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
+
+PUBLISHED = Path("published")
+"""In place of a file: the acceptance that the catalogue quotes for the drafter."""
 
 PlanOf = Callable[[BenchSetting], Plan]
 
@@ -64,7 +68,7 @@ class SweepRequest:
         if self.acceptance:
             raise UserError(
                 "the CPU engine cannot impose an acceptance",
-                "add --engine docker --gpus on a machine with a GPU, or omit --impose-acceptance",
+                "use a machine with a GPU, or omit --impose-acceptance",
                 "imposes-on-gpu-only",
             )
 
@@ -292,10 +296,13 @@ class ResultFile:
         write_json(self.path, plain(self.result))
 
 
-def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
+def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tuple[Sweep, PlanOf]:
     """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
     without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
-    measured = read_acceptance(request.acceptance) if request.acceptance else None
+    is_published = request.acceptance == PUBLISHED
+    measured = None
+    if request.acceptance and not is_published:
+        measured = read_acceptance(request.acceptance)
     if request.domain and not measured:
         raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
 
@@ -306,10 +313,23 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
     settings = []
     for k in request.ks:
         rates = compute_rates(measured, k, request.domain) if measured and k else ()
+        if is_published and k:
+            rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
+
+
+def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:
+    drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
+    assert plan.drafter is not None, "a setting with a K has a drafter"
+    decay = catalog.speed_model.decay
+    rates = published_rates(drafters[plan.drafter.name], k, decay)
+    if not rates:
+        message = f"no acceptance of {plan.pair} is published"
+        raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")
+    return rates
 
 
 def sweep_on_this_machine(
@@ -328,7 +348,7 @@ def sweep_on_this_machine(
     if not options.gpus:
         request.refuse_imposed()
     sender = sending.find_sender()
-    sweep, plan_of = make_sweep(request, plan_of)
+    sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
     with suppress(UnknownDevice):
@@ -428,7 +448,9 @@ class EndpointSweep:
             fix = Fix("deploy a pair with its drafter from here first", command)
             raise UserError(f"{record.name} was deployed {why}", fix, "no-plan")
         self.before = before
-        self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
+        self.sweep, self._plan_of = make_sweep(
+            request, lambda setting: plan_with(before, setting), catalog
+        )
         target = open_endpoint(aws, record.name, record, catalog)
         server = replace(target.facts, pair=before.pair)
         price = (target.usd_per_hour, target.price_source)

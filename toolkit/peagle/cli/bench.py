@@ -365,9 +365,10 @@ _SWEEP_OPTIONS = (
                  default="process", show_default=True,
                  help="Run the engines as processes or in containers."),
     click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
-    click.Option(["--impose-acceptance", "acceptance"], metavar="FILE",
+    click.Option(["--impose-acceptance", "acceptance"], metavar="FILE|published",
                  type=click.Path(path_type=Path),
-                 help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
+                 help="GPU: impose the acceptance in FILE, a result of bench --acceptance, or the "
+                 "one that the catalogue quotes."),
     click.Option(["--dummy-weights"], is_flag=True,
                  help="Measure random weights, made from the config.json files of PAIR."),
     click.Option(["--domain"], help="With --impose-acceptance: of this domain only."),
