@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from peagle.deploy.context import Observer
 from peagle.deploy.preflight import preflight
 from peagle.deploy.records import find_record
 from peagle.deploy.state import Deployment
+from peagle.engine.gpus import catalogue_name, visible_gpus
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import local_engine_names
@@ -40,7 +41,6 @@ from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.speed.acceptance import published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_duration, format_usd, plain
-from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
 
@@ -351,11 +351,10 @@ def sweep_on_this_machine(
     sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    with suppress(UnknownDevice):
-        if options.gpus:
-            names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
-            gpu_names = (instance.gpu for instance in catalog.instances.instances)
-            gpu, count = catalog_name(names[0], gpu_names), len(names)
+    if options.gpus:
+        gpus = visible_gpus().gpus
+        names = {instance.gpu for instance in catalog.instances.instances}
+        gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
     server = BenchedServer(
         name=largest.name,
         where="local",
@@ -397,20 +396,6 @@ def sweep_on_this_machine(
     if lossless is not None:
         lossless.complete(sweep.settings, opened)
     return measured
-
-
-_WORD = re.compile(r"[A-Z0-9]+")
-
-
-def catalog_name(gpu: str, names: Iterable[str]) -> str:
-    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest name of the catalogue whose words occur
-    in it, in order (``SE`` is Server Edition); else ``gpu`` itself."""
-
-    def is_within(name: str) -> bool:
-        rest = iter(_WORD.findall(gpu.upper()))
-        return all(word in rest for word in _WORD.findall(name.upper()) if word != "SE")
-
-    return max(filter(is_within, names), key=len, default=gpu)
 
 
 START_SECONDS, SANDBOX_START_SECONDS = 600.0, 60.0
