@@ -246,7 +246,7 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = given_options(chosen)
     if is_here(ctx):
-        if options.get("instance_type"):
+        if options.get("instance_type") not in (None, HERE):
             raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
         options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
     if pair.endswith((".yaml", ".yml")):
