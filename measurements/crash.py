@@ -79,11 +79,11 @@ def crash() -> tuple[float, str]:
     from peagle.catalog import load_catalog
     from peagle.engine.machine import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
-    from peagle.engine.runner import LocalOptions, link_folders, local_folders
+    from peagle.engine.runner import LocalRunner, link_folders, local_folders
     from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())
-    environment, _ = LocalOptions().local_environment(plan)
+    environment, _ = LocalRunner().local_environment(plan)
     with tempfile.TemporaryDirectory() as folder:
         ml_root, log = Path(folder, "ml"), Path(folder, "log")
         link_folders(local_folders(plan), ml_root)

@@ -73,12 +73,12 @@ class Published:
         """The engine of this row."""
         if self.pair == "Qwen/Qwen3-32B":
             case = case_of("Qwen/Qwen3-8B", self.gpu, None, 0, self.tensor_parallel_size)
-            case = replace(case, target=TargetModel(QWEN3_32B))
+            case = case._replace(target=TargetModel(QWEN3_32B))
         else:
             case = case_of(self.pair, self.gpu, self.drafter, self.k, self.tensor_parallel_size)
         if self.quantization:
             target = replace(case.target, quantization=self.quantization, checkpoint_bytes=None)
-            case = replace(case, target=target)
+            case = case._replace(target=target)
         return case
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from measurements.published_speeds import PUBLISHED, Published
 from measurements.speed_fit import fitted
@@ -19,7 +19,7 @@ from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance
-from peagle.speed.verdict import Setting, rank_settings
+from peagle.speed.ranking import Setting, rank_settings
 from peagle.workload import Workload
 
 
@@ -153,7 +153,7 @@ def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performa
     """The performance that the model gives for a row's engine, with the row's acceptance."""
     case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus)
     return performance(
-        replace(case, engine=replace(case.engine, vllm=row.vllm)),
+        case._replace(engine=case.engine._replace(vllm=row.vllm)),
         Workload(row.prompt, row.answer),
         row.load,
         Acceptance(row.length, "imposed" if row.k else "none", row.file),

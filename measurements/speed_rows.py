@@ -16,7 +16,7 @@ from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.tables import SpeedModel
-from peagle.fit.building import fit_case, read_gpu
+from peagle.fit.building import fit_case
 from peagle.fit.estimate import FitCase
 from peagle.options import Options
 from peagle.speed.estimate import MEASURED_STEP
@@ -140,7 +140,7 @@ def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> Fi
         settings={"max-num-batched-tokens": str(MEASURED_STEP)},
     )
     case = build_case(bundled, target, head, options, tensor_parallel_size=tp)
-    return fit_case(case, read_gpu(instance))
+    return fit_case(case, instance)
 
 
 @cache

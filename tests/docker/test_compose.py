@@ -19,7 +19,7 @@ import yaml
 from peagle.catalog import load_catalog
 from peagle.engine import local
 from peagle.engine.process import free_port, is_healthy
-from peagle.engine.runner import LocalOptions, run_arguments
+from peagle.engine.runner import LocalRunner, run_arguments
 from peagle.images.docker import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
@@ -106,7 +106,7 @@ def test_it_may_do_what_the_container_of_local_up_may(
 ) -> None:
     """The same container, made (and not started) as `peagle local up` makes it."""
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
-    host = LocalOptions(show_image(docker, image["name"]))
+    host = LocalRunner(show_image(docker, image["name"]))
     environment, _ = host.local_environment(plan)
     port = int(running["HostConfig"]["PortBindings"]["8080/tcp"][0]["HostPort"])
     chosen = host.container(plan, environment, port)

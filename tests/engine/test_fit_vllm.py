@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -126,7 +125,7 @@ def fits(step: Step, vllm: str) -> bool:
     k, requests, tokens, parallel = step
     fit_case = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=vllm, k=k)
     changed = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
-    return compute_fit(replace(fit_case, engine=replace(fit_case.engine, **changed))).fits  # type: ignore[arg-type]
+    return compute_fit(fit_case._replace(engine=fit_case.engine._replace(**changed))).fits  # type: ignore[arg-type]
 
 
 def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:

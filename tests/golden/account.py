@@ -82,14 +82,12 @@ class _Objects(Cloud):
         self._bucket(Bucket)[Key] |= {"ContentLength": len(content), "Content": content}
         return {"ETag": '"0"'}
 
-    def _list_roles(self) -> Any:
+    def answer(self, operation: str, parameters: dict[str, Any]) -> Any:
         """Policies are text, which botocore reads."""
-        return {"Roles": [self._get_role(role["RoleName"])["Role"] for role in self.roles]}
-
-    def _get_role(self, RoleName: str) -> Any:
-        role = super()._get_role(RoleName)["Role"]
-        policy = json.dumps(role["AssumeRolePolicyDocument"])
-        return {"Role": role | {"AssumeRolePolicyDocument": policy}}
+        answer = super().answer(operation, parameters)
+        for role in [answer["Role"]] if "Role" in answer else answer.get("Roles", ()):
+            role["AssumeRolePolicyDocument"] = json.dumps(role["AssumeRolePolicyDocument"])
+        return answer
 
     def _copy_object(self, Bucket: str, Key: str, CopySource: Any, **more: Any) -> Any:
         source = self._bucket(CopySource["Bucket"])[CopySource["Key"]]
@@ -149,9 +147,9 @@ class Account:
     def resources(self) -> dict[str, list[str]]:
         """What exists in the account: the names by kind."""
         kinds = {kind: sorted(getattr(self.cloud, kind)) for kind in _KEPT}
-        kinds["components"] = sorted(self.cloud.components.by_name)
-        kinds["schedules"] = sorted(self.cloud.scheduler.schedules)
-        kinds["schedule_roles"] = sorted(self.cloud.scheduler.roles)
+        kinds["components"] = sorted(self.cloud.components)
+        kinds["schedules"] = sorted(self.cloud.schedules)
+        kinds["schedule_roles"] = sorted(self.cloud.schedule_roles)
         return {kind: names for kind, names in sorted(kinds.items()) if names}
 
     def _run(self, line: str) -> Done:

@@ -125,13 +125,13 @@ defaults:
   kms_key: alias/peagle
   tag: {team: search, cost-center: 12}
   name_prefix: acme-
-  permissions_boundary: arn:aws:iam::111122223333:policy/Boundary
+  permissions_boundary: arn:aws:iam::123456789012:policy/Boundary
 environments:
   staging:
     ttl: 8h
   production:
     instance_count: 2
-    alarm_topic: arn:aws:sns:us-east-1:111122223333:on-call
+    alarm_topic: arn:aws:sns:us-east-1:123456789012:on-call
     observe: true
     log_retention: 90
     rollout: linear
@@ -179,7 +179,7 @@ def _prepared(folder: Path) -> Account:
     folder.mkdir(parents=True)
     (folder / "peagle.yaml").write_text(_PROJECT, encoding="utf-8")
     account = Account(folder)
-    account.cloud.topics["arn:aws:sns:us-east-1:111122223333:on-call"] = {}
+    account.cloud.topics["arn:aws:sns:us-east-1:123456789012:on-call"] = {}
     account.cloud.buckets["acme-captured"] = {}
     return account
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from peagle.catalog import load_catalog
 from peagle.engine.machine import Engine
 from peagle.engine.process import EngineProcess, free_port, start_engine, stop_engine
-from peagle.engine.runner import LocalOptions, link_folders, local_folders
+from peagle.engine.runner import LocalRunner, link_folders, local_folders
 from peagle.planning import Options, make_plan
 from tests.soak.streams import Events, post
 from tests.soak.targets import RESTARTS, SILENCE_SECONDS, kill_engine, wait_until_healthy
@@ -39,7 +39,7 @@ class Container:
     def start(self) -> None:
         plan = make_plan(Options(pair="tiny"), load_catalog())
         os.environ["PEAGLE_ENGINE_PYTHON"] = str(self._engine.python)
-        environment, _ = LocalOptions().local_environment(plan)
+        environment, _ = LocalRunner().local_environment(plan)
         self._environment = {**environment, **RESTARTS}
         self._ml_root = self._folder / "ml"
         link_folders(local_folders(plan), self._ml_root)

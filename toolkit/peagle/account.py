@@ -6,8 +6,8 @@ Modules that load boto3 are imported when they are used, since most plans send n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,12 @@ from peagle.deploy.records import (
     deployment_names,
     deployment_regions,
     find_record,
+    load_record,
+    remove_record,
 )
+from peagle.deploy.state import Deployment
 from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError
+from peagle.findings import refuse_errors
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.store import SANDBOX
 from peagle.text import sanitize
@@ -31,10 +35,11 @@ if TYPE_CHECKING:
     from peagle.aws.client import Aws
     from peagle.catalog.schema import Catalog
     from peagle.catalog.tables import InstanceTable
-    from peagle.deploy.context import DeploymentContext, Observer, Progress
-    from peagle.deploy.state import Deployment, Resource
-    from peagle.deploy.status import Listing
+    from peagle.deploy.context import Observer, Progress
+    from peagle.deploy.preflight import Preflight
+    from peagle.deploy.status import DeploymentStatus, Listing
     from peagle.engine.state import LocalEngine
+    from peagle.planning.plan import Plan
     from peagle.sandbox.client import Address
 
 T = TypeVar("T")
@@ -54,7 +59,7 @@ def silent(line: str) -> None:
 class Account:
     """A profile's account, or the sandbox: as ``sandbox`` says, or AWS_ENDPOINT_URL.
 
-    A command shows what it does by overriding ``say``, ``progress`` and ``reporting``.
+    A command shows what it does by overriding ``say``, ``progress`` and ``report_remaining``.
     """
 
     def __init__(
@@ -76,13 +81,12 @@ class Account:
     def say(self, line: str) -> None:
         """Called when the sandbox starts or stops, and for a damaged record."""
 
-    def progress(self) -> AbstractContextManager[Observer]:
+    def progress(self, say: Say | None) -> AbstractContextManager[Observer]:
         """What shows the steps of a change."""
-        return nullcontext(make_observer(None))
+        return nullcontext(make_observer(say))
 
-    def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
-        """Around a change, which the argv ``again`` continues: shows what remains on an error."""
-        return nullcontext()
+    def report_remaining(self, change: DeploymentChange, error: BaseException) -> None:
+        """Called with what an error has left of a change."""
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -132,16 +136,13 @@ class Account:
             client.add_instances(instances)
 
     @contextmanager
-    def starting(self, region: str, name: str | None = None) -> Iterator[Aws]:
-        """A connection; the sandbox is started if needed, and the deployment ``name`` is locked.
-        After an error the sandbox is stopped again, unless it has a deployment or the error's
-        command changes it."""
+    def starting(self, region: str) -> Iterator[Aws]:
+        """A connection; the sandbox is started if needed. After an error it is stopped again,
+        unless it has a deployment or the error's command changes it."""
         was_available = self.is_available
         self.start()
         try:
-            aws = self.aws(region)
-            with deployment_lock(aws.scope, region, name) if name else nullcontext():
-                yield aws
+            yield self.aws(region)
         except BaseException as error:
             command = error.command if isinstance(error, PeagleError) else ()
             is_changed = tuple(command[:2]) == ("peagle", "sandbox")
@@ -180,13 +181,43 @@ class Account:
         return ready_engine(name) if name == LOCAL or not self.names_deployment(name) else None
 
     @contextmanager
-    def changing(self, name: str, region: str | None = None) -> Iterator[Change]:
-        """The deployment, locked against other commands of this machine. Raises as ``find``
-        does."""
-        record, _ = self.find(name, region)
-        with deployment_lock(*record.key):  # another command may have changed it before
-            record, aws = self.find(name, record.region, complete=True)
-            yield Change(self, aws, record)
+    def changing(
+        self,
+        name: str,
+        region: str | None = None,
+        say: Say | None = None,
+        *,
+        creates: bool = False,
+    ) -> Iterator[DeploymentChange]:
+        """The deployment, locked against other commands of this machine; an error within a change
+        is followed by what remains. With ``creates`` it need not exist in the ``region``: the
+        sandbox is started, and ``prepare`` finds it. Raises as ``find`` does."""
+        from peagle.sandbox import client
+
+        with ExitStack() as held:
+            if creates:
+                if self.sandbox:
+                    client.check_sandbox_engine()
+                aws = held.enter_context(self.starting(region or default_region()))
+                record = Deployment(
+                    name=name, scope=aws.scope, account=aws.account, region=aws.region
+                )
+                held.enter_context(deployment_lock(*record.key))
+                record = load_record(*record.key) or record
+            else:
+                record, _ = self.find(name, region)
+                held.enter_context(deployment_lock(*record.key))
+                # Another command may have changed it before.
+                record, aws = self.find(name, record.region, complete=True)
+            change = DeploymentChange(self, aws, record, say)
+            try:
+                yield change
+            except BaseException as error:  # Ctrl-C and what nobody foresaw, too
+                if change.is_unfinished:
+                    if not change.record.resources:
+                        remove_record(change.record)
+                    self.report_remaining(change, error)
+                raise
 
     def find(
         self, name: str, region: str | None = None, complete: bool = False
@@ -287,39 +318,60 @@ def _require_component(record: Deployment, aws: Aws) -> None:
         require_component(aws, record.name)
 
 
-@dataclass(frozen=True)
-class Change:
-    """A deployment that is locked for a change, and a connection to where it is."""
+@dataclass
+class DeploymentChange:
+    """A deployment that is locked for a change, and a connection to where it is. ``record`` is what
+    the last step has left; it ``is_unfinished`` after an error, until the same command continues
+    it."""
 
     account: Account
     aws: Aws
     record: Deployment
+    say: Say | None = None
+    is_unfinished: bool = False
 
-    def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
-        """``verb`` of the deployment's context and ``values``; ``again`` continues after an
-        error."""
+    def prepare(
+        self,
+        plan: Plan,
+        role: str | None = None,
+        bucket: str | None = None,
+        *,
+        accept_unknown_price: bool = False,
+        beside: bool = False,
+        review: Callable[[Preflight], object] = lambda preflight: None,
+    ) -> Preflight:
+        """What deploying the plan would change, checked in the account; ``review`` may show it.
+        Raises Refused with the first error, and for an unknown price unless that is accepted."""
+        from peagle.deploy.preflight import preflight
+        from peagle.deploy.status import require_known_price
+
+        checked = preflight(self.aws, plan, self.account.prices(), role, bucket, beside)
+        review(checked)
+        refuse_errors(checked.findings)
+        if beside or checked.change in ("create", "update", "scale"):
+            require_known_price(checked.desired.plan, accept_unknown_price)
+        return checked
+
+    def run(self, verb: Callable[..., T], *values: Any, continues: bool = True, **more: Any) -> T:
+        """``verb`` of the deployment's context, ``values`` and ``more``. Unless it ``continues``
+        when it is repeated, an error leaves nothing to report."""
         from peagle.deploy.context import DeploymentContext
 
-        reporting = self.account.reporting(self, again) if again else nullcontext()
-        with reporting, self.account.progress() as observe:
-            return verb(DeploymentContext(self.aws, self.record, observe), *values)
+        with self.account.progress(self.say) as observe:
+            context = DeploymentContext(self.aws, self.record, observe)
+            self.is_unfinished = continues
+            try:
+                result = verb(context, *values, **more)
+            finally:
+                self.record = context.record
+        self.is_unfinished = False
+        return result
 
+    def status(self) -> DeploymentStatus:
+        """The state of the deployment now."""
+        from peagle.deploy.status import deployment_status
 
-def remove_with_leftovers(
-    context: DeploymentContext, leftovers: Sequence[Resource]
-) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
-    """Remove the deployment and what AWS keeps of its endpoint; returns what was removed, and
-    kept."""
-    from peagle.deploy.removal import destroy, remove_leftover
-
-    targets = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
-    for leftover in targets:  # SageMaker deletes no endpoint that has one
-        remove_leftover(context.aws, leftover)
-    removed, kept = destroy(context)
-    for leftover in leftovers:
-        if leftover not in targets:
-            remove_leftover(context.aws, leftover)
-    return removed, kept
+        return deployment_status(self.aws, self.record)
 
 
 def _running_sandbox() -> Address | None:

@@ -25,7 +25,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, OutOfRange
-from peagle.options import Options
+from peagle.options import MOST_COUNT, Options
 from peagle.text import json_object
 from peagle.vllm import versions
 from peagle.vllm.defaults import NO_PREFIX_CACHING
@@ -38,8 +38,6 @@ DEFAULT_AMI = "default"
 
 _DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
 _ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
-MOST_COUNT = 2**31 - 1
-"""The most tokens, requests or instances of an option: vLLM's and AWS's own limits are lower."""
 DECIDED: Mapping[str, str] = {
     "model": "use PAIR, and --model-source for weights in S3",
     "revision": "use PAIR: the catalogue names the commit, also one of your own with --catalog",
@@ -58,24 +56,6 @@ DECIDED: Mapping[str, str] = {
 }
 """Arguments of vLLM that a plan decides, and what decides them; the catalogue's settings never
 do."""
-
-
-NO_OPTIONS = Options(pair="")
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """The checkpoints that were read; ``None`` where none was.
-
-    ``own_target``: the target's is not the one that the catalogue names.
-    """
-
-    target: Checkpoint | None = None
-    drafter: Checkpoint | None = None
-    own_target: bool = False
-
-
-NO_CHECKPOINTS = Checkpoints()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +80,23 @@ class Case:
     instances: InstanceTable
     version_rules: VersionRuleTable
     targets: Mapping[str, Target] = field(default_factory=dict)
-    target_checkpoint: Checkpoint | None = None
     own_target: bool = False
-    drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
     tensor_parallel_size: int = 1
     ami: str | None = None
     on_cpu: bool = False
     settings: Mapping[str, Value] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def target_checkpoint(self) -> Checkpoint | None:
+        """The target's files, when they were read."""
+        return self.options.target_checkpoint
+
+    @property
+    def drafter_checkpoint(self) -> Checkpoint | None:
+        """The drafter's files, when they were read."""
+        return self.options.drafter_checkpoint
 
     @property
     def is_eagle(self) -> bool:
@@ -175,10 +163,10 @@ def build_case(
     catalog: Catalog,
     target: Target,
     drafter: Drafter | None,
-    options: Options = NO_OPTIONS,
-    checkpoints: Checkpoints = NO_CHECKPOINTS,
+    options: Options,
     gpu: Instance | None = None,
     *,
+    own_target: bool | None = None,
     tensor_parallel_size: int | None = None,
     speculative_settings: Mapping[str, object] | None = None,
     on_cpu: bool = False,
@@ -186,22 +174,16 @@ def build_case(
     """The case of this pair, with the catalogue's choice for everything that the options leave
     open. Settings of vLLM take precedence over the container's environment and over the
     catalogue's. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
+    ``own_target``: the target's checkpoint is not the one that the catalogue names, as usual.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
-    rules report them, with the nearest known one. Raises UserError for a malformed version, and for
-    a count that no engine takes.
+    rules report them, with the nearest known one. Raises UserError for a malformed version.
     """
     asked = parse_values(options.settings)
-    counts = {
-        "--k": options.k,
-        "--max-model-len": options.max_model_len,
-        "--concurrency": options.concurrency,
-        "--tp": tensor_parallel_size,
-        "--max-num-batched-tokens": asked.get("max-num-batched-tokens"),
-    }
-    for flag, value in counts.items():
-        if isinstance(value, int | float) and value > MOST_COUNT:
-            raise OutOfRange(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
+    step = asked.get("max-num-batched-tokens")
+    if isinstance(step, int | float) and step > MOST_COUNT:
+        message = f"--max-num-batched-tokens is more than {MOST_COUNT:,}"
+        raise OutOfRange(message, "use a smaller number")
     # The runtime of this version; one without an image where the table has none.
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
@@ -234,9 +216,7 @@ def build_case(
         instances=catalog.instances,
         version_rules=catalog.version_rules,
         targets=catalog.targets,
-        target_checkpoint=checkpoints.target,
-        own_target=checkpoints.own_target,
-        drafter_checkpoint=checkpoints.drafter,
+        own_target=options.target_checkpoint is not None if own_target is None else own_target,
         instance=instance,
         tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
         ami=None if ami == DEFAULT_AMI else ami,

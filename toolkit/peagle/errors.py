@@ -24,6 +24,11 @@ class Fix:
     options: tuple[str, ...] = ()
 
 
+def use_option(flag: str, value: object, more: str = "", verb: str = "use") -> Fix:
+    """``use --k 5``, with ``more`` behind it: the option replaces that of the user's command."""
+    return Fix(f"{verb} {flag} {value}{more}", options=(flag, str(value)))
+
+
 def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
     """One fix with the sentences of all, and the command or options of the first that has some."""
     offered = tuple(fixes)

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
-
 from peagle.errors import Fix, Refused
+from peagle.frozen import Frozen
 
 Level = Literal["error", "warning", "note"]
 """An error prevents any change; a warning should be read before one; a note is information."""
@@ -16,11 +15,9 @@ Level = Literal["error", "warning", "note"]
 _LEVELS = get_args(Level)
 
 
-class Finding(BaseModel):
+class Finding(Frozen):
     """``where`` names the option, file or key; ``fix``, ``command`` and ``options`` are as in
     Fix."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     code: str
     level: Level
@@ -69,3 +66,9 @@ def refused(finding: Finding, where: str = "") -> Refused:
     """The error of a command that this finding ends; ``where`` replaces the finding's own."""
     fix = Fix(finding.fix, finding.command or (), finding.options)
     return Refused(f"{where or finding.where}: {finding.message}", fix, finding.code)
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    """Raise Refused with the first error."""
+    for finding in errors(findings)[:1]:
+        raise refused(finding)

@@ -5,20 +5,20 @@ A field is written once, with its ``Flag``. The command line is made of them in
 ``peagle.cli.plan_options``; ``arguments`` is the way back.
 """
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
 from peagle.checkpoints import Checkpoint
+from peagle.errors import OutOfRange
+from peagle.frozen import Frozen
 from peagle.text import exact_duration
 from peagle.workload import PRESETS, Slo, WorkloadName
 
@@ -29,6 +29,8 @@ AUTO: Final = "auto"
 """As many copies of the engine on an instance as its GPUs and the load allow."""
 
 LONGEST_CAPTURE_DAYS = 36_500
+MOST_COUNT = 2**31 - 1
+"""The most tokens, requests or instances of an option: vLLM's and AWS's own limits are lower."""
 
 DEFAULT_REGION = "us-east-1"
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -47,8 +49,7 @@ GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Moni
 """The headings of ``--help``, in its order."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(NamedTuple):
     """How a field is an option. ``name`` is the option without dashes, by default the field's, or
     several with blanks between them. ``in_file``: it is a key of ``peagle.yaml`` and a keyword of
     the library, and no option. ``variables`` of the environment set it too."""
@@ -75,26 +76,6 @@ _load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
     partial(_option, group) for group in GROUPS
 )
 _key = partial(_option, in_file=True)
-
-
-class Frozen(BaseModel):
-    """Immutable; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class Result(Frozen):
-    """What a command prints with ``--json``: each field is a key, and one that has a default is
-    left out where it has no value."""
-
-    @model_serializer(mode="wrap")
-    def _write_without_empty_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in write(self).items()
-            if value is not None or name not in fields or fields[name].is_required()
-        }
 
 
 class Overrides(Frozen):
@@ -394,22 +375,45 @@ class EngineOptions(Options):
 
 def read_flags(kind: type[Options] = Options) -> Iterator[tuple[str, Flag]]:
     """The fields that are options, with their flags."""
-    for name, field in kind.model_fields.items():
+    takes = kind.TAKES if issubclass(kind, EngineOptions) else ()
+    for name in takes or kind.model_fields:
+        field = kind.model_fields[name]
         if isinstance(field.json_schema_extra, dict):
             settings: dict[str, Any] = dict(field.json_schema_extra)
             if settings["group"] == "Company":
                 settings["variables"] = f"PEAGLE_{name.upper()}"
+            if takes:
+                settings |= {"group": "Options", "in_file": False}
             yield name, Flag(help=field.description or "", **settings)
 
 
+_COUNTS = ("count", "k", "copies", "tokens", "requests", "batch")
+_AMOUNTS = ("speed", "usd", "load", "gib")
+_FROM_ZERO = ("cached_prompt_tokens", "shared_prompt_tokens")
+
+
+def check_numbers(options: Options) -> None:
+    """Raise OutOfRange for a number that means nothing: a keyword of the library may be any."""
+    for name, flag in read_flags(type(options)):
+        value = getattr(options, name)
+        shown = name if flag.in_file else max(option_names(name, flag), key=len)
+        if flag.kind in _COUNTS and isinstance(value, int):
+            least = 0 if name in _FROM_ZERO else 1
+            if not least <= value <= MOST_COUNT:
+                fix, shown = f"use {least} to {MOST_COUNT:,}", "K" if name == "k" else shown
+                fix = "use --no-speculation to serve the target alone" if shown == "K" else fix
+                raise OutOfRange(f"{shown} {value} is out of range", fix)
+        elif flag.kind in _AMOUNTS and value is not None and not 0 < value < math.inf:
+            raise OutOfRange(f"{shown} {value:g} is out of range", "use a number above 0")
+
+
 def read_keywords(kind: type[Options]) -> dict[str, str]:
-    """The keywords of the library, each with its field: what the command takes, by any name of the
-    option, with underscores."""
+    """The keywords of the library, each with its field: any name of the option, with
+    underscores."""
     keywords = {"pair": "pair"}
     for field, flag in read_flags(kind):
-        if not issubclass(kind, EngineOptions) or field in kind.TAKES:
-            names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
-            keywords |= dict.fromkeys((field, *names), field)
+        names = () if field == "speculation" else (flag.name or "").replace("-", "_").split()
+        keywords |= dict.fromkeys((field, *names), field)
     return keywords
 
 
@@ -422,6 +426,7 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
     "duration": lambda seconds: f"{seconds}s",
     "hours": exact_duration,
     "slo": lambda slo: str(slo.text),
+    "loads": lambda loads: ",".join(map(str, loads)),
     "load": lambda load: f"{load:g}",
     "speed": lambda speed: f"{speed:g}",
     "usd": lambda usd: f"{usd:.15g}",
@@ -432,11 +437,11 @@ _TEXTS: dict[str, Callable[[Any], str]] = {
 def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
     """The options of a command that ask for the same, without pair and keys of ``peagle.yaml``."""
     words: list[str] = []
-    for name, flag in read_flags():
+    for name, flag in read_flags(type(options)):
         value = getattr(options, name)
-        if flag.in_file or value == Options.model_fields[name].default:
+        if flag.in_file or value == type(options).model_fields[name].default:
             continue
-        option = tag_flag if name == "tags" else option_names(name, flag)[0]
+        option = tag_flag if name == "tags" else max(option_names(name, flag), key=len)
         if flag.kind == "switch":
             words.append(option)
         elif isinstance(value, dict):

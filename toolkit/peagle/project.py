@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
+from pydantic import BaseModel, Field, StringConstraints, create_model
 
 from peagle import __version__
 from peagle.catalog.documents import (
@@ -35,6 +35,7 @@ from peagle.catalog.documents import (
 )
 from peagle.data import checkout_folder, data_folder
 from peagle.errors import Fix, UserError, nearest
+from peagle.frozen import Frozen
 from peagle.planning.company import prefixed
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.text import sanitize
@@ -90,12 +91,6 @@ class FileOptions:
     gates: tuple[tuple[str, tuple[OptionKey, ...]], ...]
 
 
-class _Part(BaseModel):
-    """A mapping of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
 @lru_cache(maxsize=4)
 def file_model(options: FileOptions) -> type[BaseModel]:
     """The model of a file. ``null`` takes back what a less specific part of the file says."""
@@ -112,19 +107,19 @@ def file_model(options: FileOptions) -> type[BaseModel]:
 
     def keys_model(name: str, keys: Iterable[OptionKey]) -> Any:
         return model(
-            name, _Part, {key.name: (key.type, " ".join(key.help.split())) for key in keys}
+            name, Frozen, {key.name: (key.type, " ".join(key.help.split())) for key in keys}
         )
 
     commands = {
         name: (keys_model(f"Gates of {name}", keys), f"Options of peagle {name}.")
         for name, keys in options.gates
     }
-    gates = model("Gates", _Part, commands)
+    gates = model("Gates", Frozen, commands)
     settings = keys_model("Settings", (*OWN_KEYS, *options.keys))
     stage = model("Environment", settings, parts(gates=gates))
     stages: Any = dict[Name, stage | None]  # type: ignore[valid-type]
     endpoint = model("Endpoint", stage, parts(environments=stages))
-    file = model("Project", _Part, parts(defaults=settings, environments=stages, gates=gates))
+    file = model("Project", Frozen, parts(defaults=settings, environments=stages, gates=gates))
     endpoints = Field(description=_HELP[ENDPOINTS], min_length=1)
     required: Mapping[str, Any] = {ENDPOINTS: (dict[Name, endpoint], endpoints)}  # type: ignore[valid-type]
     return create_model("Project file", __base__=file, **required)

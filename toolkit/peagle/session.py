@@ -11,12 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peagle.account import Account, Say, make_observer, read_path, remove_with_leftovers, silent
+from peagle.account import Account, Say, read_path, silent
 from peagle.catalog import find_pair
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import load_record
-from peagle.errors import NotFound, OptionMissing, UserError, nearest
-from peagle.findings import Finding, errors, refused
+from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
+from peagle.findings import refuse_errors
 from peagle.options import Options, read_keywords
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.proof import pair_in_catalogue, require_passed
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
     from peagle.deploy.diff import PlanComparison
     from peagle.deploy.invoke import InvokeResult
+    from peagle.deploy.preflight import Preflight
+    from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
@@ -198,10 +199,11 @@ class Session(Account):
         floor: float | None = None,
         min_drafts: int = 100,
         say: Say | None = None,
+        report: Callable[[Proof, str], object] = lambda proof, region: None,
     ) -> Proof:
         """Prove again that an endpoint speculates, also one of a template or another machine: every
         instance makes ``min_drafts``, and its acceptance length is at least ``floor`` (by default
-        the pair's).
+        the pair's). ``report`` gets the proof, also one that fails, and the endpoint's region.
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
@@ -211,6 +213,7 @@ class Session(Account):
         proof = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
+        report(proof, aws.region)
         pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
@@ -227,12 +230,13 @@ class Session(Account):
         instances: int = 1,
         wait_seconds: float = 0.0,
         say: Say | None = None,
+        report: Callable[[Proof], object] = lambda proof: None,
     ) -> Proof:
         """Prove that every engine behind a URL speculates: any vLLM with OpenAI's protocol. With
         HTTP every address of the host is an engine; ``instances`` must answer within
         ``wait_seconds``. Prompts and floor are those of ``plan``, by default the catalogue's
         prompts, and any accepted draft passes. ``model`` is by default the only one, ``key`` a
-        bearer token.
+        bearer token. ``report`` gets the proof, also one that fails.
 
         Raises NotProved, EngineError when an engine does not answer, and UserError for a wrong URL,
         key or model.
@@ -251,6 +255,7 @@ class Session(Account):
             wait_seconds=wait_seconds,
             say=say or silent,
         )
+        report(proof)
         pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
         return proof
@@ -261,6 +266,8 @@ class Session(Account):
         *,
         role: str | None = None,
         bucket: str | None = None,
+        fallbacks: Sequence[Plan] = (),
+        retry_seconds: float = 0.0,
         wait: bool = True,
         keep_unproved: bool = False,
         keep_failed: bool = False,
@@ -271,37 +278,38 @@ class Session(Account):
         on. The same plan again changes nothing, or continues what was interrupted; another plan of
         the same name is an update. Nothing is asked: look at ``plan.price_per_hour_usd`` before.
 
-        ``role`` and ``bucket`` (for local weights) are by default found or made. Without ``wait``
-        it returns once the endpoint is requested. ``keep_unproved`` keeps an update whose proof
-        fails, and ``keep_failed`` a new endpoint whose engine can never serve. ``serving.proof`` of
-        the deployment is what was measured.
+        ``role`` and ``bucket`` (for local weights) are by default found or made. While AWS has no
+        free instance, ``fallbacks``, plans of the same name on other types, are tried in this
+        order, and all again for ``retry_seconds``. Without ``wait`` it returns once the endpoint is
+        requested. ``keep_unproved`` keeps an update whose proof fails, and ``keep_failed`` a new
+        endpoint whose engine can never serve. ``serving.proof`` of the deployment is what was
+        measured.
 
         Raises Refused when a check of plan or account failed, and nothing was created; NotProved,
         and an update is undone; CloudError, and ``destroy`` removes what exists; EngineError when
         the engine cannot serve; UserError without credentials or a role.
         """
-        from peagle.deploy.apply import deploy
-        from peagle.deploy.context import DeploymentContext, WillNotServe
-        from peagle.deploy.preflight import preflight as run_preflight
-        from peagle.deploy.removal import remove_failed_start
-        from peagle.deploy.status import require_known_price
-        from peagle.sandbox.client import check_sandbox_engine
+        from peagle.deploy.apply import Fallback, deploy_where_possible
 
-        refuse_errors(plan.findings)
-        observe = make_observer(say)
-        if self.sandbox:
-            check_sandbox_engine()
-        with self.starting(plan.region, plan.name) as aws:
-            preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
-            refuse_errors(preflight.findings)
-            require_known_price(preflight.desired.plan, accept_unknown_price)
-            try:
-                return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
-            except WillNotServe:
-                record = load_record(aws.scope, aws.region, plan.name)
-                if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(DeploymentContext(aws, record, observe))
-                raise
+        for chosen in (plan, *fallbacks):
+            refuse_errors(chosen.findings)
+            if (chosen.name, chosen.region) != (plan.name, plan.region):
+                message = f"the fallback {chosen.name} in {chosen.region} is another deployment"
+                raise UserError(message, f"plan it with name={plan.name!r} in {plan.region}")
+        with self.changing(plan.name, plan.region, say, creates=True) as change:
+
+            def prepare(plan: Plan) -> Preflight:
+                return change.prepare(plan, role, bucket, accept_unknown_price=accept_unknown_price)
+
+            change.run(
+                deploy_where_possible,
+                prepare(plan),
+                Fallback(prepare, lambda _: fallbacks, retry_seconds),
+                wait,
+                keep_unproved=keep_unproved,
+                keeps_failed=lambda _: keep_failed,
+            )
+            return change.record
 
     def invoke(
         self,
@@ -364,11 +372,9 @@ class Session(Account):
         serves again without a proof, and CloudError, after which the same call continues.
         """
         from peagle.deploy.apply import rollback
-        from peagle.deploy.context import DeploymentContext
 
-        with self.changing(name) as change:
-            context = DeploymentContext(change.aws, change.record, make_observer(say))
-            return rollback(context, self.catalog)
+        with self.changing(name, say=say) as change:
+            return change.run(rollback, self.catalog)
 
     def destroy(
         self, name: str, *, missing_ok: bool = False, say: Say | None = None
@@ -378,23 +384,47 @@ class Session(Account):
 
         Raises NotFound, Refused when a template owns it, and CloudError; repeat it for the rest.
         """
-        from peagle.deploy.context import DeploymentContext
-        from peagle.deploy.removal import find_leftovers, goes_with_endpoint
-        from peagle.deploy.revisions import require_own
+        from peagle.deploy.removal import destroy, plan_removal
 
         try:
-            with self.changing(name) as change:
-                require_own(change.record)
-                leftovers = [
-                    left for left in find_leftovers(change.aws, name) if goes_with_endpoint(left)
-                ]
-                context = DeploymentContext(change.aws, change.record, make_observer(say))
-                removed, _ = remove_with_leftovers(context, leftovers)
+            with self.changing(name, say=say) as change:
+                removal = plan_removal(change.aws, name, change.record)
+                removed, _ = change.run(destroy, removal.leftovers)
                 return removed
         except NotFound:
             if missing_ok:
                 return ()
             raise
+
+    def find_ended(self, regions: Sequence[str] = ()) -> EndedSearch:
+        """The deployments whose end time (``ttl``, ``budget``) has passed, in these regions, or in
+        all of SageMaker. Raises CloudError when no region accepts the credentials."""
+        from peagle.aws.regions import hosting_regions
+        from peagle.deploy.removal import find_ended
+
+        aws = self.aws(regions[0] if regions else None)
+        places = regions or hosting_regions(aws.partition)
+        return find_ended(aws, sorted({*places}), self.prices)
+
+    def reap(self, ended: Sequence[Ended], *, say: Say | None = None) -> tuple[Reaped, ...]:
+        """Remove what remains of these deployments of ``find_ended``, one after the other; one that
+        fails, by its ``error``, does not stop the next. One that got another end time meanwhile
+        stays."""
+        from peagle.deploy.removal import Reaped, destroy
+        from peagle.deploy.status import is_past_end
+
+        done: list[Reaped] = []
+        for deployment in ended:
+            outcome = Reaped(**dict(deployment), error=None)
+            try:
+                with self.changing(deployment.name, deployment.region, say) as change:
+                    if is_past_end(change.record):
+                        removed, kept = change.run(destroy, continues=False)
+                        outcome = Reaped(**dict(deployment), removed=removed, kept=kept, error=None)
+            except PeagleError as error:
+                outcome = outcome.model_copy(update={"error": error})
+            done.append(outcome)
+        return tuple(done)
 
     def connect(self, region: str | None = None) -> Aws:
         """A connection to the account, or to the sandbox, which is started if it does not run.
@@ -450,12 +480,6 @@ def _as_text(value: object) -> object:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool | int | float) else value
-
-
-def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Raise Refused with the first error."""
-    for finding in errors(findings)[:1]:
-        raise refused(finding)
 
 
 def plan_pair_online(

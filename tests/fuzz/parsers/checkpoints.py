@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +34,7 @@ from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, W
 from tests.fuzz.parsers.files import written
 from tests.unit.checkpoints.files import Memory
 from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
-from tests.unit.checks.cases import GEOMETRY, catalog_case
+from tests.unit.checks.cases import GEOMETRY, catalog_case, with_options
 
 TOKENIZER = {
     "added_tokens": [{"id": 511, "content": "<mask>", "special": True}],
@@ -78,7 +77,7 @@ def _new_entry(case: tuple[bytes, bytes]) -> None:
 def _checks(case: tuple[bytes, bytes]) -> None:
     target, head = (read_checkpoint(Memory({"config.json": config})) for config in case)
     bundled = catalog_case("gpt-oss-20b")
-    check(replace(bundled, target_checkpoint=target, drafter_checkpoint=head))
+    check(with_options(bundled, target_checkpoint=target, drafter_checkpoint=head))
 
 
 def _checkpoint(files: Mapping[str, bytes]) -> None:

@@ -1,29 +1,52 @@
 """A fake AWS account in memory: fast, scriptable, and interruptible before or after any call.
 
-It refuses what AWS refuses where the code relies on it: duplicate names, changes of a busy
-endpoint, configurations in use.
+SageMaker, scaling and the scheduler are the sandbox's own; IAM, CloudWatch, log groups and objects
+are moto's, which takes a millisecond per call. What is asked most often (events of a log, quotas,
+a VPC, images) is in this file.
 """
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import botocore.session
+from botocore import xform_name
+from moto.applicationautoscaling.models import applicationautoscaling_backends
+from moto.cloudwatch.models import cloudwatch_backends
+from moto.core.botocore_stubber import BotocoreStubber
+from moto.core.exceptions import ServiceException
+from moto.iam.models import iam_backends
+from moto.logs.models import logs_backends
+from moto.sagemaker.models import sagemaker_backends
+from moto.scheduler.models import scheduler_backends
 
 from peagle.aws.client import Aws
+from peagle.render.resources import DIMENSION
+from peagle.sandbox import invocations, observability, scaling
+from peagle.sandbox.client import ACCOUNT as ACCOUNT
+from peagle.sandbox.requests import Refused
 from tests.packed import Packed
-from tests.unit.aws.cloud_components import FakeComponents
-from tests.unit.aws.fake_scheduler import FakeScheduler
 from tests.unit.aws.network import Network
 from tests.unit.aws.network import service_error as service_error
+from tests.unit.aws.scripted import (
+    REGION,
+    ScriptedComponent,
+    ScriptedEndpoint,
+    ScriptedSageMaker,
+    State,
+)
 
-ACCOUNT = "111122223333"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/peagle-execution"
 START = 1_800_000_000.0
 TRUSTS_SAGEMAKER = {
@@ -38,17 +61,13 @@ TRUSTS_SAGEMAKER = {
 Hook = Callable[[str], None]
 
 
-@dataclass
-class FakeEndpoint:
-    config: str
-    arn: str
-    script: list[tuple[str, str | None]]
-    next_config: str | None = None
-    changed: float = START
-    updates: int = 0
-    created: float = START
-    count: int | None = None
-    weights: dict[str, float] = field(default_factory=dict)
+def foreign_alarm(endpoint: str) -> dict[str, Any]:
+    """What PutMetricAlarm gets for somebody else's alarm of an endpoint."""
+    return {
+        "Dimensions": [{"Name": "EndpointName", "Value": endpoint}], "MetricName": "Errors",
+        "Namespace": "theirs", "Period": 60, "EvaluationPeriods": 1, "Threshold": 1.0,
+        "ComparisonOperator": "GreaterThanThreshold", "Statistic": "Average",
+    }  # fmt: skip
 
 
 @dataclass
@@ -100,50 +119,71 @@ class Engine:
         }
 
 
+_SESSION = botocore.session.Session()
+_SESSION.set_credentials("testing", "testing")
+_SESSION.set_config_variable("region", REGION)
+_MOTO = BotocoreStubber()
+_MOTO.enabled = True
+_SESSION.register("before-send", _MOTO)
+observability.install()
+_BACKENDS: dict[str, Any] = {
+    "aws:iam": iam_backends,
+    f"{REGION}:application-autoscaling": applicationautoscaling_backends,
+    f"{REGION}:cloudwatch": cloudwatch_backends,
+    f"{REGION}:logs": logs_backends,
+    f"{REGION}:scheduler": scheduler_backends,
+}
+"""Region and service -> moto's backends."""
+_CHECKS = {xform_name(target.rpartition(".")[2]): o for target, o in scaling.OPERATIONS.items()}
+copyreg.pickle(type(threading.Lock()), lambda _: (threading.Lock, ()))  # of a fleet that is copied
+
+
+@functools.cache
+def _moto_operations() -> dict[str, Callable[..., Any]]:
+    """As boto3 names them."""
+    names = [place.partition(":")[2] for place in _BACKENDS]
+    clients = [_SESSION.create_client(name) for name in names]
+    return {
+        name: getattr(client, name)
+        for client in clients
+        for name in client.meta.method_to_api_mapping
+    }
+
+
 class Cloud:
     """The state of the account, and hooks around every call."""
 
+    _installed: Cloud | None = None
+    """The one whose state moto's backends have."""
+
     def __init__(self) -> None:
         self.now = START
-        self.models: dict[str, dict[str, Any]] = {}
-        self.configs: dict[str, dict[str, Any]] = {}
-        self.endpoints: dict[str, FakeEndpoint] = {}
-        self.components = FakeComponents(lambda text: service_error("ValidationException", text))
+        self.sagemaker = ScriptedSageMaker(self.read_clock)
+        classes = {"scheduler": scaling.SchedulerBackend}
+        self.backends = {
+            service: classes.get(service, every.backend)(region, ACCOUNT)
+            for place, every in _BACKENDS.items()
+            for region, _, service in [place.partition(":")]
+        }
+        self.rollouts: list[dict[str, Any] | None] = []
         self.tags: dict[str, dict[str, str]] = {}
-        self.region = "us-east-1"
+        self.region = REGION
         self.deleted: dict[str, dict[str, str]] = {}
         self.buckets: dict[str, dict[str, dict[str, Any]]] = {}
         self.lifecycles: dict[str, list[dict[str, Any]]] = {}
         self.topics: dict[str, dict[str, str]] = {}
         self.bucket_tags: dict[str, list[dict[str, str]]] = {}
-        self.roles: list[dict[str, Any]] = [
-            {
-                "RoleName": "peagle-execution",
-                "Arn": ROLE,
-                "AssumeRolePolicyDocument": TRUSTS_SAGEMAKER,
-            }
-        ]
         self.caller_arn = f"arn:aws:iam::{ACCOUNT}:user/someone"
         self.network = Network()
         self.quotas: dict[str, float] = {"ml.g5.xlarge for endpoint usage": 4}
         self.quota_codes: dict[str, str] = {}
         self.log: list[dict[str, Any]] = []
-        self.log_groups: set[str] = set()
         self.metrics: dict[tuple[str, str], float] = {}
         self.metric_time: float | None = None
-        self.alarms: dict[str, str] = {}
-        self.made_alarms: dict[str, dict[str, Any]] = {}
         self.firing: set[str] = set()
-        self.dashboards: dict[str, str] = {}
-        self.retention: dict[str, int] = {}
-        self.log_tags: dict[str, dict[str, str]] = {}
-        self.metric_filters: dict[str, dict[str, Any]] = {}
         self.updates: list[dict[str, Any]] = []
-        self.scaled: set[str] = set()
-        self.bounds: dict[str, tuple[int, int]] = {}
-        self.policies: dict[str, dict[str, Any]] = {}
-        self.wake_up_policies: dict[str, dict[str, Any]] = {}
-        self.scheduler = FakeScheduler(self)
+        self.role_delay = 0.0
+        self._roles_created: dict[str, float] = {}
         self.engine = Engine()
         self.streams: dict[str, Engine] = {}
         self.engines: dict[str, Engine] = {}
@@ -153,25 +193,194 @@ class Cloud:
         self.price: float | None = None
         self.digests: dict[str, str] = {"0.28.0": f"sha256:{28:064}"}
         self.not_allowed: set[str] = set()
-        self.next_scripts: list[list[tuple[str, str | None]]] = []
         self.calls: list[str] = []
         self.before: Hook = lambda operation: None
         self.after: Hook = lambda operation: None
+        self.add_role("peagle-execution")
+
+    def read_clock(self) -> float:
+        return self.now
+
+    def call(self, operation: str, **parameters: Any) -> Any:
+        """One call of a client: with the hooks before and after it."""
+        self.calls.append(operation)
+        self.before(operation)
+        try:
+            return self.answer(operation, parameters)
+        finally:
+            self.after(operation)
+
+    def answer(self, operation: str, parameters: dict[str, Any]) -> Any:
+        """What AWS does and answers: by a method of this class, by the sandbox, or by moto."""
+        self._install()
+        if method := getattr(self, f"_{operation}", None):
+            return method(**parameters)
+        return self._pass_on(operation, parameters)
+
+    def _pass_on(self, operation: str, parameters: dict[str, Any]) -> Any:
+        self._install()
+        try:
+            if self.sagemaker.has(operation):
+                answer = self.sagemaker.call(operation, parameters) or {}
+                self._keep_tags(parameters)
+                return answer
+            document = _CHECKS[operation](REGION, parameters) if operation in _CHECKS else None
+        except ServiceException as error:
+            raise service_error(error.code, error.message, operation) from error
+        return document or _moto_operations()[operation](**parameters)
+
+    def _install(self) -> None:
+        """Let moto and the sandbox work on this account."""
+        if Cloud._installed is self and sagemaker_backends[ACCOUNT][REGION] is self.sagemaker:
+            return
+        sagemaker_backends[ACCOUNT][REGION] = self.sagemaker
+        for place, every in _BACKENDS.items():
+            region, _, service = place.partition(":")
+            every[ACCOUNT][region] = self.backends[service]
+        Cloud._installed = self
 
     @property
     def is_empty(self) -> bool:
         """Whether no resource is left that costs money or occupies a name."""
-        kept = (self.models, self.configs, self.endpoints, self.buckets, self.scheduler.schedules)
-        return not any(kept)
+        return not any((self.models, self.configs, self.endpoints, self.buckets, self.schedules))
 
-    def call(self, operation: str, **parameters: Any) -> Any:
-        self.calls.append(operation)
-        self.before(operation)
-        try:
-            owner = self if hasattr(self, f"_{operation}") else self.scheduler
-            return getattr(owner, f"_{operation}")(**parameters)
-        finally:
-            self.after(operation)
+    # What the sandbox and moto keep
+
+    @property
+    def models(self) -> dict[str, Any]:
+        return {name: model.parameters for name, model in self.sagemaker._models.items()}
+
+    @property
+    def configs(self) -> dict[str, Any]:
+        return {name: made.parameters for name, made in self.sagemaker.endpoint_configs.items()}
+
+    @property
+    def endpoints(self) -> dict[str, ScriptedEndpoint]:
+        return cast("dict[str, ScriptedEndpoint]", self.sagemaker.endpoints)
+
+    @property
+    def components(self) -> dict[str, ScriptedComponent]:
+        return cast("dict[str, ScriptedComponent]", self.sagemaker.components)
+
+    @property
+    def next_scripts(self) -> list[list[State]]:
+        """The states that the next changes of endpoints go through."""
+        return self.sagemaker.scripts
+
+    @next_scripts.setter
+    def next_scripts(self, scripts: list[list[State]]) -> None:
+        self.sagemaker.scripts = scripts
+
+    def scale_copies(self, name: str, count: int) -> None:
+        """As Application Auto Scaling, or somebody else, does it; done at once."""
+        runtime = {"CopyCount": count}
+        self.sagemaker.update_component({"InferenceComponentName": name, "RuntimeConfig": runtime})
+        component = self.components[name]
+        component.script = [("InService", None)]
+        component.settle()
+
+    @property
+    def made_alarms(self) -> dict[str, dict[str, Any]]:
+        """Name -> what PutMetricAlarm was asked for."""
+        alarms = self._pass_on("describe_alarms", {})["MetricAlarms"]
+        return {
+            alarm["AlarmName"]: {
+                key: value for key, value in alarm.items()
+                if not key.startswith(("State", "AlarmArn", "AlarmConf", "AlarmName"))
+            }
+            for alarm in alarms
+        }  # fmt: skip
+
+    def put_alarm(self, name: str, **changes: Any) -> None:
+        """As somebody else's change, or alarm."""
+        before = self.made_alarms.get(name, {})
+        self._pass_on("put_metric_alarm", {"AlarmName": name, **before, **changes})
+
+    @property
+    def dashboards(self) -> dict[str, str]:
+        return {name: made.body for name, made in self.backends["cloudwatch"].dashboards.items()}
+
+    @property
+    def metric_filters(self) -> dict[str, Any]:
+        filters = self.backends["logs"].filters.metric_filters
+        return {made["filterName"]: made for made in filters}
+
+    @property
+    def log_groups(self) -> set[str]:
+        return set(self.backends["logs"].groups)
+
+    @log_groups.setter
+    def log_groups(self, names: set[str]) -> None:
+        for name in names - self.log_groups:
+            self.backends["logs"].create_log_group(name, {})
+
+    @property
+    def retention(self) -> dict[str, int]:
+        groups = self.backends["logs"].groups.items()
+        return {name: int(g.retention_in_days) for name, g in groups if g.retention_in_days}
+
+    @property
+    def scaled(self) -> set[str]:
+        """The resources that are scalable targets."""
+        return set(self.bounds)
+
+    @property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        every = self.backends["application-autoscaling"].targets.values()
+        return {
+            name: (target.min_capacity, target.max_capacity)
+            for targets in every
+            for name, target in targets.items()
+        }
+
+    def add_scalable_target(self, resource: str, most: int = 2) -> None:
+        """As somebody else's, which may be of what does not exist here."""
+        self.backends["application-autoscaling"].register_scalable_target(
+            "sagemaker", resource, DIMENSION, 1, most, "", None
+        )
+
+    def _policies(self, kind: str) -> dict[str, Any]:
+        every = self.backends["application-autoscaling"].policies.values()
+        return {policy.resource_id: policy for policy in every if policy.policy_type == kind}
+
+    @property
+    def policies(self) -> dict[str, Any]:
+        """Resource -> its policy that follows a metric."""
+        return self._policies("TargetTrackingScaling")
+
+    @property
+    def wake_up_policies(self) -> dict[str, Any]:
+        return self._policies("StepScaling")
+
+    @property
+    def schedules(self) -> dict[str, Any]:
+        schedules: dict[str, Any] = self.backends["scheduler"].schedule_groups["default"].schedules
+        return schedules
+
+    def fire_schedules(self) -> None:
+        """What the scheduler does at the end time; what it deletes is gone at once."""
+        self._install()
+        scaling.fire_due(self.now)
+        for resource in [*self.components.values(), *self.endpoints.values()]:
+            if resource.status == "Deleting":
+                resource.advance()
+        self._keep_tags({})
+
+    @property
+    def roles(self) -> dict[str, Any]:
+        """moto's roles by their id."""
+        roles: dict[str, Any] = self.backends["iam"].roles
+        return roles
+
+    @property
+    def schedule_roles(self) -> set[str]:
+        """The roles that calls created."""
+        return {role.name for role in self.roles.values()} & {*self._roles_created}
+
+    def add_role(self, name: str, trusts: Any = TRUSTS_SAGEMAKER) -> Any:
+        """A role of somebody else's."""
+        policy = json.dumps(trusts)
+        return self.backends["iam"].create_role(name, policy, "/", None, "", [], "3600")
 
     def _get_caller_identity(self) -> Any:
         return {"Account": ACCOUNT, "Arn": self.caller_arn}
@@ -192,17 +401,24 @@ class Cloud:
 
     # IAM, quotas, prices, logs
 
-    def _get_role(self, RoleName: str) -> Any:
-        for role in self.roles:
-            if role["RoleName"] == RoleName:
-                return {"Role": role}
-        raise service_error("NoSuchEntity", f"The role {RoleName} cannot be found.", "GetRole")
+    def _create_role(self, RoleName: str, **parameters: Any) -> Any:
+        answer = self._pass_on("create_role", {"RoleName": RoleName, **parameters})
+        self._roles_created[RoleName] = self.now
+        return answer
+
+    def _create_schedule(self, Target: Any, **parameters: Any) -> Any:
+        """A new role can be assumed after ``role_delay`` seconds only."""
+        made = self._roles_created.get(Target["RoleArn"].rpartition("/")[2], -math.inf)
+        if self.now < made + self.role_delay:
+            raise service_error("ValidationException", "The execution role you provide must allow "
+                                "AWS EventBridge Scheduler to assume the role.")  # fmt: skip
+        return self._pass_on("create_schedule", {"Target": Target, **parameters})
 
     def _simulate_principal_policy(
         self, PolicySourceArn: str, ActionNames: list[str], **_: Any
     ) -> Any:
         """``not_allowed``: the actions that the policies of every role lack."""
-        self._get_role(PolicySourceArn.rpartition("/")[2])
+        self._pass_on("get_role", {"RoleName": PolicySourceArn.rpartition("/")[2]})
         decision = {False: "allowed", True: "implicitDeny"}
         return {
             "EvaluationResults": [
@@ -211,8 +427,17 @@ class Cloud:
             ]
         }
 
-    def _list_roles(self) -> Any:
-        return {"Roles": self.roles}
+    def _describe_alarms(self, **parameters: Any) -> Any:
+        """``firing``: the alarms in the state ALARM."""
+        for name, alarm in self.backends["cloudwatch"].alarms.items():
+            alarm.state_value = "ALARM" if name in self.firing else "OK"
+        made = self.backends["cloudwatch"].alarms  # most tests have none, and ask often
+        return self._pass_on("describe_alarms", parameters) if made else {"MetricAlarms": []}
+
+    def _describe_scalable_targets(self, **parameters: Any) -> Any:
+        made = self.bounds
+        operation = "describe_scalable_targets"
+        return self._pass_on(operation, parameters) if made else {"ScalableTargets": []}
 
     def _list_service_quotas(self, ServiceCode: str) -> Any:
         return {"Quotas": [{"QuotaName": n, "Value": v} for n, v in self.quotas.items()]}
@@ -279,175 +504,7 @@ class Cloud:
              "logStreamName": stream, "message": message}
         )  # fmt: skip
 
-    def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
-        names = sorted(name for name in self.log_groups if name.startswith(logGroupNamePrefix))
-        days = self.retention
-        return {
-            "logGroups": [
-                {"logGroupName": name, **({"retentionInDays": days[name]} if name in days else {})}
-                for name in names
-            ]
-        }
-
-    def _delete_log_group(self, logGroupName: str) -> Any:
-        self.log_groups.remove(logGroupName)
-        return {}
-
-    def _create_log_group(self, logGroupName: str, tags: dict[str, str] | None = None) -> Any:
-        self.log_groups.add(logGroupName)
-        self.log_tags[logGroupName] = tags or {}
-        return {}
-
-    def _put_retention_policy(self, logGroupName: str, retentionInDays: int) -> Any:
-        if logGroupName not in self.log_groups:
-            raise service_error("ResourceNotFoundException", "no such log group")
-        self.retention[logGroupName] = retentionInDays
-        return {}
-
-    def _put_dashboard(self, DashboardName: str, DashboardBody: str) -> Any:
-        self.dashboards[DashboardName] = DashboardBody
-        return {"DashboardValidationMessages": []}
-
-    def _get_dashboard(self, DashboardName: str) -> Any:
-        if DashboardName not in self.dashboards:
-            message = f"Dashboard {DashboardName} does not exist"
-            raise service_error("ResourceNotFound", message)
-        return {"DashboardName": DashboardName, "DashboardBody": self.dashboards[DashboardName]}
-
-    def _delete_dashboards(self, DashboardNames: list[str]) -> Any:
-        for name in DashboardNames:
-            if self.dashboards.pop(name, None) is None:
-                raise service_error("ResourceNotFound", f"Dashboard {name} does not exist")
-        return {}
-
-    def _put_metric_filter(self, logGroupName: str, filterName: str, **parameters: Any) -> Any:
-        if logGroupName not in self.log_groups:
-            message = "The specified log group does not exist."
-            raise service_error("ResourceNotFoundException", message)
-        self.metric_filters[filterName] = parameters
-        return {}
-
-    def _describe_metric_filters(self, logGroupName: str, filterNamePrefix: str) -> Any:
-        matches = {
-            name: body
-            for name, body in self.metric_filters.items()
-            if name.startswith(filterNamePrefix)
-        }
-        return {"metricFilters": [{"filterName": name, **body} for name, body in matches.items()]}
-
-    def _delete_metric_filter(self, logGroupName: str, filterName: str) -> Any:
-        if self.metric_filters.pop(filterName, None) is None:
-            message = "The specified metric filter does not exist."
-            raise service_error("ResourceNotFoundException", message)
-        return {}
-
-    def _put_metric_alarm(self, AlarmName: str, **parameters: Any) -> Any:
-        self.made_alarms[AlarmName] = parameters
-        return {}
-
-    def _describe_alarms(self, AlarmNames: Any = (), StateValue: str = "") -> Any:
-        if StateValue == "ALARM":
-            return {
-                "MetricAlarms": [
-                    {"AlarmName": alarm} for alarm in sorted(self.firing & {*AlarmNames})
-                ]
-            }
-        if AlarmNames:
-            made = self.made_alarms
-            return {
-                "MetricAlarms": [
-                    {"AlarmName": alarm, **made[alarm]} for alarm in AlarmNames if alarm in made
-                ]
-            }
-        return {
-            "MetricAlarms": [
-                {"AlarmName": name, "Dimensions": [{"Name": "EndpointName", "Value": endpoint}]}
-                for name, endpoint in self.alarms.items()
-            ]
-        }
-
-    def _delete_alarms(self, AlarmNames: list[str]) -> Any:
-        for name in AlarmNames:
-            alarms = self.made_alarms if name in self.made_alarms else self.alarms
-            if alarms.pop(name, None) is None:
-                raise service_error("ResourceNotFound", f"{name} does not exist.")
-        return {}
-
-    def _describe_scalable_targets(
-        self, ServiceNamespace: str, ResourceIds: list[str] | None = None
-    ) -> Any:
-        dimensions = {
-            "endpoint": "sagemaker:variant:DesiredInstanceCount",
-            "inference-component": "sagemaker:inference-component:DesiredCopyCount",
-        }
-        bounds = {endpoint: self.bounds.get(endpoint, (1, 2)) for endpoint in sorted(self.scaled)}
-        return {
-            "ScalableTargets": [
-                {
-                    "ResourceId": resource,
-                    "ScalableDimension": dimensions[resource.partition("/")[0]],
-                    "MinCapacity": least,
-                    "MaxCapacity": most,
-                }
-                for resource, (least, most) in bounds.items()
-                if not ResourceIds or resource in ResourceIds
-            ]
-        }
-
-    def _deregister_scalable_target(self, ResourceId: str, **_: Any) -> Any:
-        if ResourceId not in self.scaled:
-            raise service_error("ObjectNotFoundException", "No scalable target found", "Deregister")
-        self.scaled.remove(ResourceId)
-        self.policies.pop(ResourceId, None)
-        self.wake_up_policies.pop(ResourceId, None)
-        return {}
-
-    def _register_scalable_target(
-        self, ResourceId: str, MinCapacity: int, MaxCapacity: int, **_: Any
-    ) -> Any:
-        self.scaled.add(ResourceId)
-        self.bounds[ResourceId] = (MinCapacity, MaxCapacity)
-        return {}
-
-    def _put_scaling_policy(self, ResourceId: str, **policy: Any) -> Any:
-        if ResourceId not in self.scaled:
-            raise service_error("ObjectNotFoundException", "No scalable target found", "Put")
-        arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:{policy['PolicyName']}"
-        if policy["PolicyType"] == "StepScaling":
-            self.wake_up_policies[ResourceId] = {**policy, "PolicyARN": arn}
-        else:
-            self.policies[ResourceId] = policy
-        return {"PolicyARN": arn}
-
-    def _delete_scaling_policy(self, ResourceId: str, **_: Any) -> Any:
-        if ResourceId not in self.wake_up_policies:
-            raise service_error("ObjectNotFoundException", "No scaling policy found", "Delete")
-        del self.wake_up_policies[ResourceId]
-        return {}
-
-    def _describe_scaling_policies(self, ResourceId: str, **_: Any) -> Any:
-        stored = (self.policies.get(ResourceId), self.wake_up_policies.get(ResourceId))
-        return {"ScalingPolicies": [policy for policy in stored if policy]}
-
-    def _update_endpoint_weights_and_capacities(
-        self, EndpointName: str, DesiredWeightsAndCapacities: list[dict[str, Any]]
-    ) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
-        self._refuse_busy(endpoint)
-        for variant in DesiredWeightsAndCapacities:
-            endpoint.count = variant.get("DesiredInstanceCount", endpoint.count)
-            if "DesiredWeight" in variant:
-                endpoint.weights[variant["VariantName"]] = variant["DesiredWeight"]
-        endpoint.script = self._script("Updating")
-        return {}
-
     # SageMaker
-
-    def _arn(self, kind: str, name: str) -> str:
-        return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{kind}/{name}"
-
-    def _time(self) -> datetime:
-        return datetime.fromtimestamp(self.now, UTC)
 
     def _get_resources(self, TagFilters: Any, ResourceTypeFilters: Any = ()) -> Any:
         """The tagging API: with what was deleted a moment ago (``deleted``)."""
@@ -463,237 +520,77 @@ class Cloud:
             ]
         }
 
-    def _tag(self, arn: str, tags: list[dict[str, str]]) -> None:
-        self.tags.setdefault(arn, {}).update({tag["Key"]: tag["Value"] for tag in tags})
-
-    def _refuse_duplicate(self, existing: Any, kind: str, name: str) -> None:
-        if name in existing:
-            message = f'Cannot create already existing {kind} "{self._arn(kind, name)}".'
-            raise service_error("ValidationException", message, "Create")
-
-    def _find(self, existing: Any, kind: str, name: str) -> Any:
-        if name not in existing:
-            message = f'Could not find {kind} "{self._arn(kind, name)}".'
-            raise service_error("ValidationException", message, "Describe")
-        return existing[name]
-
-    def _create_model(self, ModelName: str, Tags: Any, **parameters: Any) -> Any:
-        self._refuse_duplicate(self.models, "model", ModelName)
-        self.models[ModelName] = parameters | {"CreationTime": self._time()}
-        self._tag(self._arn("model", ModelName), Tags)
-        return {}
-
-    def _describe_model(self, ModelName: str) -> Any:
-        arn = self._arn("model", ModelName)
-        model = self._find(self.models, "model", ModelName)
-        return {"ModelName": ModelName, **model, "ModelArn": arn}
-
-    def _delete_model(self, ModelName: str) -> Any:
-        self._find(self.models, "model", ModelName)
-        del self.models[ModelName], self.tags[self._arn("model", ModelName)]
-        return {}
-
-    def _create_endpoint_config(self, EndpointConfigName: str, Tags: Any, **parameters: Any) -> Any:
-        self._refuse_duplicate(self.configs, "endpoint configuration", EndpointConfigName)
-        for variant in parameters["ProductionVariants"]:
-            if "ModelName" in variant:
-                self._find(self.models, "model", variant["ModelName"])
-        self.configs[EndpointConfigName] = parameters | {"CreationTime": self._time()}
-        self._tag(self._arn("endpoint-config", EndpointConfigName), Tags)
-        return {}
-
-    def _describe_endpoint_config(self, EndpointConfigName: str) -> Any:
-        config = self._find(self.configs, "endpoint configuration", EndpointConfigName)
-        arn = self._arn("endpoint-config", EndpointConfigName)
-        return {"EndpointConfigName": EndpointConfigName, **config, "EndpointConfigArn": arn}
-
-    def _delete_endpoint_config(self, EndpointConfigName: str) -> Any:
-        self._find(self.configs, "endpoint configuration", EndpointConfigName)
-        for endpoint in self.endpoints.values():
-            if EndpointConfigName in (endpoint.config, endpoint.next_config):
-                raise service_error("ValidationException", "Cannot delete: an endpoint uses it.")
-        del self.configs[EndpointConfigName]
-        del self.tags[self._arn("endpoint-config", EndpointConfigName)]
-        return {}
-
-    def _script(self, busy: str) -> list[tuple[str, str | None]]:
-        return (
-            self.next_scripts.pop(0) if self.next_scripts else [(busy, None), ("InService", None)]
-        )
-
-    def _create_endpoint(self, EndpointName: str, EndpointConfigName: str, Tags: Any) -> Any:
-        self._refuse_duplicate(self.endpoints, "endpoint", EndpointName)
-        self._find(self.configs, "endpoint configuration", EndpointConfigName)
-        arn = self._arn("endpoint", EndpointName)
-        self._tag(arn, Tags)
-        script = self._script("Creating")
-        self.endpoints[EndpointName] = FakeEndpoint(
-            EndpointConfigName, arn, script, changed=self.now, created=self.now
-        )
-        return {}
-
-    def _update_endpoint(self, EndpointName: str, EndpointConfigName: str, **more: Any) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
-        self._refuse_busy(endpoint)
-        self.updates.append(more)
-        if not more.get("RetainAllVariantProperties"):
-            endpoint.count = None
-        self._find(self.configs, "endpoint configuration", EndpointConfigName)
-        endpoint.next_config = EndpointConfigName
-        endpoint.script = self._script("Updating")
-        endpoint.changed = self.now
-        return {}
-
-    def _refuse_busy(self, endpoint: FakeEndpoint) -> None:
-        if endpoint.script[0][0] not in ("InService", "Failed", "UpdateRollbackFailed"):
-            message = f'Cannot update in-progress endpoint "{endpoint.arn}".'
-            raise service_error("ValidationException", message, "UpdateEndpoint")
-
-    def _describe_endpoint(self, EndpointName: str) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
-        status, reason = endpoint.script[0]
-        if status == "InService" and endpoint.next_config:
-            if reason is None:
-                endpoint.config = endpoint.next_config
-                endpoint.weights = {}
-                endpoint.updates += 1
-            endpoint.next_config = None
-        if len(endpoint.script) > 1:
-            endpoint.script.pop(0)
-        elif status == "Deleting":
-            del self.endpoints[EndpointName], self.tags[endpoint.arn]
-        return {
-            "EndpointName": EndpointName,
-            "EndpointArn": endpoint.arn,
-            "EndpointStatus": status,
-            "EndpointConfigName": endpoint.config,
-            "ProductionVariants": self._running(endpoint.config, endpoint.count, endpoint.weights),
-            "CreationTime": datetime.fromtimestamp(endpoint.created, UTC),
-            "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
-            **({"FailureReason": reason} if reason else {}),
+    def _keep_tags(self, parameters: dict[str, Any]) -> None:
+        """The tags of what exists."""
+        every: tuple[dict[str, Any], ...] = (
+            self.sagemaker._models, self.sagemaker.endpoint_configs, self.endpoints,
+            self.components,
+        )  # fmt: skip
+        resources = [resource for made in every for resource in made.values()]
+        self.tags = {
+            resource.arn: self.tags.get(resource.arn)
+            or {tag["Key"]: tag["Value"] for tag in parameters.get("Tags", ())}
+            for resource in resources
         }
-
-    def _running(
-        self, config: str, count: int | None = None, weights: Mapping[str, float] | None = None
-    ) -> list[dict[str, Any]]:
-        """The variants of a configuration, with all their instances running, or ``count``, and
-        with the weights that they got since."""
-        return [
-            {
-                "VariantName": variant["VariantName"],
-                "CurrentInstanceCount": count or variant["InitialInstanceCount"],
-                "DesiredWeight": (weights or {}).get(
-                    variant["VariantName"], variant.get("InitialVariantWeight", 1.0)
-                ),
-                **{key: variant[key] for key in ("ManagedInstanceScaling",) if key in variant},
-            }
-            for variant in self.configs.get(config, {}).get("ProductionVariants", [])
-            if "VariantName" in variant
-        ]
-
-    def _list_endpoints(self) -> Any:
-        return {
-            "Endpoints": [
-                {"EndpointName": name, "EndpointStatus": endpoint.script[0][0]}
-                for name, endpoint in self.endpoints.items()
-            ]
-        }
-
-    def _delete_endpoint(self, EndpointName: str) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
-        self._refuse_busy(endpoint)
-        if EndpointName in self.components.by_name:
-            raise service_error("ValidationException", "Cannot delete: it has components.")
-        endpoint.script = [("Deleting", None)]
-        return {}
-
-    def _create_inference_component(self, Tags: Any, **parameters: Any) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", parameters["EndpointName"])
-        if endpoint.script[0][0] != "InService":
-            raise service_error("ValidationException", "The endpoint is not in service.")
-        self._find(self.models, "model", parameters["Specification"]["ModelName"])
-        self.components.create(self.now, parameters)
-        self._tag(self._arn("inference-component", parameters["InferenceComponentName"]), Tags)
-        return {}
-
-    def _update_inference_component(self, **parameters: Any) -> Any:
-        self.components.rollouts.append(parameters.pop("DeploymentConfig", None))
-        self._find(self.models, "model", parameters["Specification"]["ModelName"])
-        self.components.update(self.now, parameters)
-        return {}
-
-    def _update_inference_component_runtime_config(
-        self, InferenceComponentName: str, DesiredRuntimeConfig: dict[str, Any]
-    ) -> Any:
-        self.components.scale(self.now, InferenceComponentName, DesiredRuntimeConfig)
-        return {}
-
-    def _describe_inference_component(self, InferenceComponentName: str) -> Any:
-        arn = self._arn("inference-component", InferenceComponentName)
-        return self.components.describe(InferenceComponentName) | {"InferenceComponentArn": arn}
-
-    def _delete_inference_component(self, InferenceComponentName: str) -> Any:
-        self.components.delete(self.now, InferenceComponentName)
-        self.tags.pop(self._arn("inference-component", InferenceComponentName), None)
-        return {}
 
     def _list_tags(self, ResourceArn: str) -> Any:
         tags = self.tags.get(ResourceArn, {})
         return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
     def _add_tags(self, ResourceArn: str, Tags: Any) -> Any:
-        self._tag(ResourceArn, Tags)
+        added = {tag["Key"]: tag["Value"] for tag in Tags}
+        self.tags[ResourceArn] = self.tags.get(ResourceArn, {}) | added
         return {}
+
+    def _update_endpoint(self, **parameters: Any) -> Any:
+        answer = self._pass_on("update_endpoint", parameters)
+        self.updates.append(parameters)
+        return answer
+
+    def _update_inference_component(self, **parameters: Any) -> Any:
+        self.rollouts.append(parameters.get("DeploymentConfig"))
+        return self._pass_on("update_inference_component", parameters)
 
     # the engine
 
     def counters(self, variant: str = "AllTraffic") -> dict[str, Any]:
-        """The counters of the engine that the call reaches."""
+        """The counters of the engine that serves the variant."""
         return self.engines.get(variant, self.engine).counters()
 
+    def _choose(self, name: str, parameters: dict[str, Any]) -> tuple[str, Engine]:
+        """The stream and the engine of the instance that the sandbox chooses for an invocation."""
+        sent = {"x-amzn-sagemaker-target-variant": parameters.get("TargetVariant")}
+        headers = {header: value for header, value in sent.items() if value}
+        component = parameters.get("InferenceComponentName")
+        invocation = invocations.Invocation(REGION, name, component, headers, b"")
+        try:
+            instance = invocations.choose(invocation)
+        except Refused as error:
+            raise service_error(error.code, str(error), "InvokeEndpoint") from error
+        endpoint, variant = self.endpoints[name], instance.spec.variant
+        serving = self.components[component] if component else endpoint
+        assert serving.current is not None
+        place = [each for each in serving.current.instances if each.spec.variant == variant]
+        number = 100 * serving.updates + place.index(instance) + 1  # an update starts other engines
+        return f"{variant}/i-{number}", self.engines.get(variant, self.engine)
+
     def _invoke_endpoint(self, EndpointName: str, Body: bytes, **more: Any) -> Any:
-        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
-        self._require_component(endpoint, more)
+        stream, engine = self._choose(EndpointName, more)
         attributes = more.get("CustomAttributes")
         if attributes == "peagle=warm":
             return {"Body": io.BytesIO(self._warm(json.loads(Body)))}
-        variant = more.get("TargetVariant", "AllTraffic")
         if attributes:
-            document = self.counters(variant)
+            document = engine.counters()
         else:
-            document = self._answer(EndpointName, json.loads(Body), variant)
+            document = self._answer(stream, engine, json.loads(Body))
         return {"Body": io.BytesIO(json.dumps(document).encode())}
 
-    def _require_component(self, endpoint: FakeEndpoint, parameters: dict[str, Any]) -> None:
-        variants = self.configs.get(endpoint.config, {}).get("ProductionVariants", [])
-        hosts = any("ManagedInstanceScaling" in variant for variant in variants)
-        if hosts and "InferenceComponentName" not in parameters:
-            text = "Inference Component Name header is required for endpoints to which you plan to"
-            raise service_error("ValidationError", f"{text} deploy inference components.")
-        if hosts and not self.components.copies_on(parameters["InferenceComponentName"]):
-            text = "Inference Component has no capacity to process this request."
-            text += " ApplicationAutoScaling may be in-progress (if configured)"
-            raise service_error("ValidationError", text)
-
-    def _answer(self, name: str, body: dict[str, Any], variant: str) -> dict[str, Any]:
-        """The answer of one of the engines in ``streams``, in turn, which logs its statistics;
-        without any, ``engine`` is every instance's."""
-        endpoint = self.endpoints[name]
-        running = {
-            container["VariantName"]: container["CurrentInstanceCount"]
-            for container in self._running(endpoint.config)
-        }
-        copies = self.components.copies_on(name)
-        updates = endpoint.updates + self.components.updates
-        first = 100 * updates + 1  # an update starts other engines
-        every = {
-            f"{variant}/i-{first + number}": self.engines.get(variant, self.engine)
-            for number in range(copies or running.get(variant, 0))
-        }
-        streams = self.streams or every
-        stream = list(streams)[self._turn % len(streams)]
+    def _answer(self, stream: str, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
+        """The engine's answer, or that of one of ``streams``, in turn; it logs its statistics."""
+        if self.streams:
+            stream = list(self.streams)[self._turn % len(self.streams)]
+            engine = self.streams[stream]
         self._turn += 1
-        engine = streams[stream]
         for line in engine.statistics():
             self.write_log(line, stream)
         return engine.answer(body)
@@ -711,7 +608,7 @@ class Cloud:
     def _invoke_endpoint_with_response_stream(
         self, EndpointName: str, Body: bytes, **more: Any
     ) -> Any:
-        self._require_component(self.endpoints[EndpointName], more)
+        self._choose(EndpointName, more)
         self.engine.answer(json.loads(Body))
         texts = [
             json.dumps({"choices": [{"delta": {"content": word}}]}) for word in self.engine.tokens

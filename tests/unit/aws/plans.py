@@ -23,7 +23,7 @@ from peagle.planning.plan import (
 )
 
 SPECULATION = '{"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": true}'
-IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 
 
 def a_plan(folder: Path | None = None, **changes: Any) -> Plan:

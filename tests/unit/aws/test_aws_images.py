@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Any
 
 import boto3
@@ -167,6 +169,56 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
     assert boundary() == BOUNDARY
     tags = aws.call("iam", "list_role_tags", RoleName="builder")["Tags"]
     assert {"Key": "team", "Value": "ml"} in tags
+
+
+@pytest.mark.parametrize(("letters", "is_whole"), [(47, True), (48, False)])
+def test_the_name_of_the_role_has_64_characters_at_most(
+    aws: Aws, letters: int, is_whole: bool
+) -> None:
+    name = "peagle-" + letters * "x"
+    build(aws, replace(ORDER, repository=name))
+    (role,) = aws.call("iam", "list_roles")["Roles"]
+    assert len(role["RoleName"]) == 64
+    assert (role["RoleName"] == f"{name}-us-east-1") is is_whole
+
+
+def test_two_repositories_have_two_projects() -> None:
+    names = ("team/tiny", "team.tiny", "team-tiny", "team_tiny")
+    projects = [codebuild.project_name(name) for name in names]
+    assert len(set(projects)) == len(names)
+    assert projects[2:] == ["team-tiny", "team_tiny"]
+    assert all(set(project) <= set(ascii_letters + digits + "-_") for project in projects)
+
+
+def test_a_build_overrides_what_an_older_project_has(
+    aws: Aws, answer: Callable[[Answer], None]
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    def of(operation: str, more: dict[str, Any]) -> None:
+        if operation == "start_build":
+            started.append(more)
+
+    answer(of)
+    build(aws)
+    build(aws, replace(ORDER, tag="v2", digest="d2", base_registry=""))
+    first, second = started
+    assert first["sourceLocationOverride"].endswith("/peagle-images/d1.zip")
+    assert second["sourceLocationOverride"].endswith("/peagle-images/d2.zip")
+    (project,) = aws.call("codebuild", "batch_get_projects", names=[NAME])["projects"]
+    environment = project["environment"]
+    assert first["imageOverride"] == environment["image"]
+    assert first["computeTypeOverride"] == environment["computeType"]
+    assert first["environmentTypeOverride"] == environment["type"]
+    assert first["privilegedModeOverride"] is True
+    assert first["timeoutInMinutesOverride"] == project["timeoutInMinutes"] == 120
+    variables = [
+        {entry["name"]: entry["value"] for entry in request["environmentVariablesOverride"]}
+        for request in started
+    ]
+    assert variables[0]["BASE_REGISTRY"] == "1.dkr.ecr.example"
+    assert variables[1]["BASE_REGISTRY"] == variables[1]["REGISTRY"]
+    assert variables[1]["ADDRESS"] == f"{variables[1]['REGISTRY']}/{NAME}:v2"
 
 
 @pytest.mark.thorough

@@ -12,16 +12,11 @@ from peagle.aws.iam import SERVICE, find_role
 from peagle.errors import CloudError, Refused, UserError
 from peagle.render.resources import trust_policy
 from tests.support import raises_code
-from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
+from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
-
-
-def _role(name: str, trust: Any = TRUSTS_SAGEMAKER) -> dict[str, Any]:
-    arn = f"arn:aws:iam::{ACCOUNT}:role/{name}"
-    return {"RoleName": name, "Arn": arn, "AssumeRolePolicyDocument": trust}
 
 
 def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: World) -> None:
@@ -104,12 +99,10 @@ def test_a_wrong_role_is_a_user_error(world: World, role: str) -> None:
 
 
 def test_of_several_roles_the_best_name_wins(world: World) -> None:
-    world.cloud.roles = [
-        _role("aaa"),
-        _role("AmazonSageMaker-ExecutionRole-1"),
-        _role("Peagle"),
-        _role("lambda", {"Statement": []}),
-    ]
+    world.cloud.roles.clear()
+    for name in ("aaa", "AmazonSageMaker-ExecutionRole-1", "Peagle"):
+        world.cloud.add_role(name)
+    world.cloud.add_role("lambda", {"Statement": []})
 
     role = find_role(world.aws, None)
 
@@ -119,16 +112,17 @@ def test_of_several_roles_the_best_name_wins(world: World) -> None:
 
 
 def test_in_studio_the_role_of_the_credentials_is_used(world: World) -> None:
-    world.cloud.roles = [_role("peagle"), _role("studio-role")]
+    world.cloud.add_role("studio-role")
     world.cloud.caller_arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/studio-role/SageMaker"
 
     assert find_role(world.aws, None).arn.endswith("/studio-role")
 
 
 def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
-    world.cloud.roles = [_role("sagemaker-b")]
+    world.cloud.roles.clear()
+    world.cloud.add_role("sagemaker-b")
     world.deploy(a_plan())
-    world.cloud.roles.append(_role("peagle-a"))
+    world.cloud.add_role("peagle-a")
 
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
@@ -138,7 +132,8 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
 def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
     world: World, role: str
 ) -> None:
-    world.cloud.roles[0]["AssumeRolePolicyDocument"] = {"Statement": []}
+    world.cloud.roles.clear()
+    world.cloud.add_role("peagle-execution", {"Statement": []})
 
     (finding,) = world.preflight(a_plan(), role=role).findings
 

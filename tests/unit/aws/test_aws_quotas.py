@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from datetime import date
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from peagle.aws.prices import (
     quotas_at_plan,
 )
 from peagle.catalog.tables import Instance, InstanceTable
+from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.store import SANDBOX
 from tests.unit.aws.network import denied
@@ -110,18 +110,115 @@ def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> 
     assert "access denied: sagemaker:" in finding.message
 
 
-def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_instances_count(world: World) -> None:
     world.deploy(a_plan())
-    variants: list[dict[str, Any]] = [
-        {"VariantName": "AllTraffic", "CurrentInstanceCount": 1, "DesiredInstanceCount": 3}
-    ]
-    described = world.cloud._describe_endpoint
-
-    def scaled(EndpointName: str) -> Any:
-        return {**described(EndpointName), "ProductionVariants": variants}
-
-    monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
+    world.cloud.endpoints["peagle-pair"].production_variants[0]["DesiredInstanceCount"] = 3
 
     assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
     assert prices.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
     assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "used", "count", "more", "is_update", "code"),
+    [
+        (0, 0, 1, 1, False, "quota-zero"),
+        (1, 0, 1, 1, False, None),
+        (1, 0, 2, 2, False, "quota-too-small"),
+        (2, 0, 2, 2, False, None),
+        (3, 1, 2, 2, False, None),
+        (3, 2, 2, 2, False, "quota-in-use"),
+        (2, 3, 2, 2, False, "quota-in-use"),
+        (3, 2, 2, 1, True, None),
+        (2, 2, 2, 1, True, "quota-tight"),
+        (2.9, 2, 2, 1, True, "quota-tight"),
+        (2, 2, 2, 0, True, None),
+        (2, 3, 2, 0, True, None),
+    ],
+)
+def test_a_quota_suffices_for_what_is_needed_beside_what_is_in_use(
+    value: float, used: int, count: int, more: int, is_update: bool, code: str | None
+) -> None:
+    need = QuotaNeed(TYPE, count, more, is_update=is_update)
+    busy = {"other": used} if used else {}
+    findings = list(prices.compare_quota(prices.Quota(NAME, value, CODE), busy, need, "us-east-1"))
+    assert [finding.code for finding in findings] == ([code] if code else [])
+    for finding in findings:
+        assert finding.level == "error"
+        assert finding.command is not None
+        assert finding.command[-3] == str(max(count, used + more))
+
+
+@pytest.mark.parametrize(("may_roll", "is_named"), [(True, True), (False, False)])
+def test_a_tight_quota_names_a_step_that_fits_where_the_update_may_roll(
+    may_roll: bool, is_named: bool
+) -> None:
+    need = QuotaNeed(TYPE, 4, 4, is_update=True, may_roll=may_roll)
+    quota = prices.Quota(NAME, 5, CODE)
+    finding = only(tuple(prices.compare_quota(quota, {"a": 4}, need, "us-east-1")))
+    assert finding.code == "quota-tight"
+    assert ("--rollout rolling" in finding.fix) is is_named
+
+
+@pytest.mark.parametrize(("endpoints", "shown"), [(1, "a"), (3, "a, b, c"), (4, "a, b, c, ...")])
+def test_at_most_three_endpoints_are_named(endpoints: int, shown: str) -> None:
+    used = dict.fromkeys("abcd"[:endpoints], 1)
+    quota = prices.Quota(NAME, endpoints, CODE)
+    finding = only(tuple(prices.compare_quota(quota, used, ONE, "us-east-1")))
+    assert f"{endpoints} are in use by {shown}, so 0 of" in finding.message
+
+
+def test_endpoints_that_end_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.deploy(a_plan(instance_count=2))
+    for status in ("Failed", "Deleting"):
+        entry = {"EndpointName": "peagle-pair", "EndpointStatus": status}
+        monkeypatch.setattr(world.aws, "items", lambda *_, entry=entry, **__: iter([entry]))
+        assert prices.instances_in_use(world.aws, TYPE) == {}
+    entry = {"EndpointName": "peagle-pair", "EndpointStatus": "Updating"}
+    monkeypatch.setattr(world.aws, "items", lambda *_, **__: iter([entry]))
+    assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 2}
+    monkeypatch.setattr(prices, "MAX_ENDPOINTS", 0)
+    assert prices.instances_in_use(world.aws, TYPE) == {}
+
+
+def test_a_deploy_has_no_note_about_a_quota_that_suffices(world: World) -> None:
+    world.cloud.quotas = {NAME: 4}
+    assert quota_findings(world.aws, ONE, TABLE) == ()
+    assert only(quota_findings(world.aws, ONE, TABLE, at_plan=True)).code == "quota-enough"
+
+
+@pytest.mark.parametrize(
+    ("usual", "shown"), [(2.0, "; new accounts have 2:"), (None, f"'{NAME}': ")]
+)
+def test_an_unreadable_quota_has_the_usual_one_and_something_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch, usual: float | None, shown: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise CloudError("no answer")
+
+    monkeypatch.setattr(prices, "endpoint_quota", fail)
+    (row,) = TABLE.instances
+    table = TABLE.model_copy(
+        update={"instances": (row.model_copy(update={"quota_default": usual}),)}
+    )
+
+    finding = only(quota_findings(world.aws, ONE, table))
+
+    assert shown in finding.message
+    assert finding.fix == "try again later"
+    other = QuotaNeed("ml.g9.xlarge", 1, 1)
+    assert "new accounts" not in only(quota_findings(world.aws, other, table)).message
+
+
+def test_a_quota_that_aws_still_computes_is_read_from_the_next_listing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings: dict[str, list[dict[str, object]]] = {
+        "list_service_quotas": [{"QuotaName": NAME}, {"QuotaName": "another", "Value": 9.0}],
+        "list_aws_default_service_quotas": [{"QuotaName": NAME, "Value": 3.0, "QuotaCode": CODE}],
+    }
+    monkeypatch.setattr(
+        world.aws, "items", lambda service, listing, *_, **__: iter(listings[listing])
+    )
+    assert prices.endpoint_quota(world.aws, TYPE) == prices.Quota(NAME, 3.0, CODE)
+    assert prices.endpoint_quota(world.aws, "ml.g9.xlarge") is None

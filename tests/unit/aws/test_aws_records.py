@@ -14,10 +14,10 @@ from tests.support import raises_code
 from tests.unit.aws.plans import a_plan, a_revision
 
 
-def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str = "us-east-1"):  # type: ignore[no-untyped-def]
+def _record(name: str = "peagle-pair", scope: str = "123456789012", region: str = "us-east-1"):  # type: ignore[no-untyped-def]
     pending = a_revision(a_plan())
     return Deployment(
-        name=name, scope=scope, account="111122223333", region=region, pending=pending,
+        name=name, scope=scope, account="123456789012", region=region, pending=pending,
         resources=(Resource(type="Model", name="m", revision="0a1b2c3d", keys=("ü/1",)),),
     )  # fmt: skip
 

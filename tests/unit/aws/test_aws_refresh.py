@@ -45,7 +45,7 @@ def entry(version: str, **changed: Any) -> dict[str, Any]:
     return {
         "container_version": {"gpu": "cu130-ubuntu24.04-sagemaker"},
         "py_versions": ["py312"],
-        "registries": {"us-east-1": "763104351884", "eu-north-9": "111122223333"},
+        "registries": {"us-east-1": "763104351884", "eu-north-9": "123456789012"},
         "repository": "vllm",
         "tag_prefix": version,
         **changed,
@@ -99,7 +99,7 @@ def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., No
     regions = list(new.accounts)
     assert regions[regions.index("eu-north-9") - 1] == "eu-north-1"
     changes = {(change.entry, change.key): change.after for change in changes_to(runtimes=new)}
-    assert changes[("accounts", "eu-north-9")] == "111122223333"
+    assert changes[("accounts", "eu-north-9")] == "123456789012"
     assert "in 2 regions" in changes[("vLLM 0.31.0", "new")]
 
 

@@ -1,4 +1,4 @@
-"""A connection: region, credentials, URLs, tokens, and the time budget of best-effort calls."""
+"""A connection: region, credentials, URLs, tokens, and best-effort calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from peagle.aws import client
 from peagle.aws.client import Aws, Keys, connect
 from peagle.errors import CloudError, UserError
 from tests.support import raises_code
@@ -98,21 +97,31 @@ def best_effort(url: str) -> Aws:
     return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
 
 
-@pytest.mark.thorough
 def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 0.2))
+    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (1, 1, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        aws = best_effort(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with raises_code("unreachable", CloudError):
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        aws = connect("us-east-1", endpoint_url=url, keys=KEYS).best_effort()
+        with raises_code("unreachable", CloudError) as first:
             aws.call("sagemaker", "list_endpoints")
-        with raises_code("unreachable", CloudError) as caught:
+        with raises_code("unreachable", CloudError) as second:
             aws.account  # noqa: B018
 
-        assert caught.value.message.startswith("skipped sts")
+    assert "cannot be reached" in first.value.message
+    assert second.value.message.startswith("skipped sts")
 
 
-def test_after_the_budget_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.0)
-
-    with raises_code("unreachable", CloudError):
-        best_effort(UNREACHABLE).call("sagemaker", "list_endpoints")
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_only_an_optional_connection_gives_up(
+    monkeypatch: pytest.MonkeyPatch, is_optional: bool
+) -> None:
+    for timeouts in ("BEST_EFFORT_TIMEOUTS", "_TIMEOUTS"):
+        monkeypatch.setattr(f"peagle.aws.client.{timeouts}", (1, 1, 1))
+    aws = connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS)
+    aws = aws.best_effort() if is_optional else aws
+    messages = []
+    for service, operation in (("sagemaker", "list_endpoints"), ("iam", "list_roles")):
+        with raises_code("unreachable", CloudError) as error:
+            aws.call(service, operation)
+        messages.append(error.value.message)
+    assert [message.startswith("skipped") for message in messages] == [False, is_optional]

@@ -247,7 +247,7 @@ def test_warm_starts_are_listed_and_removed_with_the_weights(aws: Aws, target: P
     assert [(warm.key[0], warm.device, warm.complete) for warm in weights.warm] == [
         ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
         ("b", "AMD EPYC 9R14", False),
-        ("c", "", False),
+        ("c", None, False),
     ]
     assert weights.complete
     assert weights.others == {}

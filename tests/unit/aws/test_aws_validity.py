@@ -62,7 +62,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", "ModelName", "under_score", "ModelName", "does not match"),
     ("create_model", "ModelName", "x" * 64, "ModelName", "64 characters; allowed: at most 63"),
     ("create_model", "PrimaryContainer.Image",
-     "111122223333.dkr.ecr.eu-west-1.amazonaws.com/peagle:1", "PrimaryContainer.Image",
+     "123456789012.dkr.ecr.eu-west-1.amazonaws.com/peagle:1", "PrimaryContainer.Image",
      "is in eu-west-1"),
     ("create_model", ENV, {f"K{n}": "" for n in range(101)}, ENV, "101 entries; allowed: at most"),
     ("create_model", ENV, {"K": "v" * 1025}, f"{ENV}.K", "1,025 characters"),

@@ -6,7 +6,7 @@ import pytest
 
 from peagle.aws.errors import InsufficientCapacity, lacks_capacity
 from peagle.aws.sagemaker import VISIBLE_AFTER_SECONDS
-from peagle.deploy.apply import PAUSE_SECONDS, Attempt, Fallback, deploy, deploy_where_possible
+from peagle.deploy.apply import PAUSE_SECONDS, Fallback, deploy_where_possible
 from peagle.deploy.preflight import Preflight
 from peagle.errors import NotProved, Refused
 from peagle.planning.plan import Plan
@@ -105,33 +105,27 @@ class Deployer:
         self.asked: list[InsufficientCapacity] = []
         self.refused: dict[str, str] = {}
 
-        def choose(error: InsufficientCapacity) -> list[str]:
+        def choose(error: InsufficientCapacity) -> list[Plan]:
             self.asked.append(error)
-            return list(others)
+            return [plan_on(other) for other in others]
 
-        self.fallback = Fallback(choose, self.prepare, retry_seconds)
-        self.attempts: list[Attempt] = []
+        self.fallback = Fallback(self.prepare, choose, retry_seconds)
 
-    def prepare(self, instance_type: str) -> Preflight:
-        if instance_type in self.refused:
-            raise Refused(self.refused[instance_type])
-        return self.world.preflight(plan_on(instance_type))
+    def prepare(self, plan: Plan) -> Preflight:
+        if plan.instance_type in self.refused:
+            raise Refused(self.refused[plan.instance_type])
+        return self.world.preflight(plan)
 
     def run(self) -> str:
         """The type that is deployed."""
-        world = self.world
-
-        def once(preflight: Preflight) -> object:
-            return deploy(world.aws, preflight, world.shown.append, clock=world.clock)
-
-        deployment = deploy_where_possible(
-            self.prepare(FIRST), once, self.fallback, self.attempts, world.shown.append, world.clock
-        )
+        planned = self.prepare(plan_on(FIRST))
+        context = self.world.context(self.world.new(planned.desired.plan.name))
+        deployment = deploy_where_possible(context, planned, self.fallback)
         return deployment.desired.plan.instance_type
 
     @property
     def outcomes(self) -> list[tuple[str, str]]:
-        return [(attempt.instance_type, attempt.outcome) for attempt in self.attempts]
+        return [(attempt.instance_type, attempt.outcome) for attempt in self.fallback.attempts]
 
 
 def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:

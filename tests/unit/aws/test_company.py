@@ -14,7 +14,7 @@ from tests.unit.aws.network import SUBNETS, VPC_OPTIONS, table
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
 
-KEY = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 
 def company_plan(folder: Path | None = None, **settings: Any) -> Plan:

@@ -54,7 +54,8 @@ def test_status_and_cost_know_both_variants(world: World, compared: RunningCompa
 def _with_a_variant_of_others(world: World) -> None:
     world.deploy(another(a_plan()))
     config = world.cloud.configs[world.serves()]
-    config["ProductionVariants"] = [{**config["ProductionVariants"][0], "VariantName": "mine"}]
+    config["ProductionVariants"][:] = [{**config["ProductionVariants"][0], "VariantName": "mine"}]
+    world.cloud.endpoints[NAME].production_variants[0]["VariantName"] = "mine"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_promote_applies_the_whole_plan(world: World) -> None:
     assert {"Name": "EndpointConfigName", "Value": world.serves()} in dimensions
     assert world.cloud.retention == {LOG: 7}
     assert world.saved().ends_at is not None
-    assert world.cloud.scheduler.schedules
+    assert world.cloud.schedules
 
 
 @pytest.mark.thorough

@@ -10,9 +10,9 @@ import pytest
 from peagle.aws.sagemaker import update
 from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
-from tests.unit.aws.cloud import FakeEndpoint
 from tests.unit.aws.network import acting, denied
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.scripted import ScriptedEndpoint
 from tests.unit.aws.world import NAME, World
 
 
@@ -74,7 +74,7 @@ BUSY = ("Updating", None)
 READY = ("InService", None)
 
 
-def _endpoint(world: World) -> FakeEndpoint:
+def _endpoint(world: World) -> ScriptedEndpoint:
     return world.cloud.endpoints[NAME]
 
 

@@ -22,7 +22,7 @@ from peagle.deploy.status import list_deployments
 from peagle.errors import UserError
 from peagle.planning.plan import Observe
 from tests.support import raises_code
-from tests.unit.aws.cloud import Engine
+from tests.unit.aws.cloud import Engine, foreign_alarm
 from tests.unit.aws.network import interrupting
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
@@ -60,12 +60,11 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
         update={"observe": Observe(dashboard=True, log_retention_days=30)}
     )
     made = world.deploy(watched)
-    theirs = {"Dimensions": [{"Name": "EndpointName", "Value": "pair"}]}
-    world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
+    world.cloud.put_alarm(f"{NAME}-ttft-p90", **foreign_alarm("pair"))
     record = elsewhere(world)
     destroy(world.context(record))
     assert {r.text for r in record.resources} == {r.text for r in made.resources}
-    assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
+    assert set(world.cloud.made_alarms) == {f"{NAME}-ttft-p90"}
     assert world.cloud.metric_filters == {}
     assert world.cloud.dashboards == {}
 

@@ -31,9 +31,10 @@ from tests.unit.aws.world import NAME, World
 
 DASHBOARD = f"{NAME}-us-east-1"
 FILTER = "peagle-AcceptedTokens"
+LOG = f"/aws/sagemaker/Endpoints/{NAME}"
 ENDS = limit_name("us-east-1", NAME)
 S3 = "s3://peagle-captured/prompts/"
-TOPIC = "arn:aws:sns:us-east-1:111122223333:on-call"
+TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"
 
 
@@ -104,7 +105,7 @@ Change = Callable[[Cloud], object]
 
 
 def model(cloud: Cloud) -> dict[str, Any]:
-    return cloud.models[next(iter(cloud.models))]
+    return next(iter(cloud.models.values()))
 
 
 def container(cloud: Cloud) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def container(cloud: Cloud) -> dict[str, Any]:
 
 
 def config(cloud: Cloud) -> dict[str, Any]:
-    return cloud.configs[next(iter(cloud.configs))]
+    return next(iter(cloud.configs.values()))
 
 
 def variant(cloud: Cloud) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def tags(cloud: Cloud, kind: str) -> dict[str, str]:
 def widget(cloud: Cloud) -> None:
     body = json.loads(cloud.dashboards[DASHBOARD])
     body["widgets"][1]["properties"]["title"] = "Mine"
-    cloud.dashboards[DASHBOARD] = json.dumps(body)
+    cloud.call("put_dashboard", DashboardName=DASHBOARD, DashboardBody=json.dumps(body))
 
 
 def captured_rule(cloud: Cloud) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def captured_rule(cloud: Cloud) -> dict[str, Any]:
 
 
 CHANGES: dict[str, Change] = {
-    "model.image": lambda c: container(c).update(Image="111122223333.dkr.ecr/other:1"),
+    "model.image": lambda c: container(c).update(Image="123456789012.dkr.ecr/other:1"),
     "model.variable.LEVEL": lambda c: container(c)["Environment"].update(LEVEL="debug"),
     "model.engine.kv-cache-dtype": lambda c: container(c)["Environment"].update(
         SM_VLLM_KV_CACHE_DTYPE="fp8"
@@ -160,25 +161,27 @@ CHANGES: dict[str, Change] = {
     ),
     "endpoint.instance_count": lambda c: setattr(c.endpoints[NAME], "count", 5),
     "endpoint.status": lambda c: setattr(c.endpoints[NAME], "script", [("OutOfService", None)]),
-    "scaling.max_instances": lambda c: c.bounds.update({TARGET: (1, 9)}),
-    f"alarm.{ACCEPTANCE}.Threshold": lambda c: c.made_alarms[ACCEPTANCE].update(Threshold=1.0),
-    f"alarm.{ERRORS}.ActionsEnabled": lambda c: c.made_alarms[ERRORS].update(ActionsEnabled=False),
-    f"alarm.{ACCEPTANCE}.OKActions": lambda c: c.made_alarms[ACCEPTANCE].update(
-        OKActions=[TOPIC, f"{TOPIC}-other"]
+    "scaling.max_instances": lambda c: c.add_scalable_target(TARGET, 9),
+    f"alarm.{ACCEPTANCE}.Threshold": lambda c: c.put_alarm(ACCEPTANCE, Threshold=1.0),
+    f"alarm.{ERRORS}.ActionsEnabled": lambda c: c.put_alarm(ERRORS, ActionsEnabled=False),
+    f"alarm.{ACCEPTANCE}.OKActions": lambda c: c.put_alarm(
+        ACCEPTANCE, OKActions=[TOPIC, f"{TOPIC}-other"]
     ),
-    f"alarm.{ERRORS}": lambda c: c.made_alarms.pop(ERRORS),
-    "dashboard": lambda c: c.dashboards.clear(),
+    f"alarm.{ERRORS}": lambda c: c.call("delete_alarms", AlarmNames=[ERRORS]),
+    "dashboard": lambda c: c.call("delete_dashboards", DashboardNames=[DASHBOARD]),
     "dashboard.widgets[1].properties.title": widget,
-    f"metric_filter.{FILTER}": lambda c: c.metric_filters.pop(FILTER),
+    f"metric_filter.{FILTER}": lambda c: c.call(
+        "delete_metric_filter", logGroupName=LOG, filterName=FILTER
+    ),
     f"metric_filter.{FILTER}.filterPattern": lambda c: c.metric_filters[FILTER].update(
         filterPattern="accepted"
     ),
     "captured.rule": lambda c: c.lifecycles.clear(),
     "captured.Expiration.Days": lambda c: captured_rule(c).update(Expiration={"Days": 900}),
-    "log.retention_days": lambda c: c.retention.clear(),
-    f"schedule.{ENDS}": lambda c: c.scheduler.schedules.clear(),
-    f"schedule.{ENDS}.ScheduleExpression": lambda c: c.scheduler.schedules[ENDS].update(
-        ScheduleExpression="at(2036-01-01T00:00:00)"
+    "log.retention_days": lambda c: c.call("delete_retention_policy", logGroupName=LOG),
+    f"schedule.{ENDS}": lambda c: c.schedules.clear(),
+    f"schedule.{ENDS}.ScheduleExpression": lambda c: setattr(
+        c.schedules[ENDS], "schedule_expression", "at(2036-01-01T00:00:00)"
     ),
     "limit.ends_at": lambda c: tags(c, "endpoint").update({"peagle:ends": "none"}),
     "limit.budget_usd": lambda c: tags(c, "endpoint").update({"peagle:budget": "900"}),
@@ -196,6 +199,47 @@ def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: 
     assert planned != there
 
 
+_OUTSIDE = ("alarm", "captured", "dashboard", "log", "metric_filter", "schedule")
+OUTSIDE = [field for field in CHANGES if field.startswith(_OUTSIDE)]
+
+
+@pytest.mark.parametrize("field", OUTSIDE)
+@pytest.mark.parametrize("change", [full_plan, lambda: another(full_plan())])
+def test_what_an_update_gives_back_its_planned_value_is_shown_before(
+    deployed: World, field: str, change: Callable[[], Plan]
+) -> None:
+    """The same fields as in a drift, whether the endpoint changes or not."""
+    CHANGES[field](deployed.cloud)
+    shown = {each.setting: each for each in deployed.preflight(change()).changes}
+    assert shown[field].after is not None
+    assert shown[field].before != shown[field].after
+    deployed.deploy(change())
+    assert field not in {each.setting for each in deployed.preflight(change()).changes}
+
+
+@pytest.mark.parametrize(
+    ("operation", "area"),
+    [("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule")],
+)
+def test_what_may_not_be_read_before_an_update_is_unknown(
+    deployed: World, operation: str, area: str
+) -> None:
+    deployed.cloud.before = denied(operation)
+    shown = {each.setting: each.before for each in deployed.preflight(full_plan()).changes}
+    shown.pop("end")
+    assert shown == {area: "unknown"}
+
+
+def test_a_changed_threshold_is_shown_before_an_update(deployed: World) -> None:
+    plan = full_plan()
+    assert plan.speculation is not None
+    speculation = plan.speculation.model_copy(update={"acceptance_floor": 2.75})
+    raised = plan.model_copy(update={"speculation": speculation})
+    (change,) = [c for c in deployed.preflight(raised).changes if c.setting.startswith("alarm.")]
+    assert (change.setting, change.after) == (f"alarm.{ACCEPTANCE}.Threshold", 2.75)
+    assert change.before == plan.speculation.acceptance_floor
+
+
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:
     deployed.cloud.endpoints[NAME].count = 3
     assert drift_of(deployed).fields == ()
@@ -207,7 +251,7 @@ def test_a_plan_that_was_not_deployed_yet_is_drift(deployed: World) -> None:
 
 def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: World) -> None:
     cloud = deployed.cloud
-    cloud.made_alarms.clear()
+    cloud.call("delete_alarms", AlarmNames=[*cloud.made_alarms])
     cloud.before = denied("get_dashboard")
     drift = drift_of(deployed)
     assert list(drift.unknown) == ["dashboard"]

@@ -93,7 +93,8 @@ def of_another_owner(world: World) -> None:
 
 
 def trusting_machines(world: World) -> None:
-    world.cloud.roles[0]["AssumeRolePolicyDocument"] = FOR_MACHINES
+    world.cloud.roles.clear()
+    world.cloud.add_role("peagle-execution", FOR_MACHINES)
 
 
 def stored_elsewhere(world: World) -> None:

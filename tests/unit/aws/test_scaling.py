@@ -46,7 +46,7 @@ def run(world: World, **request: Any) -> Deployment:
 
 def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
     world.deploy(a_plan())
-    world.cloud.scaled.add(TARGET)
+    world.cloud.add_scalable_target(TARGET)
     assert world.preflight(a_plan()).change == "nothing"
     world.deploy(another(a_plan()))
     assert world.cloud.scaled == {TARGET}
@@ -95,8 +95,9 @@ def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) ->
     world.forget()
     world.rollback()
     assert world.cloud.bounds == {TARGET: (1, 2)}
-    key = "TargetTrackingScalingPolicyConfiguration"
-    assert world.cloud.policies[TARGET][key] == policy_parameters(NAME, "AllTraffic", SCALING)[key]
+    expected = policy_parameters(NAME, "AllTraffic", SCALING)
+    tracking = world.cloud.policies[TARGET].target_tracking_scaling_policy_configuration
+    assert tracking == expected["TargetTrackingScalingPolicyConfiguration"]
     world.forget()
     world.rollback()
     assert world.cloud.bounds == {TARGET: (1, 8)}

@@ -252,3 +252,16 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
     dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
     assert {"Name": "EndpointConfigName", "Value": first} in dimensions
+
+
+@pytest.mark.parametrize("status", ["UpdateRollbackFailed", "Failed"])
+@pytest.mark.parametrize(("reason", "shown"), [("no ping", "no ping"), (None, "no reason given")])
+def test_a_broken_endpoint_is_replaced_and_its_reason_told(
+    world: World, status: str, reason: str | None, shown: str
+) -> None:
+    world.deploy(a_plan())
+    world.cloud.endpoints[NAME].script = [(status, reason)]
+    world.deploy(another(a_plan()))
+    (told,) = [progress.line for progress in world.shown if progress.state == "Removing"]
+    assert told == f"the endpoint is {status}: {shown}"
+    assert world.cloud.endpoints[NAME].status == "InService"

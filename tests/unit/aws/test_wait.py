@@ -37,7 +37,7 @@ FOREVER: list[tuple[str, str | None]] = [("Creating", None)] * 9000
 OTHER = "AllTraffic/i-2"
 
 
-def _logs_when(world: World, operation: str, *lines: str, stream: str = "AllTraffic/i-1") -> None:
+def logs_when(world: World, operation: str, *lines: str, stream: str = "AllTraffic/i-1") -> None:
     """Write the lines after the first call of ``operation`` that follows."""
 
     def write(called: str) -> None:
@@ -52,7 +52,7 @@ def _logs_when(world: World, operation: str, *lines: str, stream: str = "AllTraf
 def _fails(world: World, *lines: str) -> WillNotServe:
     """The error of a deploy whose engine logs these lines and is never healthy."""
     world.cloud.next_scripts = [list(FOREVER)]
-    _logs_when(world, "create_endpoint", *lines)
+    logs_when(world, "create_endpoint", *lines)
     with pytest.raises(WillNotServe) as failed:
         world.deploy(a_plan())
     return failed.value
@@ -123,7 +123,7 @@ def test_the_wait_survives_some_time_without_an_answer(
 @pytest.fixture
 def updating(world: World) -> World:
     """An endpoint in service whose engine has logged, and whose next update takes long."""
-    _logs_when(world, "create_endpoint", STARTING)
+    logs_when(world, "create_endpoint", STARTING)
     world.deploy(a_plan())
     world.cloud.now += 3600
     world.cloud.next_scripts = [[*[("Updating", None)] * 30, ("InService", None)]]
@@ -131,7 +131,7 @@ def updating(world: World) -> World:
 
 
 def test_the_log_of_the_earlier_revision_is_not_read_during_an_update(updating: World) -> None:
-    _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY)
+    logs_when(updating, "update_endpoint", *OUT_OF_MEMORY)
     shown = len(updating.shown)
     updating.deploy(another(a_plan()))
     assert updating.state() == "InService"
@@ -141,7 +141,7 @@ def test_the_log_of_the_earlier_revision_is_not_read_during_an_update(updating: 
 
 
 def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: World) -> None:
-    _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
+    logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
     with raises_code("update-will-fail", CloudError) as failed:
         updating.deploy(another(a_plan()))
     assert "CUDA out of memory" in failed.value.message
@@ -163,7 +163,7 @@ def test_each_bad_end_of_an_update_has_its_code(
     updating: World, status: str, code: str, meaning: str
 ) -> None:
     updating.cloud.next_scripts = [[("Updating", None), (status, "the reason")]]
-    _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
+    logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
     with raises_code(code, CloudError) as failed:
         updating.deploy(another(a_plan()))
     assert meaning in failed.value.message
@@ -184,9 +184,9 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
 
 
-def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_removed(world: World) -> None:
     _fails(world, *OUT_OF_MEMORY)
-    monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
+    world.cloud.endpoints[NAME].script = [("Failed", "no ping")]
     remove_failed_start(world.context(world.saved()))
     assert world.cloud.is_empty
     assert world.record() is None
@@ -205,7 +205,7 @@ def test_the_removal_of_a_failed_start_keeps_the_revision_that_served(world: Wor
     world.cloud.endpoints[NAME].script = [("Failed", "gone")]
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     world.cloud.now += 60
-    _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
+    logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
     with pytest.raises(WillNotServe):
         world.deploy(another(a_plan()))
     remove_failed_start(world.context(world.saved()))

@@ -56,9 +56,7 @@ def collected(world: World) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.find_weights_prefix(plan)
     preflight = world.preflight(plan)
-    return warming.collect_on_aws(
-        world.aws, preflight, place, world.shown.append, clock=world.clock
-    )
+    return warming.collect_on_aws(world.context(world.new(plan.name)), preflight, place)
 
 
 def warm_keys(world: World) -> list[str]:

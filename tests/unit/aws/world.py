@@ -63,10 +63,13 @@ class World:
         self, plan: Plan, *, keep_unproved: bool = False, wait: bool = True, **choices: Any
     ) -> Deployment:
         checked = self.preflight(plan, **choices)
-        return deploy(
-            self.aws, checked, self.shown.append, clock=self.clock, wait=wait,
-            keep_unproved=keep_unproved,
-        )  # fmt: skip
+        context = self.context(checked.record or self.new(plan.name))
+        return deploy(context, checked, wait, keep_unproved=keep_unproved)
+
+    def new(self, name: str) -> Deployment:
+        """The record of a deployment that does not exist yet."""
+        aws = self.aws
+        return Deployment(name=name, scope=aws.scope, account=aws.account, region=aws.region)
 
     def rollback(self) -> Deployment:
         return rollback(self.context(), self.catalog)
@@ -95,7 +98,7 @@ class World:
 
     def serves(self) -> str:
         """The configuration of the endpoint."""
-        return self.cloud.endpoints[NAME].config
+        return self.cloud.endpoints[NAME].endpoint_config_name
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)

@@ -19,7 +19,6 @@ from peagle.bench.load import (
     requests_in,
     with_saturation,
 )
-from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
@@ -40,6 +39,7 @@ from peagle.bench.variants import (
     VariantResult,
     compare_variants,
 )
+from peagle.bench.winners import BenchGates, require_gates
 from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
 from peagle.workload import Slo, Workload

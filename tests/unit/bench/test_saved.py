@@ -16,13 +16,14 @@ from peagle.bench.evidence import (
     read_result,
     save_evidence,
 )
-from peagle.bench.report import crossovers, summarize_workload
 from peagle.bench.result import BenchResult, BenchRow, BenchWorkload
+from peagle.bench.winners import crossovers
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
+from peagle.cli.view.choose import crossover_text
+from peagle.cli.view.report import summarize_workload
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictOptions, make_verdict
-from peagle.speed.verdict import crossover_text
 from peagle.text import plain
 from peagle.workload import Slo, Workload
 from tests.support import raises_code

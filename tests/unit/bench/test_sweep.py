@@ -30,6 +30,7 @@ from peagle.bench.sweep import (
 )
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
+from peagle.cli.view.bench import progress_text
 from peagle.errors import EngineError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle_serve.contract import SPECULATION
@@ -171,7 +172,7 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
 def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
     seen: list[SweepProgress] = []
     run(Engines(), tmp_path / "r.json", seen=seen)
-    texts = [progress.text for progress in seen]
+    texts = [*map(progress_text, seen)]
     assert texts[0] == "row 1 of 8: no speculation, short-prompt x 1"
     # One row is measured: seven of 10 s and a start of 30 s are left.
     assert "row 2 of 8: no speculation, short-prompt x 8, about 1m 40s left" in texts
@@ -250,8 +251,9 @@ class Endpoint:
     plans: list[Plan] = field(default_factory=list)
     rows: int = 0
 
-    def deploy(self, _: object, prepared: SimpleNamespace, __: object) -> None:
-        self.plans.append(prepared.plan)
+    def deploy(self, plan: Plan) -> Any:
+        self.plans.append(plan)
+        return record_of(plan)
 
     def measure(self, target: Any, load: BenchLoad, *_: object) -> BenchRow:
         self.rows += 1
@@ -278,24 +280,21 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
     sender = SimpleNamespace(version="1")
     monkeypatch.setattr("peagle.bench.load.find_sender", lambda: sender)
     monkeypatch.setattr(sweep, "open_endpoint", lambda *_: Target())
-    monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(load, "probe", lambda server: None)
     monkeypatch.setattr(load, "measure_load", made.measure)
-    monkeypatch.setattr(sweep, "deploy", made.deploy)
-    monkeypatch.setattr(
-        sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
-    )
     return made
 
 
 def prepared(
-    folder: Path, plan: Plan | None = PLAN, scope: str = "123456789012", **changes: Any
+    endpoint: Endpoint,
+    folder: Path,
+    plan: Plan | None = PLAN,
+    scope: str = "123456789012",
+    **changes: Any,
 ) -> EndpointSweep:
     aws = cast(Any, SimpleNamespace(scope=scope, region="us-east-1"))
     request = replace(REQUEST, **changes)
-    return EndpointSweep(
-        request, folder / "r.json", aws, record_of(plan), CATALOG, lambda progress: None
-    )
+    return EndpointSweep(request, folder / "r.json", aws, record_of(plan), CATALOG, endpoint.deploy)
 
 
 def silent(progress: SweepProgress) -> None:
@@ -305,7 +304,7 @@ def silent(progress: SweepProgress) -> None:
 def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    swept = prepared(tmp_path)
+    swept = prepared(endpoint, tmp_path)
     result = swept.run(None, silent)
     assert [each.setting.k for each in result.rows] == [0, 3]
     assert (endpoint.ks, endpoint.plans[-1]) == ([0, 3, 7], PLAN)
@@ -318,13 +317,13 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     endpoint.fail = stop_at(2, EngineError("died"))
-    first = prepared(tmp_path)
+    first = prepared(endpoint, tmp_path)
     with pytest.raises(EngineError):
         first.run(None, silent)
     kept = first.plan_to_return_to
     assert (kept is None, endpoint.ks) == (False, [0, 3])
     # The endpoint now has the plan of a setting.
-    again = prepared(tmp_path, endpoint.plans[-1])
+    again = prepared(endpoint, tmp_path, endpoint.plans[-1])
     assert again.plan_to_return_to == kept
     again.run(None, silent)
     assert endpoint.ks == [0, 3, 3, 7]
@@ -332,11 +331,11 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
 
 
 def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_path: Path) -> None:
-    first = prepared(tmp_path)
+    first = prepared(endpoint, tmp_path)
     assert first.usd is not None
     assert first.default_limit == pytest.approx(1.5 * first.usd)
     first.file.add(None, 7.0)
-    again = prepared(tmp_path)
+    again = prepared(endpoint, tmp_path)
     assert again.default_limit == pytest.approx(7.0 + 1.5 * first.usd)
     with raises_code("budget-too-small"):
         again.run(7.5, silent)
@@ -345,18 +344,18 @@ def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_p
 
 
 def test_what_is_refused_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
-    assert prepared(tmp_path, scope="sandbox").default_limit is None
-    swept = prepared(tmp_path)
+    assert prepared(endpoint, tmp_path, scope="sandbox").default_limit is None
+    swept = prepared(endpoint, tmp_path)
     with raises_code("budget-too-small"):
         swept.run(0.01, silent)
     swept.usd_per_hour = None
     with raises_code("price-unknown", UserError):
         swept.run(5.0, silent)
     with raises_code("imposes-on-gpu-only", UserError):
-        prepared(tmp_path, scope="sandbox", acceptance=tmp_path / "acceptance.json")
+        prepared(endpoint, tmp_path, scope="sandbox", acceptance=tmp_path / "acceptance.json")
     for plan in (None, plan_with(PLAN, ALONE)):  # of another machine, and without a drafter
         with raises_code("no-plan", UserError):
-            prepared(tmp_path, plan)
+            prepared(endpoint, tmp_path, plan)
     assert endpoint.plans == []
 
 

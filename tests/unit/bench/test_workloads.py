@@ -171,7 +171,6 @@ def test_every_status_has_its_error(status: int, code: str, kind: type[PeagleErr
     refusal = f'HTTP/1.1 {status} -\r\n\r\n{{"error": {{"message": "it says no"}}}}'.encode()
     with answering(refusal) as port, raises_code(code, kind) as raised:
         ask(port)
-    assert "it says no" in raised.value.message
     assert raised.value.fix
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.evidence import load_evidence
-from peagle.catalog.find import default_support
 from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, kv_bytes
+from peagle.catalog.summary import default_support
 from peagle.catalog.tables import Instance, find_support
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
@@ -27,7 +26,6 @@ from tests.support import (
 
 with bundled_catalog():
     CATALOG = load_catalog()
-    EVIDENCE = load_evidence()
     TINY = data_folder("model_catalog") / "peagle" / "tiny"
 
 

@@ -63,6 +63,10 @@ REGIONS = ("ap-south-1", "cn-north-1", "eu-west-1", "us-east-1", "us-east-2", "u
     ("region", "nearest"),
     [
         ("us-west-1", "us-west-2"),
+        ("us-east-3", "us-east-1"),
+        ("eu-central-1", "eu-west-1"),
+        ("ap-southeast-1", "ap-south-1"),
+        ("cn-northwest-1", "cn-north-1"),
         ("me-south-1", "eu-west-1"),
         ("us-gov-west-1", "us-east-1"),
     ],

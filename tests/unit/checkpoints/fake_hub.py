@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tests.unit.checkpoints.web import Reply, Web, WebRequest, serve, zeros
 
@@ -14,7 +14,6 @@ REPO = "acme/model"
 COMMIT = "0123abc"
 SIGNED = "signature=secret-of-the-store"
 _LFS_BYTES = 1000
-_PAGE = 3
 
 
 def refused(status: int, code: str = "", **headers: str) -> Reply:
@@ -62,7 +61,7 @@ class FakeHub:
         if self.token is not None and token != f"Bearer {self.token}":
             return refused(401, "RepoNotFound")
         if path.startswith(f"/api/models/{REPO}/tree/"):
-            return self._tree(request, path.rpartition("/tree/")[2])
+            return self._tree(path.rpartition("/tree/")[2])
         if not path.startswith(f"/{REPO}/resolve/"):
             return refused(404, "RepoNotFound")
         if self.refused_files is not None:
@@ -74,17 +73,12 @@ class FakeHub:
             return self._file(request)
         return Reply(302, b"see there", {"Location": f"{self.store.url}/{name}?{SIGNED}"})
 
-    def _tree(self, request: WebRequest, revision: str) -> Reply:
+    def _tree(self, revision: str) -> Reply:
         if revision not in ("main", COMMIT, "refs/pr/1"):
             return refused(404, "RevisionNotFound")
-        first = int(parse_qs(urlsplit(request.path).query).get("cursor", ["0"])[0])
         entries: list[dict[str, object]] = [{"type": "directory", "path": "original", "size": 0}]
         entries += [self._entry(name) for name in self.files]
-        headers = {}
-        if first + _PAGE < len(entries):
-            following = f"{self.hub.url}{urlsplit(request.path).path}?cursor={first + _PAGE}"
-            headers["Link"] = f'<{following}>; rel="next"'
-        return Reply(200, json.dumps(entries[first:][:_PAGE]).encode(), headers)
+        return Reply(200, json.dumps(entries).encode())
 
     def _entry(self, name: str) -> dict[str, object]:
         entry: dict[str, object] = {"type": "file", "path": name, "size": self.size(name)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -101,16 +102,33 @@ def test_the_token_goes_to_the_hub_and_never_to_the_store(
     assert TOKEN not in repr(Hub.of_environment())
 
 
-def test_a_link_to_another_host_gets_no_token(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
+def test_a_repository_with_a_second_page_of_files_is_refused(hub: FakeHub) -> None:
     following = {"Link": f'<{hub.store.url}/stolen>; rel="next"'}
     hub.refusal = Reply(200, b"[]", following)
-    hub.store.answer = lambda request: Reply(200, b"[]")
-    assert HubSource(REPO).names() == {}
-    (request,) = hub.store.requests
-    assert "Authorization" not in request.headers
+    with raises_code("too-many-files", CheckpointError):
+        HubSource(REPO).names()
+    assert not hub.store.requests
+
+
+@pytest.mark.parametrize("entry", [
+    {"type": "file", "path": 3, "size": 1}, {"type": "file", "path": "a", "size": "many"},
+    {"path": "a", "size": 1}, "config.json", 7,
+])  # fmt: skip
+def test_another_listing_than_the_hubs_is_refused(hub: FakeHub, entry: object) -> None:
+    hub.refusal = Reply(200, json.dumps([entry]).encode())
+    with raises_code("hub-endpoint", CheckpointError):
+        HubSource(REPO).names()
+
+
+def test_only_files_of_the_top_level_are_listed(hub: FakeHub) -> None:
+    entries = [
+        {"type": "directory", "path": "original", "size": 0},
+        {"type": "file", "path": "original/config.json", "size": 2},
+        {"type": "file", "path": "config.json", "size": 2},
+        {"type": "file", "path": "damaged", "size": -2},
+    ]
+    hub.refusal = Reply(200, json.dumps(entries).encode())
+    assert HubSource(REPO).names() == {"config.json": 2, "damaged": 0}
 
 
 @pytest.mark.parametrize("token", ["hf_a-secret\nX-Other: 1", "hf_a secret", "hf_ü-secret"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peagle.case import Case, Checkpoints, build_case
+from peagle.case import Case, build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
@@ -29,19 +29,21 @@ def make_case(
     target: Target,
     drafter: Drafter | None,
     *,
-    target_checkpoint: Checkpoint | None = None,
-    drafter_checkpoint: Checkpoint | None = None,
     settings: Mapping[str, Value] | None = None,
     ami: str | None = None,
     **more: Any,
 ) -> Case:
     """A case with these settings and this AMI only, without the catalogue's."""
-    read = Checkpoints(target_checkpoint, drafter_checkpoint)
     options = Options(
         pair=target.id, **{name: more.pop(name) for name in Options.model_fields.keys() & more}
     )
-    case = build_case(catalog, target, drafter, options, read, **more)
+    case = build_case(catalog, target, drafter, options, own_target=False, **more)
     return replace(case, settings=settings or {}, ami=ami)
+
+
+def with_options(case: Case, **changes: Any) -> Case:
+    """The case with other options, such as checkpoints."""
+    return replace(case, options=case.options.model_copy(update=changes))
 
 
 def tiny_case(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from peagle.checks import Case
-from tests.unit.checks.cases import read, tiny_case
+from tests.unit.checks.cases import read, tiny_case, with_options
 from tests.unit.checks.corpus import Broken, speculators, tiny_pair
 from tests.unit.checks.corpus_head_tensors import FORMATS, TENSORS, VOCABULARIES
 from tests.unit.checks.damage import Damage, RawTensor, config_only
@@ -21,7 +20,7 @@ def unread(folder: Path, *others: str) -> Case:
     head = config_only(folder / "bare", dict(case.drafter_checkpoint.config))
     for name in others:
         (head / name).touch()
-    return replace(case, drafter_checkpoint=read(head))
+    return with_options(case, drafter_checkpoint=read(head))
 
 
 def _layer_tensors(layer: int) -> list[str]:

@@ -18,6 +18,7 @@ from tests.unit.checks.cases import (
     make_case,
     speculators_case,
     tiny_case,
+    with_options,
 )
 from tests.unit.checks.corpus import Broken, listed, real, tiny_pair
 from tests.unit.checks.corpus_versions import NEW_AMI, VERSIONS
@@ -31,7 +32,7 @@ def tokenizers(case: Case, target: Tokenizer, head: Tokenizer) -> Case:
     """The case with these descriptions of the two tokenizers."""
     assert case.target_checkpoint is not None
     assert case.drafter_checkpoint is not None
-    return replace(
+    return with_options(
         case,
         target_checkpoint=replace(case.target_checkpoint, tokenizer=target),
         drafter_checkpoint=replace(case.drafter_checkpoint, tokenizer=head),

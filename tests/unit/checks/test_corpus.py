@@ -30,7 +30,6 @@ GEOMETRIES = [(folder.name, head) for folder in sorted(GEOMETRY.iterdir()) if fo
               for head in ("p-eagle", "eagle3")]  # fmt: skip
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("broken", CORPUS, ids=lambda broken: broken.name)
 def test_a_broken_pair_gets_its_finding_and_no_other_error(broken: Broken, tmp_path: Path) -> None:
     findings = check(broken.make(tmp_path))

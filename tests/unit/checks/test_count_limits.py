@@ -4,21 +4,22 @@ gigabytes, or minutes."""
 from __future__ import annotations
 
 import json
+import math
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from peagle.case import build_case
-from peagle.catalog import find_pair, load_catalog
+from peagle.catalog import load_catalog
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checkpoints.files import parse_config
 from peagle.checks import check
+from peagle.checks.report import CheckOptions
 from peagle.errors import DamagedCheckpoint, UserError
-from peagle.planning import Options, make_plan
+from peagle.options import Options, check_numbers
+from peagle.planning import make_plan
 from tests.support import raises_code
-from tests.unit.checks.cases import GEOMETRY, catalog_case, read
+from tests.unit.checks.cases import GEOMETRY, catalog_case, read, with_options
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
 TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)
@@ -51,22 +52,59 @@ def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None
 def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
     tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0)}
     case = catalog_case("gpt-oss-20b")
-    assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
-    assert check(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
+    assert check(with_options(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
+    assert check(with_options(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
 
 
-@pytest.mark.parametrize("name", ["k", "max_model_len", "concurrency", "tensor_parallel_size"])
-@pytest.mark.parametrize("value", [HUGE + 1, 10**300], ids=["one", "many"])
-def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> None:
-    catalog = load_catalog()
-    pair = find_pair(catalog, "gpt-oss-20b")
-    counts: dict[str, Any] = {name: value}
-    flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
+@pytest.mark.parametrize(
+    ("name", "least", "shown"),
+    [
+        ("k", 1, "K"),
+        ("max_model_len", 1, "--max-model-len"),
+        ("concurrency", 1, "--concurrency"),
+        ("tensor_parallel_size", 1, "--tensor-parallel-size"),
+    ],
+)
+@pytest.mark.parametrize("value", [-1, 0, 1, HUGE, HUGE + 1, 10**300])
+def test_a_count_that_no_engine_takes_names_its_option(
+    name: str, least: int, shown: str, value: int
+) -> None:
+    asked: dict[str, Any] = {name: value}
+    options = CheckOptions(pair="tiny", **asked)
+    if least <= value <= HUGE:
+        check_numbers(options)
+        return
     with raises_code("out-of-range", UserError) as refused:
-        if name in Options.model_fields:
-            counts = {"options": Options(pair="gpt-oss-20b", **counts)}
-        build_case(catalog, pair.target, pair.drafter, **counts)
-    assert f"{flag} is more than 2,147,483,647" in refused.value.message
+        check_numbers(options)
+    assert refused.value.message == f"{shown} {value} is out of range"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"cached_prompt_tokens": 0}, ""),
+        ({"cached_prompt_tokens": -1}, "--cached-prompt-tokens -1"),
+        ({"shared_prompt_tokens": -1}, "shared_prompt_tokens -1"),
+        ({"prompt_tokens": 0}, "--prompt-tokens 0"),
+        ({"copies": 0}, "--copies 0"),
+        ({"copies": "auto"}, ""),
+        ({"min_instances": 0}, ""),
+        ({"max_instances": 0}, "--max-instances 0"),
+        ({"max_price_per_hour": 0.0}, "--max-price-per-hour 0"),
+        ({"max_price_per_hour": 1e-9}, ""),
+        ({"min_tokens_per_second": math.inf}, "--min-tokens-per-second inf"),
+        ({"budget": math.nan}, "--budget nan"),
+        ({"target_concurrency": -0.5}, "target_concurrency -0.5"),
+    ],
+)
+def test_a_number_of_a_plan_is_within_its_limits(options: dict[str, Any], shown: str) -> None:
+    asked = Options(pair="tiny", **options)
+    if not shown:
+        check_numbers(asked)
+        return
+    with raises_code("out-of-range", UserError) as refused:
+        check_numbers(asked)
+    assert refused.value.message == f"{shown} is out of range"
 
 
 @pytest.mark.parametrize("digits", [300, 5_000])

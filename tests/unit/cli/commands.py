@@ -107,5 +107,5 @@ def without_record(terminal: Terminal) -> None:
     """Remove the record, as if something other than ``peagle deploy`` had created the endpoint."""
     from peagle.deploy import records
 
-    ((record,), _) = records.readable_records("111122223333")
+    ((record,), _) = records.readable_records("123456789012")
     records.remove_record(record)

@@ -23,7 +23,7 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
     )
     done = in_process(
         "ci", "init", "github", *TOOLKIT, "--repository", "acme/models", "--account",
-        "111122223333",
+        "123456789012",
         "--json", folder=tmp_path,
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -32,7 +32,7 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
     assert text.count("endpoint: [search, code]") == 3
     trust = (tmp_path / "iam/github-oidc-trust.json").read_text()
     assert "repo:acme/models:environment:production" in trust
-    assert "arn:aws:iam::111122223333:oidc-provider/" in trust
+    assert "arn:aws:iam::123456789012:oidc-provider/" in trust
 
 
 def test_init_never_overwrites_without_force(tmp_path: Path) -> None:

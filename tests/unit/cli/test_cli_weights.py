@@ -87,5 +87,5 @@ def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
     deployed("s3://models/pair/", "S3Objects")
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
-    deployed("s3://models/pair/", scope="111122223333")
+    deployed("s3://models/pair/", scope="123456789012")
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")

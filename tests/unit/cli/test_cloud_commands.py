@@ -80,7 +80,7 @@ def test_another_accounts_deployment_is_not_touched(
     deployed.world.__post_init__()
     done = deployed.run("destroy", NAME, "--yes")
     assert done.code == 2
-    assert "111122223333" in done.error
+    assert "123456789012" in done.error
     assert "999999999999" in done.error
     assert NAME in deployed.cloud.endpoints
 

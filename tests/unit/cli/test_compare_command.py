@@ -38,7 +38,7 @@ def comparing(roomy: Terminal) -> Terminal:
 
 @pytest.mark.thorough
 def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal) -> None:
-    before = roomy.cloud.endpoints[NAME].config
+    before = roomy.cloud.endpoints[NAME].endpoint_config_name
     done = roomy.run(*WITH, answers="n\n")
     price = find_price()
     assert price is not None
@@ -49,7 +49,7 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
     assert "SageMaker runs 2 x ml.g5.xlarge more" in done.err
     assert "10.0% of the requests" in done.err
     assert "K 7 -> no speculation" in done.err
-    assert roomy.cloud.endpoints[NAME].config == before
+    assert roomy.cloud.endpoints[NAME].endpoint_config_name == before
     assert len(roomy.cloud.models) == 1
 
 
@@ -176,8 +176,8 @@ def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, A
     (variant,) = made["ProductionVariants"]
     model = dict(terminal.cloud.models[variant["ModelName"]])
     container = dict(model.pop("PrimaryContainer"))
-    rest = {**variant, **container, **model, "key": made.get("KmsKeyId"), "ModelName": ""}
-    del rest["CreationTime"]
+    rest = {**variant, **container, **model, "key": made.get("KmsKeyId")}
+    rest = {key: value for key, value in rest.items() if key not in ("ModelName", "Tags")}
     return container["Environment"], {k: v for k, v in rest.items() if k != "Environment"}
 
 

@@ -32,7 +32,7 @@ def status_of(terminal: Terminal) -> dict[str, Any]:
 
 def model_of(terminal: Terminal) -> str:
     """The model that the copies serve."""
-    component = terminal.cloud.components.by_name[NAME]["now"]
+    component = terminal.cloud.components[NAME].parameters
     return str(component["Specification"]["ModelName"])
 
 
@@ -61,7 +61,7 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert NAME in terminal.run("list").out
     assert terminal.run("rollback", NAME, "--yes").code == 0
     terminal.succeeds("destroy", NAME, "--yes")
-    assert not terminal.cloud.components.by_name
+    assert not terminal.cloud.components
     assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
 
 
@@ -93,19 +93,19 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
 
 def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
-    schedules = terminal.cloud.scheduler.schedules
+    schedules = terminal.cloud.schedules
     endpoint, copies = schedules[limit_name("us-east-1", NAME)], schedules[OF_COPIES]
     ends, first = moment_of(endpoint), moment_of(copies)
     assert status_of(terminal)["ends_at"] == utc_text(ends)
     assert ends - first == 600
     terminal.cloud.now = ends - 60
-    terminal.cloud.scheduler.fire()
-    assert (NAME in terminal.cloud.components.by_name, NAME in terminal.cloud.endpoints) == (
+    terminal.cloud.fire_schedules()
+    assert (NAME in terminal.cloud.components, NAME in terminal.cloud.endpoints) == (
         False,
         True,
     )
     terminal.cloud.now = ends
-    terminal.cloud.scheduler.fire()
+    terminal.cloud.fire_schedules()
     assert terminal.cloud.endpoints == {}
     (reaped,) = terminal.run("reap", "--yes", "--json").document["reaped"]
     assert reaped["error"] is None
@@ -115,9 +115,9 @@ def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Termi
 OF_COPIES = copies_limit_name("us-east-1", NAME)
 
 
-def moment_of(schedule: dict[str, Any]) -> float:
+def moment_of(schedule: Any) -> float:
     """When it fires, in epoch seconds."""
-    moment = utc_moment(f"{schedule['ScheduleExpression'][3:-1]}Z")
+    moment = utc_moment(f"{schedule.schedule_expression[3:-1]}Z")
     assert moment is not None
     return moment
 
@@ -131,7 +131,7 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     assert terminal.run(*COPIES).code == 0
     done = terminal.succeeds(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
     assert "1 more instance meanwhile" in " ".join(done.err.split())
-    (config,) = terminal.cloud.components.rollouts
+    (config,) = terminal.cloud.rollouts
     assert config is not None
     policy = config["RollingUpdatePolicy"]
     assert policy["MaximumBatchSize"] == {"Type": "COPY_COUNT", "Value": 1}
@@ -155,12 +155,12 @@ def scaled(terminal: Terminal, *words: str) -> None:
 
 
 def copies(terminal: Terminal) -> int:
-    return int(terminal.cloud.components.copies_on(NAME))
+    return int(terminal.cloud.components[NAME].copies)
 
 
 def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
     scaled(terminal)
-    terminal.cloud.components.scale(0, NAME, {"CopyCount": 7})
+    terminal.cloud.scale_copies(NAME, 7)
     status_of(terminal)  # the change ends
     scaled(terminal, *BOUNDS, "--k", "3")
     assert copies(terminal) == 7
@@ -197,7 +197,7 @@ def asleep(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def sleep(terminal: Terminal) -> None:
-    terminal.cloud.components.scale(0, NAME, {"CopyCount": 0})
+    terminal.cloud.scale_copies(NAME, 0)
     status = status_of(terminal)
     assert (status["copies_running"], status_of(terminal)["state"]) == (0, "InService")
 
@@ -210,9 +210,7 @@ def wake_at(terminal: Terminal, refusals: int) -> None:
         nonlocal seen
         seen += operation.startswith(("describe_scalable", "invoke"))
         if seen == refusals:
-            terminal.cloud.components.scale(0, NAME, {"CopyCount": 1})
-            terminal.cloud.components.describe(NAME)
-            terminal.cloud.components.describe(NAME)
+            terminal.cloud.scale_copies(NAME, 1)
 
     terminal.cloud.after = after
 

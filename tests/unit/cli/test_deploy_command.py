@@ -11,6 +11,7 @@ import pytest
 from peagle.catalog import load_catalog
 from tests.support import Done, Peagle
 from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.scripted import ScriptedEndpoint
 from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.aws.test_wait import OUT_OF_MEMORY
 from tests.unit.cli.commands import (
@@ -164,11 +165,13 @@ def test_a_quota_of_0_is_refused_by_name_before_any_resource_exists(terminal: Te
 
 
 def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
-    terminal.cloud._create_model("theirs", [])
-    terminal.cloud._create_endpoint_config(
-        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
+    variant = {"VariantName": "v", "ModelName": "theirs"}
+    call = terminal.cloud.answer
+    call("create_model", {"ModelName": "theirs"})
+    call(
+        "create_endpoint_config", {"EndpointConfigName": "theirs", "ProductionVariants": [variant]}
     )
-    terminal.cloud._create_endpoint(NAME, "theirs", [])
+    call("create_endpoint", {"EndpointName": NAME, "EndpointConfigName": "theirs"})
     done = terminal.run(*FIRST, "--yes")
     assert done.code == 3
     assert "that this toolkit did not create" in done.error
@@ -291,7 +294,7 @@ def failing(terminal: Terminal) -> Terminal:
 @pytest.fixture
 def deletable(failing: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """The same; SageMaker lets the creation be deleted."""
-    monkeypatch.setattr(failing.cloud, "_refuse_busy", lambda endpoint: None)
+    monkeypatch.setattr(ScriptedEndpoint, "is_busy", False)
     return failing
 
 

@@ -62,7 +62,7 @@ def with_copies(terminal: Terminal, words: tuple[str, ...], running: int) -> Non
     """Deploy copies, of which scaling then chose this number."""
     terminal.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
     terminal.succeeds(*words)
-    terminal.cloud.components.by_name[NAME]["now"]["RuntimeConfig"]["CopyCount"] = running
+    terminal.cloud.components[NAME].parameters["RuntimeConfig"]["CopyCount"] = running
 
 
 def fields(terminal: Terminal) -> dict[str, tuple[Any, Any]]:
@@ -93,13 +93,12 @@ def test_another_number_of_copies_than_scaling_chooses_is_drift(
 
 @pytest.mark.thorough
 def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, project: Path) -> None:
-    other = {"RoleName": "chat", "Arn": ROLE.replace("peagle-execution", "chat")}
-    terminal.cloud.roles.append({**terminal.cloud.roles[0], **other})
+    other = terminal.cloud.add_role("chat").arn
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("{pair: tiny,", "{pair: tiny, role: chat,"), encoding="utf-8")
     at = ("drift", "--project", str(project), "-e", "staging", "--json")
     drifts = [
         drift for drift in terminal.run(*at).document["fields"] if drift["field"] == "model.role"
     ]
-    assert drifts == [{"field": "model.role", "planned": other["Arn"], "found": ROLE}]
+    assert drifts == [{"field": "model.role", "planned": other, "found": ROLE}]
     assert terminal.run(*at, "--role", ROLE).code == 0

@@ -14,7 +14,7 @@ from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 from tests.unit.cli.endpoints import deployed as record_endpoint
 
-OUR_IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
+OUR_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
 
 
 @pytest.fixture

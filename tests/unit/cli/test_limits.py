@@ -28,7 +28,7 @@ def limited(terminal: Terminal) -> Terminal:
 
 def end_of(terminal: Terminal) -> float:
     """The end time in the schedule, in epoch seconds."""
-    text = terminal.cloud.scheduler.schedules[SCHEDULE]["ScheduleExpression"]
+    text = terminal.cloud.schedules[SCHEDULE].schedule_expression
     moment = utc_moment(f"{text[3:-1]}Z")
     assert moment is not None
     return moment
@@ -40,7 +40,7 @@ def status(terminal: Terminal) -> dict[str, object]:
 
 
 def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
-    terminal.cloud.scheduler.role_delay = 10
+    terminal.cloud.role_delay = 10
     assert terminal.run(*DEPLOY, "--ttl", "8h").code == 0
     assert terminal.cloud.calls.count("create_schedule") > 1
 
@@ -71,7 +71,7 @@ def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
     done = limited.run("destroy", NAME, "--yes")
     assert done.code == 4
     assert "sagemaker:DeleteEndpoint" in done.err
-    assert SCHEDULE in limited.cloud.scheduler.schedules
+    assert SCHEDULE in limited.cloud.schedules
     limited.recovers()
     assert limited.run("destroy", NAME, "--yes").code == 0
     assert limited.cloud.is_empty
@@ -80,7 +80,7 @@ def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
 def ended(terminal: Terminal) -> None:
     """Let the end pass, and the scheduler delete the endpoint."""
     terminal.cloud.now = START + 9 * HOUR
-    terminal.cloud.scheduler.fire()
+    terminal.cloud.fire_schedules()
     assert terminal.cloud.endpoints == {}
 
 
@@ -97,14 +97,14 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
         resource["type"] for resource in reaped["removed"]
     }
     assert limited.cloud.is_empty
-    assert limited.cloud.scheduler.roles == {}
+    assert limited.cloud.schedule_roles == set()
     assert limited.run("list").err == "No deployments.\n"
 
 
 @pytest.mark.thorough
 def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
     limited.cloud.now = START + 9 * HOUR
-    limited.cloud.scheduler.schedules.clear()
+    limited.cloud.schedules.clear()
     shown = limited.run("reap", "--dry-run")
     assert "still costs" in shown.err
     assert NAME in limited.cloud.endpoints
@@ -129,7 +129,7 @@ def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
     ended(limited)
     assert limited.run(*DEPLOY).code == 0
     assert status(limited)["ends_at"] is None
-    assert limited.cloud.scheduler.roles == {}
+    assert limited.cloud.schedule_roles == set()
 
 
 def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> None:
@@ -169,11 +169,11 @@ def test_the_return_after_a_failed_proof_keeps_the_end_that_the_update_set(
 def assert_ends(terminal: Terminal, tag: str) -> None:
     """Endpoint, configuration in service, schedule and status have the same end."""
     cloud = terminal.cloud
-    config = cloud.endpoints[NAME].config
+    config = cloud.endpoints[NAME].endpoint_config_name
     arn = endpoint_arn().replace(f"endpoint/{NAME}", f"endpoint-config/{config}")
     assert (cloud.tags[endpoint_arn()]["peagle:ends"], cloud.tags[arn]["peagle:ends"]) == (tag, tag)
-    assert bool(cloud.scheduler.schedules) is (tag != "none")
-    if cloud.scheduler.schedules:
+    assert bool(cloud.schedules) is (tag != "none")
+    if cloud.schedules:
         assert utc_text(end_of(terminal)) == tag
     assert (status(terminal)["ends_at"] or "none") == tag
 

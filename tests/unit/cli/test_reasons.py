@@ -81,7 +81,12 @@ HOURLY: Mapping[str, Detail] = {"usd_per_hour": 4.2}
     [
         ("context-too-long", {"tokens": 131072}, "131,072 tokens do not fit"),
         ("nearest-instance", HOURLY, "the nearest to what is required, at $4.20 an hour"),
-        ("nearest-instance", {}, "the nearest to what is required, price unknown"),
+        ("nearest-instance", {"instances": 2}, "the nearest to what is required, price unknown"),
+        (
+            "nearest-instance",
+            {**HOURLY, "instances": 1},
+            "the nearest to what is required, at $4.20 an hour",
+        ),
         (
             "nearest-instance",
             {**HOURLY, "instances": 2},
@@ -116,8 +121,8 @@ HOURLY: Mapping[str, Detail] = {"usd_per_hour": 4.2}
         (
             "time-to-start",
             {
-                "streamed_bytes": 17_000_000_000,
-                "streamed_bytes_per_second": 100_000_000,
+                "hub_bytes": 0,
+                "s3_bytes": 17_000_000_000,
                 "readers": 4,
                 "engine_seconds": 600,
             },

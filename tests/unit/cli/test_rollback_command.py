@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.aws.cloud import foreign_alarm
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
@@ -18,7 +19,7 @@ def updated(deployed: Terminal) -> Terminal:
 
 @pytest.mark.thorough
 def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal) -> None:
-    before = deployed.cloud.endpoints[NAME].config
+    before = deployed.cloud.endpoints[NAME].endpoint_config_name
     deployed.cloud.engine.acceptance = 1.2
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--json")
     assert done.code == 3
@@ -78,8 +79,9 @@ def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
 
 @pytest.mark.thorough
 def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal) -> None:
-    config = deployed.cloud.endpoints[NAME].config
-    deployed.cloud._create_endpoint("somebody-elses", config, [])
+    config = deployed.cloud.endpoints[NAME].endpoint_config_name
+    parameters = {"EndpointName": "somebody-elses", "EndpointConfigName": config}
+    deployed.cloud.call("create_endpoint", **parameters)
     done = deployed.run("destroy", "somebody-elses", "--all", "--yes")
     assert done.code == 3
     assert "the endpoint somebody-elses in us-east-1 exists" in done.err
@@ -96,7 +98,7 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
 def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
     from peagle.deploy import records
 
-    with records.deployment_lock("111122223333", "us-east-1", NAME):
+    with records.deployment_lock("123456789012", "us-east-1", NAME):
         done = deployed.run("destroy", NAME, "--yes")
     assert done.code == 2
     assert "another peagle command" in done.error
@@ -105,8 +107,10 @@ def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
 
 def _with_leftovers(deployed: Terminal) -> None:
     deployed.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}", "/aws/sagemaker/other"}
-    deployed.cloud.alarms = {"slow": NAME, "theirs": "another"}
-    deployed.cloud.scaled = {f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"}
+    for alarm, endpoint in (("slow", NAME), ("theirs", "another")):
+        deployed.cloud.put_alarm(alarm, **foreign_alarm(endpoint))
+    for target in (f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"):
+        deployed.cloud.add_scalable_target(target)
 
 
 def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.render.plan_file import read_verdict
+from peagle.render.verdict_file import read_verdict
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal, nothing_was_created
 

@@ -16,7 +16,7 @@ from tests.support import Done
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import Terminal, price_shown
 
-IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 PLAN = ("tiny", "--instance-type", "ml.g5.xlarge", "--image", IMAGE)
 IN_S3 = ("--model-source", "s3://models/pair/target/", "--drafter", "s3://models/pair/drafter/")
 WARM = ("warm", *PLAN, *IN_S3)

@@ -261,3 +261,58 @@ def test_every_log_has_an_expectation() -> None:
 def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
     assert parse_crash(lines).line == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [
+        (299, "ValueError: " + "a" * 287),
+        (300, "ValueError: " + "a" * 288),
+        (301, "ValueError: " + "a" * 138 + " ... " + "a" * 100),
+    ],
+)
+def test_of_a_long_message_the_start_and_the_end_are_shown(length: int, shown: str) -> None:
+    assert parse_crash([f"ValueError: {'a' * (length - 12)}"]).line == shown
+
+
+@pytest.mark.parametrize(
+    ("following", "shown"),
+    [
+        (["b"], "ValueError: a b"),
+        (["b", "c"], "ValueError: a b c"),
+        (["b", "c", "d"], "ValueError: a b c"),
+        (["", "b"], "ValueError: a"),
+        (["(EngineCore pid=7) ERROR b"], "ValueError: a"),
+        (["File x"], "ValueError: a"),
+        (["During handling"], "ValueError: a"),
+    ],
+)
+def test_a_message_has_at_most_two_following_lines_of_its_process(
+    following: list[str], shown: str
+) -> None:
+    assert parse_crash(["ValueError: a", *following]).line == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("[type=int, input_value='x', input_type=str]", "a, not 'x'"),
+        ("[type=int, input_value=7, input_type=int]", "a, not 7"),
+        ("[type=int, input_value={'k': 1}, input_type=dict]", "a"),
+    ],
+)
+def test_of_pydantics_details_a_simple_value_stays(line: str, shown: str) -> None:
+    assert parse_crash([f"ValueError: a {line}"]).line == f"ValueError: {shown}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["    assert x > 1", "AssertionError"], "AssertionError: assert x > 1"),
+        (["    raise Odd", "    ^^^^^", "OddError"], "OddError: raise Odd"),
+        (["    value = 1", "OddError"], "OddError"),
+        (["OddError"], "OddError"),
+    ],
+)
+def test_the_code_says_what_a_bare_exception_does_not(lines: list[str], shown: str) -> None:
+    assert parse_crash(lines).line == shown

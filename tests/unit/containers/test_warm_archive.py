@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import tarfile
 import threading
@@ -18,6 +19,7 @@ from peagle_serve.warm import (
     Manifest,
     NothingCompiled,
     pack,
+    parse_manifest,
     read_manifest,
     restore,
     unpack,
@@ -174,6 +176,45 @@ def test_an_archive_with_other_members_is_refused(
         restore(damaged, artifacts, cache)
     assert is_empty(cache)
     assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "is_taken"),
+    [(0, True), (1 << 50, True), (-1, False), ((1 << 50) + 1, False), (True, False), ("1", False)],
+)
+@pytest.mark.parametrize("field", ["size", "files", "unpacked_bytes", "seconds_cold"])
+def test_the_numbers_of_a_manifest_have_bounds(
+    artifacts: Path, intact: Manifest, field: str, number: Any, is_taken: bool
+) -> None:
+    name = f"{intact.key}.json"
+    document = json.loads((artifacts / name).read_text()) | {field: number}
+    if is_taken:
+        assert getattr(parse_manifest(document, name), field) == number
+        return
+    with pytest.raises(Damaged):
+        parse_manifest(document, name)
+
+
+@pytest.mark.parametrize("length", [40, 41])
+def test_of_a_long_date_of_a_manifest_forty_characters_stay(
+    artifacts: Path, intact: Manifest, length: int
+) -> None:
+    name = f"{intact.key}.json"
+    document = json.loads((artifacts / name).read_text()) | {"made": "x" * length}
+    assert parse_manifest(document, name).made == "x" * 40
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format": 0}, {"key": "k"}, {"subject": []}, {"sha256": "0" * 63}, {"sha256": None}],
+)
+def test_a_manifest_of_something_else_is_damaged(
+    artifacts: Path, intact: Manifest, change: dict[str, Any]
+) -> None:
+    name = f"{intact.key}.json"
+    document = json.loads((artifacts / name).read_text()) | change
+    with pytest.raises(Damaged):
+        parse_manifest(document, name)
 
 
 DAMAGES: dict[str, Any] = {

@@ -110,9 +110,8 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> None:
     session = peagle.Session()
     plan = session.plan("tiny", instance_type="ml.g6.xlarge")
-    with raises_code("not-writable", UserError) as unwritable:
+    with raises_code("not-writable", UserError):
         session.save_plan(plan, tmp_path / "missing" / "plan.json")
-    assert "No such file or directory" in unwritable.value.message
     session.save_plan(plan, tmp_path / "plan.json")
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,13 @@ def drafter(name: str, head: str = "p-eagle", has_embedding: bool = True) -> Dra
 
 def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
     """The pair on an H200, with changes of the engine; K 7 where there is a head."""
-    chosen = replace(H200, k=7 if head else 0)
-    return FitCase(target(name), drafter(name, head) if head else None, replace(chosen, **engine))
+    chosen = H200._replace(k=7 if head else 0)
+    return FitCase(target(name), drafter(name, head) if head else None, chosen._replace(**engine))
 
 
 def with_engine(fit_case: FitCase, **engine: Any) -> FitCase:
     """The case with changes of the engine."""
-    return replace(fit_case, engine=replace(fit_case.engine, **engine))
+    return fit_case._replace(engine=fit_case.engine._replace(**engine))
 
 
 def changes_of(fit_case: FitCase) -> ApplyChange:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,7 @@ def _row(row: dict[str, Any], version: str) -> Row:
 def case_of(row: dict[str, Any], version: str) -> FitCase:
     """The pair and the engine's arguments; the H200's memory is that of CUDA."""
     setting = Setting(**row["setting"])
-    engine = replace(
-        H200,
+    engine = H200._replace(
         vllm=version,
         gpu_count=setting.tensor_parallel_size,
         gpu_memory_gib=150_109_880_320 / GIB,
@@ -87,8 +86,7 @@ def case_of(row: dict[str, Any], version: str) -> FitCase:
     )
     model, head = target(setting.pair), None
     if setting.drafter:
-        head = replace(
-            drafter(setting.pair, setting.drafter),
+        head = drafter(setting.pair, setting.drafter)._replace(
             own_embeddings="embed_tokens" in setting.own(),
             own_output="lm_head" in setting.own(),
         )
@@ -97,7 +95,7 @@ def case_of(row: dict[str, Any], version: str) -> FitCase:
 
 def off(row: Row, compiled: bool) -> tuple[float, float]:
     """By how many GiB the cache is too large, and by which share the tokens are."""
-    fit = compute_fit(replace(row.case, engine=replace(row.case.engine, compiled=compiled)))
+    fit = compute_fit(row.case._replace(engine=row.case.engine._replace(compiled=compiled)))
     return fit.kv_cache_gib - row.kv_gib, fit.kv_cache_tokens / row.tokens - 1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes
@@ -109,7 +107,7 @@ def test_since_0_28_only_the_slots_of_one_request_count(
 ) -> None:
     many = case("qwen3-coder-30b", vllm=vllm, k=5, max_num_seqs=1024)
     assert many.drafter is not None
-    drafter = replace(many.drafter, method=method, parallel_drafting=parallel)
+    drafter = many.drafter._replace(method=method, parallel_drafting=parallel)
     assert extra_slots(many.engine, drafter) == slots
     assert extra_slots(many.engine, None) == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,7 +127,7 @@ def test_layers_have_the_cache_that_the_file_states(
 
 def test_a_short_request_of_a_hybrid_takes_more_than_its_share_of_the_context() -> None:
     target = read_target(Checkpoint("qwen", public.QWEN3_NEXT))
-    case = FitCase(target, None, replace(H200, max_model_len=131072))
+    case = FitCase(target, None, H200._replace(max_model_len=131072))
     blocks = [cache_layout(case).request_blocks(tokens, 0) for tokens in (2304, 131072)]
     assert compute_request_share(case, 2304) == pytest.approx(blocks[0] / blocks[1])
     assert compute_request_share(case, 2304) > 2 * 2304 / 131072

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -56,7 +55,7 @@ def test_mxfp4_experts_are_padded_for_the_kernel_of_the_gpu() -> None:
 
 
 def test_a_known_size_of_a_head_is_used() -> None:
-    sized = replace(drafter("qwen3-coder-30b"), checkpoint_bytes=5_000_000_000)
+    sized = drafter("qwen3-coder-30b")._replace(checkpoint_bytes=5_000_000_000)
     assert drafter_on_gpu(sized, 1) == pytest.approx(5_000_000_000 + 262144 * 128 * 2, rel=0.002)
     assert drafter_on_gpu(sized, 2) > drafter_on_gpu(sized, 1) / 2, "fc is on every rank"
 

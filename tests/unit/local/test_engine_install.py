@@ -201,15 +201,6 @@ def test_an_engine_is_the_users_own_or_a_complete_installation(
     assert find_engine(VLLM) == Engine(python, VLLM)
 
 
-def test_vllm_in_the_environment_of_this_program_is_an_engine(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
-    monkeypatch.setattr(install, "_version_here", lambda: VLLM)
-    assert find_engine(VLLM) == Engine(Path(sys.executable), VLLM)
-    assert installed_engines() == (Engine(Path(sys.executable), VLLM),)
-
-
 def _no_library(name: str) -> None:
     raise OSError(name)
 

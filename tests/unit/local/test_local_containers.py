@@ -19,7 +19,7 @@ from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, stop_engine
 from peagle.engine.runner import (
     Container,
-    LocalOptions,
+    LocalRunner,
     adapt_to_cpu,
     cannot_run,
     compose_file,
@@ -198,12 +198,12 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 ) -> None:
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
-    assert LocalOptions(built, gpus=True).local_environment(plan) == (plan.environment, ())
+    assert LocalRunner(built, gpus=True).local_environment(plan) == (plan.environment, ())
     with raises_code("not-runnable-here", Refused):
-        LocalOptions(built).local_environment(plan)
+        LocalRunner(built).local_environment(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")
     with raises_code("not-runnable-here", Refused):
-        LocalOptions(built, gpus=True).local_environment(stored)
+        LocalRunner(built, gpus=True).local_environment(stored)
 
 
 @pytest.mark.thorough
@@ -217,9 +217,9 @@ def test_an_error_of_docker_at_the_start_is_reported(
     docker: FakeDocker, own_home: Path, output: str, kind: type[PeagleError], code: str
 ) -> None:
     docker.answers("run", code=125, err=output)
-    options = LocalOptions(image(docker))
+    options = LocalRunner(image(docker))
     with raises_code(code, kind):
-        start_local(plan_for("tiny"), options=options)
+        start_local(plan_for("tiny"), runner=options)
     assert records.local_engines() == ()
 
 

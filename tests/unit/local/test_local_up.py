@@ -19,7 +19,7 @@ from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.process import EngineProcess, is_alive, is_port_free, stop_engine
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine.usage import MetricsPage, quantile, usage_between
 from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
@@ -385,7 +385,7 @@ def plan() -> Plan:
 
 def test_a_process_refuses_baked_weights(plan: Plan) -> None:
     with raises_code("weights-baked", Refused) as refused:
-        LocalOptions().local_environment(plan)
+        LocalRunner().local_environment(plan)
     assert "--engine docker" in refused.value.fix
 
 
@@ -394,5 +394,5 @@ def test_a_baked_image_gets_no_weights_mounted(
     plan: Plan, own_home: Path, labels: dict[str, str]
 ) -> None:
     image = Image("mine", "sha256:1", "", "", "", "", 1, None, "10001", labels, ())
-    host = LocalOptions(image)
+    host = LocalRunner(image)
     assert host.container(plan, plan.environment, 8000).mounts == {}

@@ -19,7 +19,7 @@ from peagle.cli.main import cli
 from peagle.cli.view.console import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
-from peagle.engine.runner import LocalOptions, compose_file, run_arguments
+from peagle.engine.runner import LocalRunner, compose_file, run_arguments
 from peagle.engine.state import local_engines
 from peagle.errors import Refused, UserError
 from peagle.images.docker import Docker, Image, show_image
@@ -179,7 +179,7 @@ def test_a_container_gets_artifacts_read_only(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
-    host = LocalOptions(image(docker), compiled=True)
+    host = LocalRunner(image(docker), compiled=True)
     container = host.container(plan, {}, 8123)
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
     assert "PEAGLE_WARM_SHA256" not in container.environment, "the folder is empty"
@@ -201,7 +201,7 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     """Collecting empties its cache folder, and other engines may use the shared one."""
 
     def volumes(collecting: bool) -> list[str]:
-        host = LocalOptions(image(docker), collecting=collecting)
+        host = LocalRunner(image(docker), collecting=collecting)
         argv = run_arguments(host.container(plan_for(), {}, 1))
         assert "--rm" in argv, "which removes a volume without a name too"
         return [word for word in argv if word.startswith("type=volume")]
@@ -219,5 +219,5 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
 def test_a_container_gets_the_digest_of_its_image(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
 ) -> None:
-    host = LocalOptions(image(docker, RepoDigests=digests))
+    host = LocalRunner(image(docker, RepoDigests=digests))
     assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

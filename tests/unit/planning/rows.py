@@ -3,7 +3,8 @@
 codes, errors, warnings, notes   the findings' codes, in order
 has, lacks                       codes that are among them, and that are not
 message CODE, fix CODE           a part of the text of the only finding with this code or level
-because WHAT, values WHAT        the reason's code, ``None`` for what the user chose; some values
+because WHAT                     the reason's code, ``None`` for what the user chose
+values WHAT, lacks values WHAT   some of its values; and names that are not among them
 argument NAME, variable NAME     the value for the engine, and for the container
 k, speed, basis, types, mounts   short names of parts of the plan
 else                             an attribute by its path, ``None`` where a part is missing
@@ -27,10 +28,10 @@ _PARTS = ("message", "fix")
 def check_plan(made: Plan, expected: Expected) -> None:
     """Fail for the first key whose value is another one."""
     for key, value in expected.items():
-        actual = read(made, key)
+        actual = read(made, key.removeprefix("lacks "))
         if key == "has":
             assert set(value) <= set(actual), (key, value, actual)
-        elif key == "lacks":
+        elif key == "lacks" or key.startswith("lacks values "):
             assert not set(value) & set(actual), (key, value, actual)
         elif key.startswith("values "):
             assert {name: actual.get(name) for name in value} == value, (key, value, actual)

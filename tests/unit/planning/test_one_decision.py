@@ -16,7 +16,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictOptions, make_verdict
-from peagle.speed.verdict import Setting
+from peagle.speed.ranking import Setting
 from peagle.workload import WorkloadName
 from tests.unit.checkpoints import public_targets as public
 

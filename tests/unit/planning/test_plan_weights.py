@@ -17,6 +17,8 @@ from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
+from peagle.planning.plan import Weights
+from peagle.planning.weights import choose_timeouts
 from peagle.render import render
 from peagle.render.formats import cloudformation
 from peagle.weights.own_target import plan_pair
@@ -259,3 +261,32 @@ def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
     assert made.drafter is not None
     assert made.drafter.weights is not None
     assert made.drafter.weights.location == OWN_HEAD
+
+
+IN_S3 = Weights(kind="s3", location="s3://b/t/", engine_path="/opt/ml/model")
+ON_HUB = Weights(kind="hub", location="me/model", engine_path="me/model")
+TIMEOUTS: dict[str, tuple[Weights, int, dict[str, Any], tuple[int, int, list[str]]]] = {
+    # 100 MB/s from S3 and a minute; 200 MB/s to the GPU and ten minutes
+    "one byte": (IN_S3, 1, {}, (120, 660, [])),
+    "a minute more": (IN_S3, 6_000_000_000, {}, (120, 660, [])),
+    "above it": (IN_S3, 6_000_000_001, {}, (180, 660, [])),
+    "the longest": (IN_S3, 354_000_000_000, {}, (3600, 2400, [])),
+    "longer than that": (IN_S3, 354_000_000_001, {}, (3600, 2400, ["timeout-at-maximum"])),
+    # 50 MB/s from the Hub and 200 MB/s to the GPU
+    "from the Hub": (ON_HUB, 120_000_000_000, {}, (60, 3600, [])),
+    "longer from the Hub": (ON_HUB, 120_000_000_040, {}, (60, 3600, ["timeout-at-maximum"])),
+    "the user's": (
+        ON_HUB, 120_000_000_040, {"startup_timeout": 1800, "download_timeout": 90},
+        (90, 1800, ["timeout-at-maximum"])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIMEOUTS)
+def test_the_bounds_of_the_timeouts(name: str) -> None:
+    weights, size, asked, (download, startup, codes) = TIMEOUTS[name]
+    decided = choose_timeouts(Options(pair="chat", **asked), [(weights, size)], gpus=1)
+    assert [decision.value for decision in decided] == [download, startup]
+    assert [finding.code for each in decided for finding in each.findings] == codes
+    reasons = [[because.code for because in decision.reasons] for decision in decided]
+    copied = "copied-from-s3" if weights.kind == "s3" else "not-copied"
+    assert reasons == ([[], []] if asked else [[copied], ["time-to-start"]])

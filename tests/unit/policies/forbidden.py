@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.policies.evaluation import Access
 
-HERE, ELSEWHERE = "us-east-1:111122223333", "us-east-1:999999999999"
+HERE, ELSEWHERE = "us-east-1:123456789012", "us-east-1:999999999999"
 LOGS = f"arn:aws:logs:{HERE}:log-group:"
 SM = f"arn:aws:sagemaker:{HERE}"
 OURS = {"aws:ResourceTag/peagle:deployment": "peagle-pair"}
@@ -12,7 +12,7 @@ KEY, KEY_OF_OTHERS = f"arn:aws:kms:{HERE}:key/1", f"arn:aws:kms:{ELSEWHERE}:key/
 SCALED = {"application-autoscaling:service-namespace": "sagemaker"}
 BUILD = {"aws:ResourceTag/peagle:toolkit": "images"}
 LIMITS = {"aws:ResourceTag/peagle:toolkit": "limits"}
-ROLES = "arn:aws:iam::111122223333:role"
+ROLES = "arn:aws:iam::123456789012:role"
 
 
 def each(actions: str, resource: str, context: dict[str, str] | None = None) -> list[Access]:
@@ -56,7 +56,7 @@ FORBIDDEN: dict[str, list[Access]] = {
                f"arn:aws:cloudwatch:{HERE}:alarm:theirs"),
         *each("sns:GetTopicAttributes", f"arn:aws:sns:{ELSEWHERE}:theirs"),
         *each("cloudwatch:PutDashboard DeleteDashboards",
-               "arn:aws:cloudwatch::111122223333:dashboard/theirs"),
+               "arn:aws:cloudwatch::123456789012:dashboard/theirs"),
         # Any role would lend its rights to a container of the deployer's choice.
         *each("iam:PassRole", f"{ROLES}/Admin", to("sagemaker")),
         *each("iam:PassRole", f"{ROLES}/peagle-execution",

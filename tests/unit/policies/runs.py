@@ -31,7 +31,7 @@ from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.sync import sync_weights
 from tests.support import with_keys
-from tests.unit.aws.cloud import ACCOUNT, FakeAws
+from tests.unit.aws.cloud import ACCOUNT, FakeAws, foreign_alarm
 from tests.unit.aws.network import GROUP, SUBNETS
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.syncing import (
@@ -51,7 +51,6 @@ from tests.unit.policies.accesses import Call, accesses
 from tests.unit.policies.evaluation import Access
 
 Runs = dict[str, list[Access]]
-MOTO_ACCOUNT = "123456789012"
 _END_ROLE = "peagle-ends-"
 
 
@@ -102,10 +101,8 @@ class Recorder:
         self._keep(aws, arguments[0], arguments[1], parameters)
 
     def _keep(self, aws: Aws, service: str, operation: str, parameters: dict[str, Any]) -> None:
-        account, tags = MOTO_ACCOUNT, {}
-        if isinstance(aws, FakeAws):
-            account, tags = ACCOUNT, aws.cloud.tags
-        call = Call(service, operation, parameters, account, aws.region)
+        tags = aws.cloud.tags if isinstance(aws, FakeAws) else {}
+        call = Call(service, operation, parameters, ACCOUNT, aws.region)
         needed = list(accesses(call, {**self._tags, **tags}))
         of_end = service == "scheduler" or _END_ROLE in str(parameters.get("RoleName"))
         ending = "drift of an end" if self._command == "drift" else "deploy with an end"
@@ -203,7 +200,8 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("invoke", NAME, "Hello", "--no-stream")
     run("prove", NAME)
     terminal.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}"}
-    terminal.cloud.alarms = dict.fromkeys(_ALARMS, NAME)
+    for alarm in _ALARMS:
+        terminal.cloud.put_alarm(alarm, **foreign_alarm(NAME))
     company = with_keys(home(), FIRST, **_COMPANY)
     run(*company, "--yes", "--k", "4")
     run(*company, "--yes", "--k", "4", "--tag", "stage=test")

@@ -24,12 +24,11 @@ from tests.unit.policies.evaluation import (
     statements,
 )
 from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
-from tests.unit.policies.runs import MOTO_ACCOUNT, Runs, all_runs
+from tests.unit.policies.runs import Runs, all_runs
 
 pytestmark = pytest.mark.thorough
 
 ROOT = POLICIES.parents[1]
-ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
 
 COMMANDS = {
     "image-policy": {"image", "destroy --images"},
@@ -74,7 +73,7 @@ def both(runs: Runs) -> list[Access]:
 
 def allowed_in(policy: str) -> list[dict[str, Any]]:
     """The statements of the policy, for the accounts of the tests."""
-    return [statement for account in ACCOUNTS for statement in statements(policy, account)]
+    return statements(policy, ACCOUNT)
 
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
@@ -84,7 +83,7 @@ def test_a_policy_allows_what_its_commands_do(runs: Runs, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_a_policy_allows_nothing_else(policy: str) -> None:
-    granted = statements(policy, ACCOUNTS[0])
+    granted = statements(policy, ACCOUNT)
 
     assert denied(granted, FORBIDDEN[policy]) == FORBIDDEN[policy]
 
@@ -93,7 +92,7 @@ def test_a_policy_allows_nothing_else(policy: str) -> None:
 def test_aws_knows_the_actions_with_these_resources_and_conditions(policy: str) -> None:
     """An action that is not authorized on a resource, or without a condition's key in its request,
     is never allowed by a statement that has them."""
-    for statement in statements(policy, ACCOUNTS[0]):
+    for statement in statements(policy, ACCOUNT):
         for action in listed(statement["Action"]):
             if action == "sagemaker:CallWithBearerToken":  # newer than the reference
                 continue
@@ -117,28 +116,28 @@ def fits(resource: str, action: str) -> bool:
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 @pytest.mark.parametrize("partition", ["aws-us-gov", "aws-cn"])
 def test_no_resource_is_of_one_partition_only(policy: str, partition: str) -> None:
-    for statement in statements(policy, ACCOUNTS[0], partition):
+    for statement in statements(policy, ACCOUNT, partition):
         for resource in listed(statement["Resource"]):
             assert resource == "*" or resource.startswith(f"arn:{partition}:")
 
 
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_a_policy_is_short_enough_for_iam(policy: str) -> None:
-    document = json.dumps(statements(policy, ACCOUNTS[0]), separators=(",", ":"))
+    document = json.dumps(statements(policy, ACCOUNT), separators=(",", ":"))
     assert len(document) < 6000  # 6,144 characters with the frame
 
 
 def test_sagemaker_assumes_the_role_for_this_account_only() -> None:
-    (statement,) = statements("execution-role-trust", ACCOUNTS[0])
+    (statement,) = statements("execution-role-trust", ACCOUNT)
 
-    assert [statement] == trust_policy(ACCOUNTS[0], SERVICE)["Statement"]
-    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNTS[0]}}
+    assert [statement] == trust_policy(ACCOUNT, SERVICE)["Statement"]
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
 
 
 def test_the_role_that_the_readme_creates_may_be_passed() -> None:
     access = Access("iam:PassRole", f"{ROLES}/{DEFAULT_ROLE}", to("sagemaker"))
 
-    assert is_allowed(statements("deploy-policy", ACCOUNTS[0]), access)
+    assert is_allowed(statements("deploy-policy", ACCOUNT), access)
     assert f"--role-name {DEFAULT_ROLE} " in (POLICIES.parent / "README.md").read_text()
 
 

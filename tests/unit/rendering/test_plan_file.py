@@ -17,8 +17,10 @@ from peagle.errors import PeagleError, PlanFileError, VerdictFileError
 from peagle.planning import Options, make_plan
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.render import plan_bytes, plan_from, read_plan
-from peagle.render.plan_file import digest, read_verdict, verdict_bytes, verdict_from
-from peagle.speed.verdict import Setting, Verdict
+from peagle.render.plan_file import digest
+from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import Verdict
 from peagle.workload import WORKLOADS, Workload
 from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, SHAPES, plan_of
@@ -187,6 +189,11 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
     return speed
 
 
+def first_setting(document: dict[str, Any]) -> dict[str, Any]:
+    setting: dict[str, Any] = first_speed(document)["setting"]
+    return setting
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -195,6 +202,12 @@ def first_speed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.pop("gpu"), "'gpu'"),
         (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
         (lambda d: d.update(target="a\x1b[31mb"), "target: "),
+        (lambda d: first_setting(d).update(drafter=None, k=1), "a drafter needs a K"),
+        (lambda d: first_setting(d).update(drafter="p-eagle", k=0), "a drafter needs a K"),
+        (lambda d: first_setting(d).update(k=-1), "setting.k: "),
+        (lambda d: first_setting(d).update(k="7"), "setting.k: "),
+        (lambda d: first_setting(d).update(drafter="a\x1b[31mb"), "setting.drafter: "),
+        (lambda d: first_setting(d).update(another=1), "setting.another"),
     ],
 )
 def test_a_damaged_verdict_has_one_clear_error(

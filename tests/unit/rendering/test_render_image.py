@@ -33,7 +33,7 @@ from tests.unit.rendering.plans import plan_of
 
 GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, None)
 DIGEST = "sha256:" + "a" * 64
-ADDRESS = f"111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
+ADDRESS = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
 
 
 def instructions(text: str) -> list[tuple[str, str]]:

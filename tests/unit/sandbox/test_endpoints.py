@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,7 +42,7 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
+    monkeypatch.setattr(endpoints.Serving, "new_engine", Engine)
     monkeypatch.setattr(endpoints, "replace", lambda spec, count: spec)
     monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *_: False)
 
@@ -84,7 +84,7 @@ SHARES = {"AllTraffic": 0.75, "Candidate": 0.25}
 
 def test_requests_are_shared_by_the_weights_from_their_change_on() -> None:
     specs: Any = [SimpleNamespace(variant=name, count=1) for name in SHARES]
-    fleet = Fleet(specs)
+    fleet = Fleet(specs, cast(Any, Engine))
 
     def chosen(weights: dict[str, float], count: int) -> Counter[str]:
         return Counter(fleet.choose(weights, None).spec.variant for _ in range(count))

@@ -56,7 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
             port = port or int(listener.getsockname()[1])
             engine.process = SimpleNamespace(port=port)  # type: ignore[assignment]
             monkeypatch.setattr(engine, "end_reason", lambda: "killed")
-            monkeypatch.setattr(invocations, "_choose", lambda _: engine)
+            monkeypatch.setattr(invocations, "choose", lambda _: engine)
             thread = threading.Thread(target=answer, daemon=True)
             thread.start()
             return Answer(CALL, "/invocations", "*/*", seconds)
@@ -147,7 +147,7 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
     old, new = instance(), instance()
     old.drain()
     chosen: Iterator[Any] = iter([old, old, new])
-    monkeypatch.setattr(invocations, "_choose", lambda *_: next(chosen))
+    monkeypatch.setattr(invocations, "choose", lambda *_: next(chosen))
     with ExitStack() as stack:
         assert invocations._admit(CALL, stack) is new
         assert new.in_progress == 1

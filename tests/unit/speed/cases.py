@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -10,7 +9,7 @@ from peagle.case import build_case
 from peagle.catalog.find import find_instance
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Speed, SpeedRun
-from peagle.fit.building import fit_case, read_gpu
+from peagle.fit.building import fit_case
 from peagle.fit.estimate import FitCase
 from peagle.options import Options
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
@@ -44,8 +43,8 @@ def case(
     options = Options(pair=target, k=k or None, instance_type=instance)
     on = find_instance(CATALOG.instances, instance)
     whole = build_case(CATALOG, listed, head, options, tensor_parallel_size=tp)
-    built = fit_case(whole, read_gpu(on))
-    return replace(built, engine=replace(built.engine, **engine))
+    built = fit_case(whole, on)
+    return built._replace(engine=built.engine._replace(**engine))
 
 
 def accepted(length: float) -> Acceptance:

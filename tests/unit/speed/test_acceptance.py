@@ -130,7 +130,7 @@ def test_cached_tokens_are_not_processed() -> None:
 
 
 def test_without_prefix_caching_nothing_is_cached() -> None:
-    off = replace(ALONE, engine=replace(ALONE.engine, prefix_caching=False))
+    off = ALONE._replace(engine=ALONE.engine._replace(prefix_caching=False))
     assert on_engine(off, compute_fit(off), CHAT, 8) == Workload(4096, 256)
     assert tokens(off, 8, CHAT) == tokens(off, 8, Workload(4096, 256))
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from peagle.errors import UserError
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance, Basis, Performance
-from peagle.speed.verdict import NO_SPECULATION, Question, Setting, WorkloadVerdict, decide_workload
+from peagle.speed.ranking import NO_SPECULATION, Setting, rank_settings
+from peagle.speed.verdict import Question, WorkloadVerdict, decide_workload
 from peagle.workload import Slo, Workload, parse_slo
 from tests.support import examples, raises_code
 
@@ -80,6 +81,54 @@ def test_the_fastest_setting_wins_at_each_load(
     winners: list[Setting],
 ) -> None:
     assert best(verdict(curves, estimated, spread=spread)) == winners
+
+
+MEASURED, ESTIMATED = "measured", "estimated"
+
+
+@pytest.mark.parametrize(
+    ("speeds", "tied", "fastest"),
+    [
+        # Measured speeds tie up to 3 %, estimates up to 2 %, and a measured one with an estimate.
+        ({K3: (100, MEASURED), K7: (97, MEASURED)}, [K3, K7], 100),
+        ({K3: (100, MEASURED), K7: (96.9, MEASURED)}, [K3], 100),
+        ({K3: (100, ESTIMATED), K7: (98, ESTIMATED)}, [K3, K7], 100),
+        ({K3: (100, ESTIMATED), K7: (97.9, ESTIMATED)}, [K3], 100),
+        ({NO_SPECULATION: (97, ESTIMATED), K3: (100, MEASURED)}, [NO_SPECULATION, K3], 100),
+        # The estimate of another drafter wins from more than 10 % on, and never ties below.
+        ({K3: (100, MEASURED), RIVAL: (110, ESTIMATED)}, [K3], 100),
+        ({K3: (100, MEASURED), RIVAL: (110.2, ESTIMATED)}, [RIVAL], 110.2),
+        # The simpler one is first: without drafts, the default drafter, the smaller K.
+        ({K7: (100, MEASURED), K3: (100, MEASURED), RIVAL: (100, MEASURED)}, [K3, K7, RIVAL], 100),
+        ({RIVAL: (100, MEASURED), NO_SPECULATION: (100, MEASURED)}, [NO_SPECULATION, RIVAL], 100),
+        # An estimate of a measured drafter, and an unknown speed, do not count.
+        ({K3: (100, MEASURED), K7: (500, ESTIMATED)}, [K3], 100),
+        ({K3: (None, MEASURED), NO_SPECULATION: (1, ESTIMATED)}, [NO_SPECULATION], 1),
+        ({K3: (None, MEASURED)}, [], 0),
+        ({}, [], 0),
+    ],
+)  # fmt: skip
+def test_what_ties_with_the_fastest(
+    speeds: Mapping[Setting, tuple[float | None, Basis]], tied: list[Setting], fastest: float
+) -> None:
+    ranking = rank_settings(
+        {setting: performance(speed, basis=basis) for setting, (speed, basis) in speeds.items()},
+        "p-eagle",
+    )
+    assert (list(ranking.tied), ranking.fastest) == (tied, fastest)
+
+
+def test_an_estimate_above_the_winner_does_not_count() -> None:
+    speeds = {K3: performance(100), RIVAL: performance(105, basis="estimated")}
+    assert rank_settings(speeds).counted == {K3}
+    slower = speeds | {RIVAL: performance(100, basis="estimated")}
+    assert rank_settings(slower).counted == {K3, RIVAL}
+
+
+@pytest.mark.parametrize(("drafter", "k"), [(None, 1), ("p-eagle", 0)])
+def test_a_drafter_and_a_k_come_together(drafter: str | None, k: int) -> None:
+    with pytest.raises(ValueError, match="needs a K"):
+        Setting(drafter, k)
 
 
 def test_within_three_percent_the_simpler_setting_wins() -> None:

@@ -58,7 +58,6 @@ from peagle.errors import (
     Fix,
     PeagleError,
     UserError,
-    parsing,
 )
 from peagle.planning.company import encrypted_by
 from peagle.protocol import engine_message
@@ -71,12 +70,10 @@ _STALE_FIX = (
     'point this shell to its new address: eval "$(peagle sandbox env)"'
 )
 
-_MISSING_CODES = {
-    "404", "NoSuchBucket", "NoSuchEntity", "NoSuchEntityException", "NoSuchKey", "NoSuchUpload",
-    "ImageNotFoundException", "RepositoryNotFoundException",
-    "NoSuchResourceException", "NotFound", "ObjectNotFoundException",
-    "ResourceNotFound", "ResourceNotFoundException",
-}  # fmt: skip
+_MISSING_CODE = re.compile(r"404|NoSuch\w+|[\w.]*NotFound(Exception|Error)?|\w+\.Malformed")
+"""Codes of what does not exist: those of S3, of most services, and of EC2, also for a malformed
+id."""
+
 _DENIED_CODES = {
     "403", "AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation",
 }  # fmt: skip
@@ -231,7 +228,9 @@ def _translate_rejection(
         kind = AlreadyExists
     elif _IN_PROGRESS.search(message):
         kind = Busy
-    elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
+    elif _MISSING_CODE.fullmatch(code) or (
+        code.startswith("Validation") and _ABSENT.search(message)
+    ):
         kind = Missing
     return kind(f"{operation}: {message}", code=code)
 
@@ -244,9 +243,6 @@ def original_status(response: Mapping[str, Any]) -> int:
 
 MAX_TOKEN_SECONDS = 12 * 3600
 """AWS rejects bearer tokens that are valid for longer."""
-
-BEST_EFFORT_SECONDS = 10.0
-"""Time budget of all calls of a best-effort connection together; after it, no call starts."""
 
 BEST_EFFORT_TIMEOUTS = (2, 3, 5)
 """Attempts, connect timeout, read timeout (seconds)."""
@@ -315,7 +311,7 @@ class Aws:
         self.own_scope = own_scope
         self._session = session
         self._clients: dict[str, Any] = {}
-        self._seconds_left: float | None = None
+        self._is_optional = self._is_unreachable = False
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
@@ -324,12 +320,10 @@ class Aws:
         return Aws(self._session, region, self.endpoint_url, self.own_scope)
 
     def best_effort(self) -> Aws:
-        """The same account, for calls whose answer is optional: short timeouts, and a time budget
-        for all of them together, which also ends once a service cannot be reached."""
-        if self._seconds_left is not None:
-            return self
+        """The same account, for calls whose answer is optional: short timeouts, and no call after
+        one that did not reach its service."""
         other = copy.copy(self)
-        other._clients, other._seconds_left = {}, BEST_EFFORT_SECONDS
+        other._clients, other._is_optional = {}, True
         return other
 
     def client(self, service: str) -> Any:
@@ -339,8 +333,7 @@ class Aws:
             if service == "pricing":  # in few regions; each has the prices of its whole partition
                 region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
             usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
-            is_optional = self._seconds_left is not None
-            attempts, connect, read = BEST_EFFORT_TIMEOUTS if is_optional else usual
+            attempts, connect, read = BEST_EFFORT_TIMEOUTS if self._is_optional else usual
             config = Config(
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=connect,
@@ -360,7 +353,7 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``."""
         method = getattr(self.client(service), operation)
-        with self._receiving(service, operation):
+        with self._receiving(service):
             response: dict[str, Any] = method(**parameters)
         return response
 
@@ -375,23 +368,17 @@ class Aws:
         self.find(service, operation, **parameters)
 
     @contextmanager
-    def _receiving(self, service: str, operation: str) -> Iterator[None]:
-        """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
-        if self._seconds_left is not None and self._seconds_left <= 0:
-            message = f"skipped {service}: AWS did not answer within {BEST_EFFORT_SECONDS:g} s"
+    def _receiving(self, service: str) -> Iterator[None]:
+        """Raise the errors of a call as PeagleErrors."""
+        if self._is_unreachable:
+            message = f"skipped {service}: AWS could not be reached"
             raise CloudError(message, UNREACHABLE_FIX, "unreachable")
-        what, began = f"the response to {service}:{operation}", time.monotonic()
-        translation = translated(service, self.region, self.in_sandbox)
         try:
-            with parsing(what, CloudError, UNREACHABLE_FIX), translation:
+            with translated(service, self.region, self.in_sandbox):
                 yield
         except CloudError as error:
-            if self._seconds_left is not None and error.code == "unreachable":
-                self._seconds_left = 0.0
+            self._is_unreachable = self._is_optional and error.code == "unreachable"
             raise
-        finally:
-            if self._seconds_left is not None:
-                self._seconds_left -= time.monotonic() - began
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any
@@ -400,7 +387,7 @@ class Aws:
         paginator = self.client(service).get_paginator(operation)
         pages = iter(paginator.paginate(**parameters))
         while True:
-            with self._receiving(service, operation):
+            with self._receiving(service):
                 page = next(pages, None)
             if page is None:
                 return
@@ -409,7 +396,7 @@ class Aws:
     def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """The events of a call whose ``Body`` is an event stream, as they arrive."""
         stream = self.call(service, operation, **parameters)["Body"]
-        with self._receiving(service, operation):
+        with self._receiving(service):
             yield from stream
 
     def upload(

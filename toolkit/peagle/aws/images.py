@@ -36,7 +36,7 @@ from peagle.images.build import (
     push,
     with_digest,
 )
-from peagle.images.docker import Docker, Image, Progress, connect_docker, show_image
+from peagle.images.docker import Docker, Image, Progress, connect_docker
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import (
@@ -105,9 +105,13 @@ def ensure_build_role(
 PREFIX = "peagle-images/"
 """Prefix of the build contexts in the bucket."""
 
-BUILD_IMAGE = "aws/codebuild/standard:7.0"
-COMPUTE = "BUILD_GENERAL1_LARGE"
-"""The smallest with enough disk for an image of more than 10 GB (128 GB, 8 vCPUs)."""
+_ENVIRONMENT = {
+    "type": "LINUX_CONTAINER",
+    "image": "aws/codebuild/standard:7.0",
+    # The smallest with enough disk for an image of more than 10 GB (128 GB, 8 vCPUs).
+    "computeType": "BUILD_GENERAL1_LARGE",
+    "privilegedMode": True,
+}
 
 _LIMIT_MINUTES = 120
 _POLL_SECONDS = 5.0
@@ -148,6 +152,25 @@ def build_remotely(
         say(f"{address} exists already, and tags are immutable")
         return address, existing
     bucket, key = _upload(aws, order, say)
+    source = f"{bucket}/{key}"
+    project = _ensure_project(aws, order, bucket, source, clock)
+    say(f"CodeBuild project {project}: building {address}")
+    base_registry = order.base_registry or registry
+    variables = {"ADDRESS": address, "REGISTRY": registry, "BASE_REGISTRY": base_registry}
+    record_resource(aws, "LogGroup", f"/aws/codebuild/{project}")
+    build_id = _start_build(aws, project, source, variables)
+    try:
+        _wait(aws, build_id, say, clock)
+    except KeyboardInterrupt:  # a build costs money
+        say(f"stopping it: aws codebuild stop-build --id {build_id} --region {aws.region}")
+        with suppress(CloudError):
+            aws.call("codebuild", "stop_build", id=build_id)
+        raise
+    return address, ecr.image_digest(aws, order.repository, order.tag)
+
+
+def _ensure_project(aws: Aws, order: BuildRequest, bucket: str, source: str, clock: Clock) -> str:
+    """The name of the repository's project, which is created if needed, with its role."""
     project = project_name(order.repository)
     role_name = f"{prefixed(project, order.company.name_prefix)}-{aws.region}"
     if len(role_name) > _MAX_ROLE_NAME:
@@ -157,19 +180,12 @@ def build_remotely(
     )
     record_resource(aws, "Project", project)
     tags = [{"key": key, "value": value} for key, value in sorted(order.company.tags.items())]
-    environment = {
-        "type": "LINUX_CONTAINER",
-        "image": BUILD_IMAGE,
-        "computeType": COMPUTE,
-        "privilegedMode": True,
-    }
-    buildspec = json.dumps(BUILDSPEC)
     definition = {
         "name": project,
         "description": "Builds images of peagle-toolkit",
-        "source": {"type": "S3", "location": f"{bucket}/{key}", "buildspec": buildspec},
+        "source": {"type": "S3", "location": source, "buildspec": json.dumps(BUILDSPEC)},
         "artifacts": {"type": "NO_ARTIFACTS"},
-        "environment": environment,
+        "environment": _ENVIRONMENT,
         "serviceRole": role,
         "timeoutInMinutes": _LIMIT_MINUTES,
         "tags": [{"key": "peagle:toolkit", "value": "images"}, *tags],
@@ -183,34 +199,28 @@ def build_remotely(
             lambda error: "AssumeRole" in error.message and not isinstance(error, AlreadyExists),
             clock,
         )
-    say(f"CodeBuild project {project}: building {address}")
-    base_registry = order.base_registry or registry
-    variables = {"ADDRESS": address, "REGISTRY": registry, "BASE_REGISTRY": base_registry}
-    # The overrides count where the project exists already, perhaps from an older version.
-    request = {
-        "projectName": project,
-        "sourceTypeOverride": "S3",
-        "sourceLocationOverride": f"{bucket}/{key}",
-        "buildspecOverride": buildspec,
-        "environmentTypeOverride": environment["type"],
-        "imageOverride": BUILD_IMAGE,
-        "computeTypeOverride": COMPUTE,
-        "privilegedModeOverride": True,
-        "timeoutInMinutesOverride": _LIMIT_MINUTES,
-        "environmentVariablesOverride": [
+    return project
+
+
+def _start_build(aws: Aws, project: str, source: str, variables: Mapping[str, str]) -> str:
+    """Start a build; its id. The overrides count where the project exists already, perhaps from an
+    older version."""
+    response = aws.call(
+        "codebuild", "start_build",
+        projectName=project,
+        sourceTypeOverride="S3",
+        sourceLocationOverride=source,
+        buildspecOverride=json.dumps(BUILDSPEC),
+        environmentTypeOverride=_ENVIRONMENT["type"],
+        imageOverride=_ENVIRONMENT["image"],
+        computeTypeOverride=_ENVIRONMENT["computeType"],
+        privilegedModeOverride=_ENVIRONMENT["privilegedMode"],
+        timeoutInMinutesOverride=_LIMIT_MINUTES,
+        environmentVariablesOverride=[
             {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
         ],
-    }
-    record_resource(aws, "LogGroup", f"/aws/codebuild/{project}")
-    build_id = str(aws.call("codebuild", "start_build", **request)["build"]["id"])
-    try:
-        _wait(aws, build_id, say, clock)
-    except KeyboardInterrupt:  # a build costs money
-        say(f"stopping it: aws codebuild stop-build --id {build_id} --region {aws.region}")
-        with suppress(CloudError):
-            aws.call("codebuild", "stop_build", id=build_id)
-        raise
-    return address, ecr.image_digest(aws, order.repository, order.tag)
+    )  # fmt: skip
+    return str(response["build"]["id"])
 
 
 def project_name(repository: str) -> str:
@@ -367,11 +377,16 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     return address
 
 
-def image_to_push(name: str) -> Image:
-    """The image ``name`` of this machine. Raises UserError for a name that ECR would refuse,
-    DockerMissing, and what ``show_image`` raises."""
-    parse_tag(name)
-    return show_image(connect_docker(), name)
+def no_images_in_sandbox(name: str) -> Unsupported:
+    """The error of a push of the image ``name`` to the sandbox."""
+    return Unsupported(
+        "the sandbox's ECR stores no images, so a push has no target",
+        Fix(
+            "push to a registry of your own",
+            ("peagle", "image", "push", name, "--registry", "HOST"),
+        ),
+        code="sandbox-stores-no-images",
+    )
 
 
 def push_image(
@@ -398,14 +413,7 @@ def push_image(
         say(f"{address} exists already")
         pushed = pinned(without_tag(address), digest)
     elif aws.scope == "sandbox" and not registry:
-        raise Unsupported(
-            f"{uri} is in the sandbox, whose ECR stores no images",
-            Fix(
-                "push to a registry of this machine",
-                ("peagle", "image", "push", image.name, "--registry", "HOST"),
-            ),
-            code="sandbox-stores-no-images",
-        )
+        raise no_images_in_sandbox(image.name)
     else:
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
     record_push(aws, PushedImage(image.pair, image.baked), address, pushed)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -236,14 +237,12 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     return Quota(name, entry["Value"], entry.get("QuotaCode")) if entry else None
 
 
-def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int] | None:
+def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int]:
     """Instances of that type by endpoint (without the endpoint ``but``), running or requested,
-    whichever are more; ``None`` with more than ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
-    listed = list(aws.items("sagemaker", "list_endpoints", "Endpoints"))
-    if len(listed) > MAX_ENDPOINTS:
-        return None
+    whichever are more, of the first ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
+    listed = aws.items("sagemaker", "list_endpoints", "Endpoints")
     used: Counter[str] = Counter()
-    for entry in listed:
+    for entry in islice(listed, MAX_ENDPOINTS):
         name = entry["EndpointName"]
         if name == but or entry.get("EndpointStatus") in ("Failed", "Deleting"):
             continue
@@ -282,22 +281,16 @@ def quota_findings(
         return (warning("quota-unknown", _WHERE, message, retry),)
     if quota is None:
         message = f"Service Quotas lists no '{name}' in {aws.region}"
-        console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
-        fix = f"look it up in {console}/sagemaker/quotas; SageMaker rejects the endpoint if it is 0"
+        fix = "look it up in the Service Quotas console; SageMaker rejects the endpoint if it is 0"
         return (warning("quota-unknown", _WHERE, message, fix),)
     used: dict[str, int] = {}
     unknown: tuple[Finding, ...] = ()
     if quota.value >= need.count:
         try:
-            in_use = instances_in_use(aws, need.instance_type, need.endpoint)
-            why = f"there are more than {MAX_ENDPOINTS} endpoints"
+            used = instances_in_use(aws, need.instance_type, need.endpoint)
         except PeagleError as failed:
-            in_use, why = None, failed.message
-        used = in_use or {}
-        if in_use is None:
-            message = (
-                f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
-            )
+            value = f"the quota '{quota.name}' is {quota.value:g}"
+            message = f"{value}; its current use is unknown: {failed.message}"
             listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
             unknown = (note("quota-usage-unknown", _WHERE, message, listing),)
     findings = (*unknown, *compare_quota(quota, used, need, aws.region, aws.in_sandbox))

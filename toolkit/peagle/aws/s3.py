@@ -36,7 +36,6 @@ _CHECKSUM = "sha256"
 _DELETE_BATCH = 1000
 """Limit of DeleteObjects, in keys."""
 
-_NO_LIFECYCLE = "NoSuchLifecycleConfiguration"
 _SIZE = "TransitionDefaultMinimumObjectSize"
 """A setting next to the rules, which a write without it resets."""
 
@@ -109,12 +108,8 @@ def create_bucket(aws: Aws, bucket: str, more_tags: Iterable[dict[str, str]] = (
 
 def is_our_bucket(aws: Aws, bucket: str) -> bool:
     """Whether a deploy created the bucket. Raises AccessDenied when its tags may not be read."""
-    try:
-        return BUCKET_TAG in aws.call("s3", "get_bucket_tagging", Bucket=bucket)["TagSet"]
-    except CloudError as error:
-        if isinstance(error, Missing) or error.code == "NoSuchTagSet":
-            return False
-        raise
+    response = aws.find("s3", "get_bucket_tagging", Bucket=bucket)
+    return response is not None and BUCKET_TAG in response["TagSet"]
 
 
 def delete_bucket(aws: Aws, bucket: str) -> bool:
@@ -223,12 +218,7 @@ def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
 
 def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rules, and the setting next to them."""
-    try:
-        response = aws.call("s3", "get_bucket_lifecycle_configuration", Bucket=bucket)
-    except CloudError as error:
-        if isinstance(error, Missing) or error.code == _NO_LIFECYCLE:
-            return [], {}
-        raise
+    response = aws.find("s3", "get_bucket_lifecycle_configuration", Bucket=bucket) or {}
     return response.get("Rules", []), {_SIZE: response[_SIZE]} if response.get(_SIZE) else {}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.errors import CloudError
 
 Route = Literal["interface", "endpoint", "gateway", "none", "unknown"]
 """How a subnet reaches a destination: an interface endpoint, which has an address in the VPC, a
@@ -26,7 +26,6 @@ _HTTPS = 443
 _PRIVATE = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
-_NOT_FOUND = ("NotFound", "Malformed")
 
 
 @dataclass(frozen=True)
@@ -71,13 +70,8 @@ def _describe(
 ) -> Iterator[dict[str, Any]]:
     """The descriptions of those that exist: EC2 refuses a request that names another one too."""
     for resource_id in ids:
-        try:
+        with suppress(Missing):
             yield from aws.call("ec2", operation, **{parameter: [resource_id]})[key]
-        except Missing:
-            continue
-        except CloudError as error:
-            if not error.code.endswith(_NOT_FOUND):
-                raise
 
 
 def _outbound(rules: Sequence[Mapping[str, Any]]) -> Outbound:

@@ -24,23 +24,18 @@ from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
-from peagle.deploy.apply import deploy
-from peagle.deploy.context import Observer
-from peagle.deploy.preflight import preflight
-from peagle.deploy.records import find_record
 from peagle.deploy.state import Deployment
 from peagle.engine.gpus import catalogue_name, visible_gpus
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
-from peagle.errors import EngineError, Fix, OptionMissing, Refused, UserError
-from peagle.findings import errors
+from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.speed.acceptance import published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
-from peagle.text import format_duration, format_usd, plain
+from peagle.text import format_usd, plain
 
 LARGEST_K = 64
 
@@ -120,12 +115,15 @@ class Budget:
 
 
 class SweepProgress(NamedTuple):
-    """How many rows of how many are done, and the current one: ``row 3 of 12: p-eagle K=3,
-    short-prompt x 8, 40%, about 5m left``."""
+    """How many rows of how many are done; the current one, and the ``share`` of its requests that
+    have ended. ``seconds_left`` is of all rows, ``None`` before one is measured."""
 
     done: int
     total: int
-    text: str
+    setting: BenchSetting
+    load: BenchLoad
+    share: float
+    seconds_left: float | None
 
 
 @dataclass(frozen=True)
@@ -183,10 +181,7 @@ class Sweep:
                 )
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
-            text = f"row {min(done + 1, self.total)} of {self.total}: {setting.text}, {load.text}"
-            text += f", {share:.0%}" if share else ""
-            text += f", about {format_duration(seconds)} left" if seconds is not None else ""
-            observe(SweepProgress(done, self.total, text))
+            observe(SweepProgress(done, self.total, setting, load, share, seconds))
 
         for setting, loads in list(waiting.items()):
             row_seconds = _estimate_seconds(loads[:1], measured)
@@ -336,7 +331,7 @@ def sweep_on_this_machine(
     request: SweepRequest,
     file: Path,
     plan_of: PlanOf,
-    options: LocalOptions,
+    runner: LocalRunner,
     catalog: Catalog,
     say: StepProgress,
     observe: Callable[[SweepProgress], object],
@@ -345,13 +340,13 @@ def sweep_on_this_machine(
     """Measure the settings with engines of this machine; every row is kept in ``file``. ``say``
     shows the step of a start and the last line of the log. With ``lossless`` each engine's greedy
     answers are collected, too. Raises what starting and measuring an engine raises."""
-    if not options.gpus:
+    if not runner.gpus:
         request.refuse_imposed()
     sender = sending.find_sender()
     sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    if options.gpus:
+    if runner.gpus:
         gpus = visible_gpus().gpus
         names = {instance.gpu for instance in catalog.instances.instances}
         gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
@@ -364,7 +359,7 @@ def sweep_on_this_machine(
         vllm=largest.runtime.vllm,
         gpu=gpu,
         gpu_count=count,
-        tensor_parallel_size=largest.fit.tensor_parallel_size if options.gpus else 1,
+        tensor_parallel_size=largest.fit.tensor_parallel_size if runner.gpus else 1,
     )
     price = request.usd_per_hour
     fresh = new_result(server, sender, request.command, price, "given" if price else None)
@@ -378,7 +373,7 @@ def sweep_on_this_machine(
         with exclusive(plan.name, "bench"):
             if plan.name in local_engine_names():
                 stop_local(plan.name, now=True)  # of a sweep that was killed
-            engine = start_local(plan, progress=say, options=options)
+            engine = start_local(plan, progress=say, runner=runner)
             try:
                 target = replace(open_engine(engine), setting=setting, usd_per_hour=price)
                 if lossless is not None:
@@ -416,14 +411,15 @@ class EndpointSweep:
         aws: Aws,
         record: Deployment,
         catalog: Catalog,
-        observe: Observer,
+        deploy: Callable[[Plan], Deployment],
     ) -> None:
-        """Every row is kept in ``path``. Raises SenderMissing, and UserError for a deployment whose
-        plan has no drafter, and for an acceptance to impose on engines of the sandbox."""
+        """Every row is kept in ``path``; ``deploy`` updates the endpoint and proves it. Raises
+        SenderMissing, and UserError for a deployment whose plan has no drafter, and for an
+        acceptance to impose on engines of the sandbox."""
         in_sandbox = aws.scope == SANDBOX
         if in_sandbox:
             request.refuse_imposed()
-        self.aws, self.record, self._catalog, self._observe = aws, record, catalog, observe
+        self.aws, self.record, self._catalog, self._deploy = aws, record, catalog, deploy
         self._sender = sending.find_sender()
         self._kept = home() / "bench" / record.scope / record.region / f"{record.name}.json"
         before = read_plan(self._kept) if self._kept.exists() else record.current.plan
@@ -488,8 +484,7 @@ class EndpointSweep:
         if not self._kept.exists():
             private_folder(self._kept.parent)
             write_file(self._kept, plan_bytes(self.before))
-        self._deploy(self._plan_of(setting))
-        record = find_record(self.record.name, self.aws.scope, self.aws.region)
+        record = self._deploy(self._plan_of(setting))
         target = open_endpoint(self.aws, record.name, record, self._catalog)
         yield make_measure(replace(target, setting=setting), self._sender)
 
@@ -500,12 +495,6 @@ class EndpointSweep:
             self._deploy(self.before)
             self._kept.unlink()
             budget.spent += budget.cost(time.monotonic() - begun, 0.0)
-
-    def _deploy(self, plan: Plan) -> None:
-        prepared = preflight(self.aws, plan, self._catalog.instances)
-        for first in errors(prepared.findings):
-            raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
-        deploy(self.aws, prepared, self._observe)
 
 
 def plan_with(plan: Plan, setting: BenchSetting) -> Plan:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -53,8 +53,7 @@ def display_path(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One error in a file. ``key`` is a path such as ``drafters[2].k_trained``, or empty."""
 
     file: str
@@ -70,14 +69,14 @@ class Problem:
         return ": ".join(part for part in (where, self.key, self.message) if part)
 
 
-class BadFile(Exception):
-    """A file that cannot be read as data; the catalogue turns it into a Problem or CatalogError."""
+class BadFile(CatalogError):
+    """A file that cannot be read as data."""
 
     def __init__(
         self, file: str, message: str, fix: str = "", line: int | None = None, key: str = ""
     ) -> None:
         self.problem = Problem(file, line, key, message, fix)
-        super().__init__(self.problem.text)
+        super().__init__(self.problem.text, fix)
 
 
 def dotted(location: Location) -> str:

@@ -34,7 +34,7 @@ Further keys are ignored, as are files with none of these.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -44,59 +44,19 @@ from pydantic_core import from_json
 
 from peagle.catalog.documents import (
     BadFile,
-    catalog_error,
     display_path,
     dotted,
     evidence_files,
     read_bytes,
 )
 from peagle.catalog.schema import (
-    AcceptanceOnText,
-    Drafter,
     EngineStart,
     Measurement,
     SpeedRun,
     StartsFile,
-    Target,
 )
-from peagle.catalog.tables import Version
 
 Measured = TypeVar("Measured", bound=Measurement)
-Content = TypeVar("Content")
-
-
-class Evidence(AcceptanceOnText):
-    """A measured acceptance length, and the file that has the details."""
-
-    target: str
-    vllm: Version
-    device: str
-    date: str
-    file: str
-
-
-def load_evidence(user_folder: Path | None = None) -> tuple[Evidence, ...]:
-    """All evidence of the bundled catalogue and of ``user_folder``; raises CatalogError."""
-    runs = _read_all(user_folder, _MENTIONS_RUN, lambda path, text: [(path, read_run(path, text))])
-    return tuple(
-        Evidence(
-            **{name: getattr(run, name) for name in ("target", "vllm", "device")},
-            date=str(run.date),
-            file=display_path(path),
-            **row.model_dump(),
-        )
-        for path, run in runs
-        if run and not run.speeds
-        for row in run.on_text
-    )
-
-
-def evidence_for(
-    evidence: tuple[Evidence, ...], target: Target, drafter: Drafter
-) -> tuple[Evidence, ...]:
-    """The evidence of this pair."""
-    names = {drafter.name, drafter.weights}
-    return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
 
 
 def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
@@ -144,21 +104,16 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 
     @cached_property
     def _texts(self) -> dict[Path, bytes]:
-        files = _read_all(self._user_folder, _MENTIONS_RUN, lambda path, text: [(path, text)])
-        return dict(files)
+        return _files_with(rb'"(?:speeds|results)"', self._user_folder)
 
     def _runs(self, name: str) -> Iterator[SpeedRun]:
         """The runs of all files that mention this name."""
         for path, text in self._texts.items():
             is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
-            try:
-                if name.encode() in text and (run := _run(path, text, is_own)):
-                    yield run
-            except BadFile as bad:
-                raise catalog_error([bad.problem]) from bad
+            if name.encode() in text and (run := _run(path, text, is_own)):
+                yield run
 
 
-_MENTIONS_RUN = re.compile(rb'"(?:speeds|results)"').search
 # A process that loads the catalogue again parses only what has changed.
 _run = lru_cache(maxsize=64)(read_run)
 
@@ -177,20 +132,14 @@ def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...
 
 def load_starts(user_folder: Path | None) -> tuple[EngineStart, ...]:
     """All measured starts. Raises CatalogError for a wrong file."""
-    return tuple(_read_all(user_folder, re.compile(rb'"green_seconds"').search, read_starts))
+    files = _files_with(rb'"green_seconds"', user_folder)
+    return tuple(start for path, text in files.items() for start in read_starts(path, text))
 
 
-def _read_all(
-    user_folder: Path | None,
-    is_read: Callable[[bytes], object],
-    read: Callable[[Path, bytes], Iterable[Content]],
-) -> list[Content]:
-    """What is in all files of evidence whose content ``is_read``. Raises CatalogError."""
-    try:
-        texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
-        return [each for path, text in texts if is_read(text) for each in read(path, text)]
-    except BadFile as bad:
-        raise catalog_error([bad.problem]) from bad
+def _files_with(pattern: bytes, user_folder: Path | None) -> dict[Path, bytes]:
+    """The files of evidence in which ``pattern`` occurs, with their content."""
+    texts = ((path, read_bytes(path)) for path in evidence_files(user_folder))
+    return {path: text for path, text in texts if re.search(pattern, text)}
 
 
 def _read(

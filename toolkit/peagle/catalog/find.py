@@ -1,15 +1,13 @@
-"""Looks up pairs, drafters and instance types; summarizes targets."""
+"""Looks up pairs, drafters and instance types."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.catalog.tables import Instance, InstanceTable, MethodSupport, find_support
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, close_matches, nearest
 from peagle_serve.contract import is_s3_uri
 
@@ -134,55 +132,3 @@ def _texts(catalog: Catalog, key: str) -> Mapping[str, str]:
     if isinstance(catalog.targets, Targets):
         return catalog.targets.texts(key)
     return {target_id: getattr(target, key) for target_id, target in catalog.targets.items()}
-
-
-_METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
-_SUMMARIZED = ("method", "parallel_drafting", "weights", "public", "k_recommended", "k_trained",
-               "min_vllm", "licence")  # fmt: skip
-
-
-def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
-    """A summary of each target with its drafters; raises CatalogError for a wrong file."""
-    return [summarize_target(target, evidence) for target in catalog.targets.values()]
-
-
-def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
-    """What helps to choose a target and one of its drafters."""
-    fields = {"id", "short_name", "title", "licence", "min_vllm", "default_drafter"}
-    drafters = []
-    for drafter in target.drafters:
-        measured = evidence_for(evidence, target, drafter)
-        # P-EAGLE is vLLM's method eagle3 with parallel drafting.
-        kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
-        drafters.append({
-            "name": drafter.name,
-            "pair": pair_name(target, drafter),
-            "title": drafter.title,
-            "kind": _METHOD_NAMES.get(kind, kind),
-            **{name: getattr(drafter, name) for name in _SUMMARIZED},
-            "verified": bool(measured),
-            "evidence": [evidence.model_dump() for evidence in measured],
-        })  # fmt: skip
-    return {**target.model_dump(mode="json", include=fields), "drafters": drafters}
-
-
-def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    """Everything that the catalogue holds of a pair; ``measured`` is its evidence."""
-    support = default_support(catalog, pair.drafter)
-    return {
-        "pair": pair_name(pair.target, pair.drafter),
-        "file": catalog.origins[pair.target.id],
-        "target": pair.target.model_dump(mode="json"),
-        "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
-        "method_support": support.model_dump(mode="json") if support else None,
-        "verified": bool(measured),
-        "evidence": [evidence.model_dump() for evidence in measured],
-    }
-
-
-def default_support(catalog: Catalog, drafter: Drafter | None) -> MethodSupport | None:
-    """How the catalogue's default vLLM runs the drafter's method; ``None`` if unknown."""
-    if drafter is None:
-        return None
-    table = catalog.runtimes
-    return find_support(table, drafter.method, drafter.parallel_drafting, table.default)

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, AliasPath, BaseModel, ConfigDict, Field, model_validator
 
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
-    CatalogEntry,
     InstanceTable,
     Layers,
     NotNegative,
@@ -24,13 +23,14 @@ from peagle.catalog.tables import (
     VersionRuleTable,
 )
 from peagle.findings import Level
+from peagle.frozen import Frozen
 from peagle.vllm.environment import Value
 
 DRAFTLESS = frozenset({"ngram", "suffix"})
 """Methods that draft from the text itself and have no weights."""
 
 
-class AttentionGroup(CatalogEntry):
+class AttentionGroup(Frozen):
     """Layers with the same KV cache. ``window`` is in tokens.
 
     ``latent`` layers keep one vector of ``head_dim`` values per token, on every GPU; the others a
@@ -44,7 +44,7 @@ class AttentionGroup(CatalogEntry):
     window: Positive | None = None
 
 
-class LatentAttention(CatalogEntry):
+class LatentAttention(Frozen):
     """Multi-head latent attention (MLA): ranks and head sizes.
 
     ``cached``: vLLM keeps the latent vector; else it keeps every head's key and value.
@@ -60,7 +60,7 @@ class LatentAttention(CatalogEntry):
     cached: bool = True
 
 
-class RecurrentGroup(CatalogEntry):
+class RecurrentGroup(Frozen):
     """Layers that keep a state of fixed size per request: Mamba, linear attention, convolution.
     ``divided`` are numbers that the tensor-parallel size must divide; ``parameters`` are of one
     layer; ``conv_of_drafts``: the convolution keeps the tokens of the K drafts too."""
@@ -86,7 +86,7 @@ class RecurrentGroup(CatalogEntry):
         return width * tokens * element_bytes + self.values // tp * self.value_bytes
 
 
-class QuantizedWeights(CatalogEntry):
+class QuantizedWeights(Frozen):
     """Quantized projections: bytes of an element with its share of the scales, and the block of
     outputs (``block_rows``) and inputs (``block_columns``) that share a scale. ``attention``:
     attention's projections are quantized too. ``whole_groups``: a GPU's share of an expert is whole
@@ -99,7 +99,7 @@ class QuantizedWeights(CatalogEntry):
     whole_groups: bool = False
 
 
-class Architecture(CatalogEntry):
+class Architecture(Frozen):
     """The numbers of a model's config.json that the memory fit needs.
 
     ``feed_forward_layers`` (``None``: all) have a feed-forward block. Where there are experts, its
@@ -139,7 +139,7 @@ class Architecture(CatalogEntry):
         return self.layers if self.feed_forward_layers is None else self.feed_forward_layers
 
 
-class EngineSetting(CatalogEntry):
+class EngineSetting(Frozen):
     """A vLLM argument or an environment variable, and the reason for it.
 
     An argument's ``name`` has no leading hyphens; the value ``true`` means the bare flag.
@@ -153,7 +153,7 @@ class EngineSetting(CatalogEntry):
     vllm: VersionRange | None = None
 
 
-class PublishedAcceptance(CatalogEntry):
+class PublishedAcceptance(Frozen):
     """A published acceptance length: a claim, not evidence."""
 
     benchmark: str
@@ -162,7 +162,7 @@ class PublishedAcceptance(CatalogEntry):
     source: str
 
 
-class TextAcceptance(CatalogEntry):
+class TextAcceptance(Frozen):
     """An acceptance length that ``peagle bench --acceptance`` measured on the user's own text."""
 
     k: Positive
@@ -170,7 +170,7 @@ class TextAcceptance(CatalogEntry):
     source: str
 
 
-class KnownProblem(CatalogEntry):
+class KnownProblem(Frozen):
     """A known problem of a drafter on the versions ``vllm``, and on ``instance_families`` such as
     ``g7e`` (empty: on all)."""
 
@@ -183,7 +183,7 @@ class KnownProblem(CatalogEntry):
     source: str
 
 
-class LongContext(CatalogEntry):
+class LongContext(Frozen):
     """The ``drafter`` to take instead, for a context above ``max_model_len`` and for requests of
     ``request_tokens`` or more."""
 
@@ -192,7 +192,7 @@ class LongContext(CatalogEntry):
     request_tokens: Positive
 
 
-class Drafter(CatalogEntry):
+class Drafter(Frozen):
     """Proposes tokens for a target. P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``.
     ``weights`` is a Hugging Face id or a folder next to the catalogue file, if it has any."""
 
@@ -226,7 +226,7 @@ class Drafter(CatalogEntry):
     source: str
 
 
-class ProofPrompts(CatalogEntry):
+class ProofPrompts(Frozen):
     """The fixed prompts whose accepted drafts prove a deployment."""
 
     prompts: tuple[str, ...]
@@ -234,7 +234,7 @@ class ProofPrompts(CatalogEntry):
     max_tokens: Positive = 64
 
 
-class Target(CatalogEntry):
+class Target(Frozen):
     """A model to serve. ``weights`` is its Hugging Face id or a folder next to the file.
 
     Without a ``default_drafter`` it is served without speculation unless a drafter is named.
@@ -403,8 +403,7 @@ class Catalog:
         return self.read_starts()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(NamedTuple):
     """A target with a drafter, or without."""
 
     target: Target

@@ -6,13 +6,13 @@ Prices of instances are USD per hour.
 
 from collections.abc import Collection
 from datetime import date
-from itertools import takewhile
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
+from peagle.frozen import Frozen
 from peagle.vllm.gpus import parse_capability
 from peagle.vllm.versions import in_range, parse
 from peagle_serve.checkpoint import MOST_LAYERS
@@ -29,13 +29,7 @@ RegionName = Annotated[str, Field(pattern=r"^[a-z]+(-[a-z]+)+-\d+$")]
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 
 
-class CatalogEntry(BaseModel):
-    """Frozen; an unknown key is an error, so that a misspelt key is not ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class Streamer(CatalogEntry):
+class Streamer(Frozen):
     """The package of an image that reads weights directly from S3, with date and source."""
 
     package: str
@@ -43,7 +37,7 @@ class Streamer(CatalogEntry):
     source: str
 
 
-class Image(CatalogEntry):
+class Image(Frozen):
     """AWS's container image of one vLLM version, with its CUDA and the host AMI that it needs.
     ``regions`` are those that have it; empty means unknown."""
 
@@ -65,7 +59,7 @@ class Runtime(Image):
     streamer: Streamer | None = None
 
 
-class ImageTable(CatalogEntry):
+class ImageTable(Frozen):
     """``images.yaml``, which a refresh writes: images that replace those of the same version."""
 
     checked: date
@@ -84,7 +78,7 @@ class ImageTable(CatalogEntry):
         return table.model_copy(update={**update, "accounts": {**table.accounts, **self.accounts}})
 
 
-class Ami(CatalogEntry):
+class Ami(Frozen):
     """A host AMI of endpoints, with its NVIDIA driver and the newest CUDA of that driver."""
 
     name: str
@@ -92,7 +86,7 @@ class Ami(CatalogEntry):
     cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
 
 
-class AmiReport(CatalogEntry):
+class AmiReport(Frozen):
     """What is known about the host AMI on instance ``families`` outside of AWS's rule. ``ami``
     ``None``: SageMaker's default. ``driver``: the oldest with which the GPUs work."""
 
@@ -103,7 +97,7 @@ class AmiReport(CatalogEntry):
     source: str
 
 
-class MethodSupport(CatalogEntry):
+class MethodSupport(Frozen):
     """How the versions ``vllm`` run ``methods``. ``model_runner``: V2 for dense targets and V1 for
     most mixtures of experts is ``by-target``; ``adaptive``: ``enable_adaptive_verification`` can
     choose the drafted length in each step."""
@@ -117,7 +111,7 @@ class MethodSupport(CatalogEntry):
     source: str
 
 
-class PrefixCaching(CatalogEntry):
+class PrefixCaching(Frozen):
     """Whether prefix caching ``works`` in the versions ``vllm`` with drafters of ``methods``, for
     targets of ``classes`` (beginnings of the architecture's name) with layers of the kinds
     ``attention`` only; empty means any."""
@@ -132,7 +126,7 @@ class PrefixCaching(CatalogEntry):
     source: str
 
 
-class RuntimeTable(CatalogEntry):
+class RuntimeTable(Frozen):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there, and
     ``scale_to_zero_refused`` to the month in which users reported that. On ``ami_families`` a
     request must specify one of ``amis``; of ``prefix_caching`` the first match holds."""
@@ -182,7 +176,7 @@ def ami_report(table: RuntimeTable, family: str) -> AmiReport | None:
     return next((report for report in table.ami_reports if family in report.families), None)
 
 
-class Price(CatalogEntry):
+class Price(Frozen):
     """The on-demand price of one instance of an endpoint."""
 
     usd_per_hour: float = Field(gt=0)
@@ -191,7 +185,7 @@ class Price(CatalogEntry):
     source: str
 
 
-class Scarcity(CatalogEntry):
+class Scarcity(Frozen):
     """A report that AWS often has no free instance of a type: ``note`` is a clause about it."""
 
     note: str
@@ -203,7 +197,7 @@ HERE = "here"
 """The instance type that is this machine: its GPUs, without AWS and without a price."""
 
 
-class Instance(CatalogEntry):
+class Instance(Frozen):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``regions`` are all whose endpoints can
     have it, empty means unknown; ``quota_default`` is AWS's for endpoints."""
 
@@ -234,7 +228,7 @@ class Instance(CatalogEntry):
         return False if self.regions else None
 
 
-class InstanceTable(CatalogEntry):
+class InstanceTable(Frozen):
     """All GPU instance types of endpoints."""
 
     checked: date
@@ -242,7 +236,7 @@ class InstanceTable(CatalogEntry):
     instances: tuple[Instance, ...]
 
 
-class PriceTable(CatalogEntry):
+class PriceTable(Frozen):
     """``prices.yaml``, which a refresh writes: all prices of instance types, by type."""
 
     checked: date
@@ -259,7 +253,7 @@ class PriceTable(CatalogEntry):
         return table.model_copy(update={"checked": self.checked, "instances": instances})
 
 
-class VersionRule(CatalogEntry):
+class VersionRule(Frozen):
     """A fact about the versions ``vllm`` (``None``: all) that the check rule ``code`` reports.
 
     The rule compares a pair with ``names`` and ``value``.
@@ -275,7 +269,7 @@ class VersionRule(CatalogEntry):
     source: str
 
 
-class VersionRuleTable(CatalogEntry):
+class VersionRuleTable(Frozen):
     """Facts that hold on some vLLM versions only."""
 
     checked: date
@@ -300,7 +294,7 @@ GB = 2**30
 """Bytes of a GB as S3 bills it."""
 
 
-class StoragePrice(CatalogEntry):
+class StoragePrice(Frozen):
     """S3 Standard in one region, for the first 50 TB."""
 
     region: str
@@ -313,7 +307,7 @@ class StoragePrice(CatalogEntry):
         return size / GB * self.usd_per_gb_month
 
 
-class StorageTable(CatalogEntry):
+class StorageTable(Frozen):
     """The known prices of storage."""
 
     checked: date
@@ -337,21 +331,16 @@ def region_hint(region: str, regions: Collection[str]) -> str:
     return nearest(region, regions) or f"such as {', '.join(usual)}; all of them: {ALL_REGIONS}"
 
 
-_NEXT_AREA = {"af": "eu", "ap": "us-west", "ca": "us-east", "eu": "us-east", "il": "eu",
-              "me": "eu", "mx": "us", "sa": "us-east"}  # fmt: skip
-"""Prefix of a region -> the regions to use where its own area has none."""
-
-
 def nearest_region(region: str, regions: Collection[str]) -> str:
-    """Of ``regions``, at least one, the nearest to ``region``: of its partition, then by the name,
-    then of the next area, then a large one."""
-    area = region.partition("-")[0]
+    """Of ``regions``, at least one, the nearest to ``region``: of its partition, then of its side
+    (``us-west``), then of its area (``us``), then a large one."""
 
-    def distance(other: str) -> tuple[bool, int, bool, bool, str]:
-        alike = [*takewhile(lambda pair: pair[0] == pair[1], zip(region, other, strict=False))]
-        is_next = other.startswith(_NEXT_AREA.get(area, area))
-        elsewhere, letters = domain(other) != domain(region), len(alike)
-        return elsewhere, -letters * (letters > 2), not is_next, other not in LARGE_REGIONS, other
+    side, area = region.rpartition("-")[0], region.partition("-")[0]
+
+    def distance(other: str) -> tuple[bool, bool, bool, bool, str]:
+        elsewhere = domain(other) != domain(region)
+        further, away = not other.startswith(f"{side}-"), not other.startswith(f"{area}-")
+        return elsewhere, further, away, other not in LARGE_REGIONS, other
 
     return min(regions, key=distance)
 
@@ -405,7 +394,7 @@ Constant = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
-class GpuSpeed(CatalogEntry):
+class GpuSpeed(Frozen):
     """One GPU by its data sheet: GB/s of memory, dense TFLOPS (FP8: ``None`` without such units),
     GB/s to another GPU (one direction). ``memory_gib`` tells variants of one name apart."""
 
@@ -419,7 +408,7 @@ class GpuSpeed(CatalogEntry):
     source: str
 
 
-class StepConstants(CatalogEntry):
+class StepConstants(Frozen):
     """Seconds for one step, layer, request or logit; others are factors on the time that the data
     sheet implies, so 1.25 means 80 %. ``cached_prefill`` is the factor on the time of prompts of
     which all but a little is in the prefix cache (measurements/conversations.py)."""
@@ -442,7 +431,7 @@ class StepConstants(CatalogEntry):
     pcie_reduce: Constant
 
 
-class Ranges(CatalogEntry):
+class Ranges(Frozen):
     """Half the width of a range as a share of the estimate: with evidence for the pair and the GPU,
     for one of them, for neither."""
 
@@ -451,7 +440,7 @@ class Ranges(CatalogEntry):
     none: Share
 
 
-class FittedTo(CatalogEntry):
+class FittedTo(Frozen):
     """An evidence file, and how many of its rows the constants were fitted to."""
 
     file: str
@@ -460,7 +449,7 @@ class FittedTo(CatalogEntry):
     rows: Positive
 
 
-class SpeedModel(CatalogEntry):
+class SpeedModel(Frozen):
     """The performance model's constants and the GPUs. ``script`` fitted the constants to
     ``evidence``. ``decay``: the share of accepted drafts at a position over the previous one's."""
 

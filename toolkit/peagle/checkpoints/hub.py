@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from peagle import __version__
 from peagle.errors import CheckpointError, Fix, HubFailed
@@ -31,11 +31,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECONDS = 10.0
 """Timeout of each read from the Hub."""
 
-_MAX_PAGES = 10
-"""Of 1,000 files each; no checkpoint has more at its top level."""
-
 _MAX_REDIRECTS = 5
-_NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="?next"?')
 _URL = re.compile(r"https?://[\w.-]+(:[1-9]\d{0,4})?(/[^@\s]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?")
 _TOKEN = re.compile(r"[!-~]+")
 _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to this machine"
@@ -70,8 +66,8 @@ class Hub:
     def open(
         self, path: str, headers: Mapping[str, str], repo: str, revision: str | None
     ) -> Iterator[Response]:
-        """The response to a GET of ``path``, a URL or a path below the endpoint. Leaving it closes
-        the connection, even with unread content.
+        """The response to a GET of ``path`` below the endpoint. Leaving it closes the connection,
+        even with unread content.
 
         Raises HubFailed without a response, and CheckpointError if the Hub rejects ``repo`` at
         ``revision``.
@@ -84,10 +80,10 @@ class Hub:
             )
         import requests  # 0.2 s to import; most commands need no Hub
 
-        url = urljoin(f"{self.endpoint}/", path)
+        url = f"{self.endpoint}/{path}"
         sent = {**headers, "User-Agent": f"peagle-toolkit/{__version__}",
                 "Accept-Encoding": "identity"}  # fmt: skip
-        if self.token and url.startswith(f"{self.endpoint}/"):
+        if self.token:
             sent["Authorization"] = f"Bearer {self.token}"
         with requests.Session() as session, self.failures(repo):
             session.max_redirects = _MAX_REDIRECTS
@@ -192,12 +188,23 @@ class HubSource:
         return f"{self._repo}@{self._revision}" if self._revision else self._repo
 
     def names(self) -> dict[str, int]:
-        self._listing = {
-            entry["path"]: entry
-            for page in self._pages()
-            for entry in page
-            if entry["type"] == "file" and "/" not in entry["path"]
-        }
+        path = f"api/models/{self._repo}/tree/{self._commit_path}"
+        with self._hub.open(path, {}, self._repo, self._revision) as response:
+            page, has_more = _json(response), 'rel="next"' in response.headers.get("Link", "")
+        if has_more:  # a page lists 1,000; no checkpoint has more at its top level
+            raise CheckpointError(
+                f"{self.location} has too many files to be a checkpoint",
+                "check the id of the model",
+                code="too-many-files",
+            )
+        try:
+            self._listing = {
+                entry["path"]: entry | {"size": max(0, int(entry["size"]))}
+                for entry in page
+                if entry["type"] == "file" and "/" not in entry["path"]
+            }
+        except (LookupError, TypeError, ValueError, OverflowError):
+            raise _not_a_hub(self._hub) from None
         return {name: entry["size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
@@ -228,31 +235,6 @@ class HubSource:
     @property
     def _commit_path(self) -> str:
         return quote(self._revision or "main", safe="")
-
-    def _pages(self) -> Iterator[list[dict[str, Any]]]:
-        path = f"api/models/{self._repo}/tree/{self._commit_path}"
-        for _ in range(_MAX_PAGES):
-            with self._hub.open(path, {}, self._repo, self._revision) as response:
-                page, link = _json(response), response.headers.get("Link")
-            try:
-                if not isinstance(page, list):
-                    raise TypeError
-                yield [
-                    entry | {"type": str(entry["type"]), "size": max(0, int(entry["size"]))}
-                    for entry in page
-                    if isinstance(entry["path"], str)
-                ]
-            except (LookupError, TypeError, ValueError, OverflowError):
-                raise _not_a_hub(self._hub) from None
-            following = _NEXT.search(link or "")
-            if following is None:
-                return
-            path = urljoin(f"{self._hub.endpoint}/{path}", following[1])
-        raise CheckpointError(
-            f"{self.location} has too many files to be a checkpoint",
-            "check the id of the model",
-            code="too-many-files",
-        )
 
 
 @dataclass(frozen=True)

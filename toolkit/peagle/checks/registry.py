@@ -18,7 +18,7 @@ from peagle.catalog.tables import VersionRule, applicable_rules
 from peagle.checks import rules
 from peagle.errors import Fix
 from peagle.findings import Finding
-from peagle.options import Result
+from peagle.frozen import Result
 
 About = Literal["head", "target", "load", "version", "hardware"]
 Notices = Literal["at start", "on a request", "never"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
-from peagle.case import Checkpoints, build_case
+from peagle.case import build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
@@ -24,7 +23,8 @@ from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
-from peagle.options import EngineOptions, Result, asked
+from peagle.frozen import Result
+from peagle.options import EngineOptions, asked, check_numbers
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -95,6 +95,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
 
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
+    check_numbers(options)
     pair, location = _selected(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
@@ -127,26 +128,24 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
             raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
         return read(f"{of.weights}@{of.revision}" if of.revision else of.weights)
 
+    model = checkpoint(options.target, target)
     build = partial(
         build_case,
         catalog,
         target,
         drafter,
-        options,
+        own_target=options.target not in (None, HUB) or is_from_checkpoint(target),
         tensor_parallel_size=options.tensor_parallel_size,
         speculative_settings=options.speculative_settings,
         on_cpu=options.on_cpu,
     )
-    model = checkpoint(options.target, target)
-    own_target = options.target not in (None, HUB) or is_from_checkpoint(target)
-    checkpoints = Checkpoints(model, own_target=own_target)
-    case = build(checkpoints)
+    case = build(options.model_copy(update={"target_checkpoint": model}))
     # The id of another target's head is enough: the head need not be read.
     other = registry.check(case, only={head_not_for_target.code})
     if entry is not None and not errors(other):
-        checkpoints = replace(checkpoints, drafter=checkpoint(location, entry))
-        case = build(checkpoints)
-    head = checkpoints.drafter
+        read_head = {"drafter_checkpoint": checkpoint(location, entry)}
+        case = build(case.options.model_copy(update=read_head))
+    head = case.drafter_checkpoint
     title, places = pair_name(target, drafter), {}
     if drafter is not None and drafter not in target.drafters:  # the user's own
         revision = f"@{drafter.revision}" if drafter.revision else ""

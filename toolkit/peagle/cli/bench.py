@@ -33,8 +33,6 @@ from peagle.bench.lossless import (
     find_prompts,
     require_lossless,
 )
-from peagle.bench.report import BenchGates, require_gates, require_report, summaries
-from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
 from peagle.bench.sweep import (
     EndpointSweep,
@@ -51,6 +49,7 @@ from peagle.bench.targets import (
     open_url,
     target_alone,
 )
+from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
@@ -76,22 +75,31 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import planned, planning_options
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, account_options, cloud_options, complete_name
-from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
+from peagle.cli.view.bench import (
+    print_acceptance,
+    print_lossless,
+    print_result,
+    print_sweep,
+    print_sweep_price,
+    progress_text,
+)
 from peagle.cli.view.console import (
-    DeploymentProgress,
     StatusLine,
     confirm,
     json_option,
-    print_facts,
     print_json,
     print_line,
     print_small,
     print_status,
     print_written,
 )
+from peagle.cli.view.report import report as report_html
+from peagle.cli.view.report import require_report, summaries
+from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.invoke import WakeUpOptions
+from peagle.deploy.state import Deployment
 from peagle.engine.dummy import dummy_variables, with_dummy_weights
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
 from peagle.errors import (
     EngineError,
@@ -106,7 +114,7 @@ from peagle.errors import (
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
-from peagle.text import format_duration, format_price, format_usd, plain
+from peagle.text import plain
 from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
@@ -499,12 +507,11 @@ def _on_this_machine(
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
     image = local_image(base, gpus) if kind == "docker" else None
-    local_options = LocalOptions(image, gpus or is_here(ctx))
+    runner = LocalRunner(image, gpus or is_here(ctx))
     if options["dummy_weights"]:
         if image is not None:
             raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
-        variables = dummy_variables(base, command_catalog(ctx))
-        local_options = replace(local_options, variables=variables)
+        runner = replace(runner, variables=dummy_variables(base, command_catalog(ctx)))
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if options["lossless"]:
@@ -517,7 +524,7 @@ def _on_this_machine(
                 ),
             )
         result = sweep_on_this_machine(
-            request, file, plan_of, local_options, catalog, status.show, observe, lossless
+            request, file, plan_of, runner, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
@@ -529,12 +536,16 @@ def _on_endpoint(
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
         raise UserError(message, "omit --save", code="not-evidence")
-    changing = session.changing(name, options["region"])
-    with changing as change, DeploymentProgress(session.sandbox) as status:
+    with session.changing(name, options["region"]) as change, StatusLine() as status:
+
+        def deploy(plan: Plan) -> Deployment:
+            preflight = change.prepare(plan, accept_unknown_price=True)
+            return change.run(apply_plan, preflight, continues=False)
+
         prepared = EndpointSweep(
-            request, file, change.aws, change.record, command_catalog(ctx), status.observe
+            request, file, change.aws, change.record, command_catalog(ctx), deploy
         )
-        print_facts(_price_facts(prepared, session, options["max_cost"]))
+        print_sweep_price(prepared, session.sandbox, options["max_cost"])
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
@@ -549,22 +560,6 @@ def _on_endpoint(
                 raise
 
 
-def _price_facts(
-    prepared: EndpointSweep, session: Session, max_cost: float | None
-) -> Iterator[tuple[str, str]]:
-    settings, total = len(prepared.sweep.settings), prepared.sweep.total
-    duration = format_duration(prepared.seconds)
-    yield "sweep", f"{prepared.record.name}: settings {settings}, rows {total}, about {duration}"
-    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, session.sandbox)}"
-    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
-    free = " on AWS (free in the sandbox)" if session.sandbox else ""
-    yield "cost", f"about {usd}{free}; during each update the instances of both revisions are paid"
-    limit = prepared.default_limit if max_cost is None else max_cost
-    if limit is not None:
-        spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
-        yield "limit", f"{format_usd(limit)} in all{spent}"
-
-
 @contextmanager
 def _kept(
     ctx: click.Context, file: Path, status: StatusLine
@@ -575,7 +570,7 @@ def _kept(
     def observe(progress: SweepProgress) -> None:
         is_next = not last or last[-1].done != progress.done
         last[:] = [progress]
-        status.show_line(progress.text, at_once=is_next)
+        status.show_line(progress_text(progress), at_once=is_next)
 
     try:
         yield observe
@@ -670,21 +665,13 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    print_small({**_document(installed), "was_installed": present}, as_json)
+    print_small({"sender": "aiperf", **plain(installed), "was_installed": present}, as_json)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
-    print_small(_document(installed_sender() if as_json else find_sender()), as_json)
-
-
-def _document(sender: Aiperf | None) -> dict[str, object]:
-    return {
-        "sender": "aiperf",
-        "version": sender.version if sender else None,
-        "program": str(sender.program) if sender else None,
-        "megabytes": sender.megabytes if sender else None,
-        "seconds": sender.seconds if sender else None,
-    }
+    sender = installed_sender() if as_json else find_sender()
+    unknown = dict.fromkeys(Aiperf.__dataclass_fields__)
+    print_small({"sender": "aiperf", **(plain(sender) or unknown)}, as_json)

@@ -13,27 +13,21 @@ import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
-from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     StatusLine,
     json_option,
-    print_documents,
-    print_findings,
     print_json,
-    print_line,
     print_status,
 )
-from peagle.cli.view.deploy import floor_text, second_turn_text
+from peagle.cli.view.watch import print_proof
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
-from peagle.deploy.proving import make_revision_request
-from peagle.deploy.proving import prove as prove_endpoint
 from peagle.deploy.status import read_stand_in
 from peagle.errors import OptionMissing, OptionsConflict, UserError
-from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, require_passed
+from peagle.proof import MIN_DRAFTS, Proof
 from peagle.render import read_plan
 from peagle.text import plain
 from peagle_serve import json_reader
@@ -238,14 +232,11 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
-    catalog = session.catalog
-    if url is not None:
-        plan = read_plan(plan_file) if plan_file else None
-        with StatusLine() as status:
-            proof = prove_url(
+    with StatusLine() as status:
+        if url is not None:
+            session.prove_url(
                 url,
-                catalog,
-                plan=plan,
+                plan=read_plan(plan_file) if plan_file else None,
                 model=model,
                 key=os.environ.get(KEY_VARIABLE),
                 floor=floor,
@@ -253,51 +244,31 @@ def prove(
                 instances=instances,
                 wait_seconds=wait or 0,
                 say=partial(status.show, f"Proving {url}"),
+                report=lambda proof: _show(status, url, proof, {"url": url}, as_json),
             )
-        _show(url, proof, {"url": url}, as_json)
-        pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
-        return require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
-    if plan_file or model or wait or instances > 1:
-        raise OptionsConflict(
-            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
-        )
-    chosen = name or endpoint or ""
-    record, aws = session.find_served(chosen)
-    with StatusLine() as status:
-        proof = prove_endpoint(
-            aws,
-            chosen,
-            catalog,
-            record,
-            floor=floor,
-            min_drafts=min_drafts,
-            say=partial(status.show, f"Proving {chosen}"),
-        )
-    _show(chosen, proof, {"name": chosen, "region": aws.region}, as_json)
-    pair = make_revision_request(record.current, catalog).pair if record else ""
-    return require_passed(proof, pair, chosen)
+            return
+        if plan_file or model or wait or instances > 1:
+            raise OptionsConflict(
+                "--plan, --model, --instances and --wait are for --url",
+                "leave them out, or add --url",
+            )
+        chosen = name or endpoint or ""
+
+        def report(proof: Proof, region: str) -> None:
+            _show(status, chosen, proof, {"name": chosen, "region": region}, as_json)
+
+        say = partial(status.show, f"Proving {chosen}")
+        session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
 
 
-def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None:
+def _show(
+    status: StatusLine, name: str, proof: Proof, place: dict[str, str], as_json: bool
+) -> None:
+    status.clear()
     if as_json:
-        return print_json({**place, **plain(proof)})
-    where = "the engine's counters" if proof.source == "counters" else "the endpoint's log"
-    if proof.floor is None:
-        text = "it answers; it does not speculate"
-    elif proof.acceptance_length is None:
-        text = f"no drafts in {where}"
+        print_json({**place, **plain(proof)})
     else:
-        least = floor_text(proof.floor, proof.floor_source)
-        text = f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts{least} "
-        text += f"(from {where})"
-    print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
-    print_documents(
-        proof.instances,
-        ("stream", "drafts", "acceptance_length", "acceptance_per_position"),
-    )
-    if proof.second_turn:
-        print_line(f"second turn: {second_turn_text(proof.second_turn)}")
-    return print_findings(proof.findings, err=True)
+        print_proof(name, proof)
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from pydantic_core import to_json
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
-from peagle.catalog.evidence import evidence_for, load_evidence
-from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
@@ -55,8 +53,8 @@ def catalog() -> None:
 @click.pass_context
 def list_pairs(ctx: click.Context, as_json: bool) -> None:
     """List all targets with their drafters."""
-    folder = catalog_of(ctx)
-    targets = summarize_targets(load_catalog(folder), load_evidence(folder))
+    loaded = command_catalog(ctx)
+    targets = [summarize_target(loaded, target) for target in loaded.targets.values()]
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
     from peagle.cli.view.choose import print_list
@@ -75,17 +73,16 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
 
     PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
     """
-    folder = catalog_of(ctx)
-    loaded, evidence = load_catalog(folder), load_evidence(folder)
+    loaded = command_catalog(ctx)
     catalog_pair = find_pair(loaded, pair)
-    target, drafter = catalog_pair.target, catalog_pair.drafter
-    measured = evidence_for(evidence, target, drafter) if drafter else ()
     if as_json:
-        return print_json(describe_pair(loaded, catalog_pair, measured))
+        return print_json(describe_pair(loaded, catalog_pair))
     from peagle.cli.view.choose import print_pair
 
+    target, drafter = catalog_pair.target, catalog_pair.drafter
+    measured = find_evidence(loaded, target, drafter) if drafter else ()
     support = default_support(loaded, drafter)
-    return print_pair(catalog_pair, measured, summarize_target(target, evidence), support)
+    return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
 
 
 @catalog.command(
@@ -118,7 +115,7 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         problems += of_path
     problems = list(dict.fromkeys(problems))
     if as_json:
-        print_json({"files": len(files), "problems": [asdict(problem) for problem in problems]})
+        print_json({"files": len(files), "problems": [problem._asdict() for problem in problems]})
     else:
         for problem in problems:
             print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")

@@ -36,7 +36,7 @@ from peagle.fit.report import FitOptions, mildest
 from peagle.planning.overrides import check_settings
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.project import EndpointChoice
-from peagle.render.plan_file import verdict_bytes
+from peagle.render.verdict_file import verdict_bytes
 from peagle.store import write_output
 from peagle.vllm.environment import settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
@@ -23,7 +23,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
-from peagle.cli.session import Session, account_options
+from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
@@ -32,54 +32,22 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import (
-    add_remaining,
-    print_calls,
-    remaining_resources_shown,
-    show_not_applied,
-    show_plan,
-    show_remaining_resources,
-    warm_start_text,
-)
+from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
+from peagle.cli.view.watch import warm_start_text
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
-from peagle.deploy.apply import deploy as apply_plan
-from peagle.deploy.context import DeploymentContext, WillNotServe
+from peagle.deploy.context import WillNotServe
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
-from peagle.deploy.preflight import preflight as run_preflight
-from peagle.deploy.records import (
-    find_record,
-    load_record,
-    readable_records,
-    remove_record,
-)
-from peagle.deploy.removal import remove_failed_start
-from peagle.deploy.status import (
-    DeploymentStatus,
-    deployment_status,
-    reported_warm_start,
-    require_known_price,
-)
+from peagle.deploy.records import readable_records
+from peagle.deploy.status import DeploymentStatus, reported_warm_start
 from peagle.engine_log import WarmStart
-from peagle.errors import (
-    Fix,
-    NotProved,
-    OptionsConflict,
-    PeagleError,
-    Refused,
-    UserError,
-    command_line,
-)
+from peagle.errors import Fix, NotProved, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Pins
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
-from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import format_price, format_usd
-
-_NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
-"""Options of this command that the command to continue with omits."""
 
 _CHANGES = {
     "create": "Deploy this plan?",
@@ -132,7 +100,6 @@ def deploy(
     session: Session,
     role: str | None,
     bucket: str | None,
-    yes: bool,
     keep_unproved: bool,
     accept_unknown_price: bool,
     **_: Any,
@@ -154,35 +121,44 @@ def deploy(
         refuse_errors(plan.findings)
     require_built_image(ctx)
     fallbacks = _plan_fallbacks(ctx, plan)
-    if session.sandbox:
-        check_sandbox_engine()
-    with session.starting(plan.region, plan.name) as aws:
+    with session.changing(plan.name, plan.region, creates=True) as change:
 
-        def prepare(instance_type: str) -> Preflight:
-            is_planned = instance_type == plan.instance_type
-            type_plan = plan if is_planned else plan_on_type(ctx, instance_type)
+        def prepare(plan: Plan) -> Preflight:
             with show_hashing():
-                preflight = run_preflight(aws, type_plan, session.catalog.instances, role, bucket)
-            show_and_refuse(preflight, session, keep_unproved)
-            if preflight.change in _CHANGES:
-                require_known_price(preflight.desired.plan, accept_unknown_price)
-            return preflight
+                return change.prepare(
+                    plan, role, bucket, accept_unknown_price=accept_unknown_price,
+                    review=lambda preflight: show_and_refuse(preflight, session, keep_unproved),
+                )  # fmt: skip
 
-        preflight = prepare(plan.instance_type)
-        is_file = is_plan_file(ctx.params["pair"])
-        if preflight.change == "create" and not (ctx.params.get("name") or is_file):
-            _refuse_second(aws, preflight.desired.plan, ctx.params.get("name_prefix"), yes)
+        preflight = prepare(plan)
+        if preflight.change == "create" and not ctx.params.get("name"):
+            _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _CHANGES or preflight.scaling is not None:
             if fallbacks:
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
             fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", fix, yes)
+            question = _CHANGES.get(preflight.change, _CHANGES["scale"])
+            confirm(question, "not deployed", fix, ctx.params["yes"])
         fallback = Fallback(
-            lambda error: _choose_types(ctx, plan, fallbacks, error),
             prepare,
+            lambda error: _choose_plans(ctx, plan, fallbacks, error),
             ctx.params["retry_for"] or 0.0,
         )
-        _apply(ctx, aws, session, preflight, fallback)
+        begun, unproved = time.time(), None
+        try:
+            preflight = change.run(
+                deploy_where_possible,
+                preflight,
+                fallback,
+                not ctx.params["no_wait"],
+                keep_unproved=keep_unproved,
+                keeps_failed=lambda error: _keeps_failed(ctx, error),
+            )
+        except NotProved as error:
+            unproved = error
+        _report(ctx, session, change, preflight, fallback, begun, unproved)
+        if unproved:  # what served before may serve
+            raise unproved
 
 
 class DeployResult(DeploymentStatus):
@@ -199,72 +175,42 @@ class DeployResult(DeploymentStatus):
     not_applied: tuple[str, ...] | None = None
 
 
-def _apply(
-    ctx: click.Context, aws: Aws, session: Session, preflight: Preflight, fallback: Fallback
+def _report(
+    ctx: click.Context,
+    session: Session,
+    change: DeploymentChange,
+    preflight: Preflight,
+    fallback: Fallback,
+    begun: float,
+    unproved: NotProved | None,
 ) -> None:
-    """Apply the confirmed plan, prove it and report; after an error, show what exists."""
-    name, again = preflight.desired.plan.name, own_command(ctx, without=_NOT_REPEATED)
-    is_waited_for, keep_unproved = not ctx.params["no_wait"], ctx.params["keep_unproved"]
-    unproved: NotProved | None = None
-    attempts: list[Attempt] = []
-    begun = time.time()
-    try:
-        with session.progress() as observe:
-            preflight = deploy_where_possible(
-                preflight,
-                lambda preflight: apply_plan(
-                    aws, preflight, observe, is_waited_for, keep_unproved=keep_unproved
-                ),
-                fallback,
-                attempts,
-                observe,
-            )
-    except NotProved as error:
-        unproved = error
-    except WillNotServe as error:
-        _end_failed_start(ctx, aws, name, error, session, again)
-        raise
-    except (PeagleError, KeyboardInterrupt):
-        left = load_record(aws.scope, aws.region, name)
-        if left and left.resources:
-            show_remaining_resources(aws, left, session, again)
-        else:
-            if left:
-                remove_record(left)
-            print_status("Nothing was created.")
-            add_remaining()
-        raise
+    """Print what serves now, and how to call it."""
+    plan, aws, is_waited_for = preflight.desired.plan, change.aws, not ctx.params["no_wait"]
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
         print_status(warm_start_text(warm))
-    record = find_record(name, aws.scope, aws.region)
-    plan = preflight.desired.plan
     not_applied = session.sandbox and is_waited_for
     status = DeployResult(
-        **dict(status_in_context(deployment_status(aws, record))),
+        **dict(status_in_context(change.status())),
         changed=preflight.change in _CHANGES or bool(preflight.changes),
         changes=preflight.changes,
         rolled_back=isinstance(unproved, RolledBack),
         warm_start=warm,
-        tried=tuple(attempts),
+        tried=tuple(fallback.attempts),
         licences={
             "target": plan.target.licence or None,
             "drafter": plan.drafter.licence if plan.drafter else None,
         },
         pins=plan.pins,
-        not_applied=show_not_applied(name, aws.region) if not_applied else None,
+        not_applied=show_not_applied(plan.name, aws.region) if not_applied else None,
     )
     if ctx.params["as_json"]:
         print_json(status)
     elif not is_waited_for:
         requested = "The endpoint was requested. To wait for it and verify acceptance"
-        print_status(requested, command_line(again))
+        print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
     elif not unproved:
         print_calls(status, preflight, session)
-    if unproved:  # what served before may serve
-        is_serving = status.state == "InService"
-        show_remaining_resources(aws, record, session, () if is_serving else again)
-        raise unproved
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:
@@ -281,22 +227,25 @@ def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool 
     refuse_errors((*planned, *preflight.findings))
 
 
-def _refuse_second(aws: Aws, plan: Plan, prefix: str | None, yes: bool) -> None:
+def _refuse_second(ctx: click.Context, aws: Aws, plan: Plan) -> None:
     """With --yes, refuse a second endpoint of a target whose name the user did not choose; else say
     so."""
+    if is_plan_file(ctx.params["pair"]):
+        return
     records, _ = readable_records(aws.scope)
+    prefix = ctx.params.get("name_prefix") or DEFAULT_PREFIX
     names = [
         record.name
         for record in records
         if record.region == plan.region
-        and record.name.startswith(prefix or DEFAULT_PREFIX)
+        and record.name.startswith(prefix)
         and record.serving
         and record.serving.served.pair.partition("+")[0] == plan.target.id
     ]
     if not names or plan.name in names:  # a failed endpoint is made again under its name
         return
     message = f"{names[0]} serves {plan.target.id} already; {plan.name} would be a second endpoint"
-    if yes:
+    if ctx.params["yes"]:
         raise Refused(
             f"{message}, at {format_price(plan.price_per_hour_usd, aws.in_sandbox)}",
             f"add --name {names[0]} to update it, or --name {plan.name} for a second one",
@@ -318,33 +267,35 @@ def _plan_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
     names = dict.fromkeys(filter(None, map(str.strip, types.split(","))))
     if not names:
         raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
-    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+    plans = tuple(
+        plan_on_type(ctx, plan.name, kind) for kind in names if kind != plan.instance_type
+    )
     for fallback in plans:
         raise_first_error(fallback.findings)
     return plans
 
 
-def _choose_types(
-    ctx: click.Context, plan: Plan, fallbacks: Sequence[Plan] | None, error: InsufficientCapacity
-) -> list[str]:
-    """The types to try without capacity: of the option, else of the ranking if the user agrees."""
+def _choose_plans(
+    ctx: click.Context, plan: Plan, fallbacks: tuple[Plan, ...] | None, error: InsufficientCapacity
+) -> tuple[Plan, ...]:
+    """The plans to try without capacity: of the option, else of the ranking if the user agrees."""
     if fallbacks is not None:
-        return [fallback.instance_type for fallback in fallbacks]
+        return fallbacks
     others = {
         alternative.instance_type: alternative
         for alternative in plan.alternatives
         if alternative.instance_type != plan.instance_type
     }
     if not others or is_plan_file(ctx.params["pair"]):
-        return []
+        return ()
     if not error.command:
         error.fix += "; to try the next types of the ranking, add "
         error.fix += f"--fallback-instance-types {','.join(others)}"
     if ctx.params["yes"] or not sys.stdin.isatty():
-        return []
+        return ()
     print_status(f"AWS has no free {plan.instance_type} now.")
     agreed = confirmed(f"Try {', '.join(map(_priced, others.values()))} instead?")
-    return [*others] if agreed else []
+    return tuple(plan_on_type(ctx, plan.name, kind) for kind in others) if agreed else ()
 
 
 def _priced(plan: Plan | Alternative) -> str:
@@ -353,30 +304,9 @@ def _priced(plan: Plan | Alternative) -> str:
     return f"{plan.instance_type} ({price})"
 
 
-def _end_failed_start(
-    ctx: click.Context,
-    aws: Aws,
-    name: str,
-    error: WillNotServe,
-    session: Session,
-    again: Sequence[str],
-) -> None:
-    """Remove what the deploy created, unless the user keeps it; the error then says so."""
-    record = load_record(aws.scope, aws.region, name)
-    if record is None:
-        return None
+def _keeps_failed(ctx: click.Context, error: WillNotServe) -> bool:
+    """Whether what was created stays, although its engine will never serve."""
     print_status(error.message, bold=True)
-    is_removed = ctx.params["yes"] and not ctx.params["keep_failed"]
-    if not (is_removed or ctx.params["keep_failed"]) and sys.stdin.isatty():
-        for resource in record.resources:
-            print_status(f"  {resource.text}")
-        is_removed = confirmed("Remove what will never serve?")
-    if not is_removed:
-        return show_remaining_resources(aws, record, session, again)
-    with remaining_resources_shown(aws, record, session, again), session.progress() as observe:
-        remove_failed_start(DeploymentContext(aws, record, observe))
-    add_remaining()
-    error.message += "; removed"
-    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
-        error.fix, error.command = "deploy with --keep-failed to read its log", ()
-    return None
+    if ctx.params["keep_failed"] or ctx.params["yes"]:
+        return bool(ctx.params["keep_failed"])
+    return not (sys.stdin.isatty() and confirmed("Remove what will never serve?"))

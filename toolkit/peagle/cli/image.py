@@ -12,7 +12,7 @@ from peagle.aws.images import (
     ImageRequest,
     build_image,
     build_image_on_aws,
-    image_to_push,
+    no_images_in_sandbox,
     push_image,
 )
 from peagle.cli.context import PeagleCommand, command_text
@@ -29,14 +29,14 @@ from peagle.cli.view.console import (
     print_status,
     print_written,
 )
-from peagle.errors import Fix, OptionMissing, Unsupported
+from peagle.errors import OptionMissing, Unsupported
 from peagle.images.build import Built, findings_for_build
-from peagle.images.docker import Image
+from peagle.images.docker import Image, connect_docker, show_image
 from peagle.options import Options, arguments
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project import EndpointChoice
-from peagle.render.image import RuntimeKind
+from peagle.render.image import RuntimeKind, parse_tag
 from peagle.render.requests import deploy_arguments, label_arguments, pair_arguments
 from peagle.store import write_output
 from peagle.text import plain
@@ -121,25 +121,7 @@ def build_(
         session.start()
         pushed = build_image_on_aws(session.aws(plan.region), request, print_status)
     else:
-        if push:  # what would prevent it is said before a long build
-            if session.sandbox:
-                raise Unsupported(
-                    "the sandbox's ECR stores no images, so --push has no target",
-                    Fix(
-                        "omit --push, and push to your own registry",
-                        ("peagle", "image", "push", "NAME", "--registry", "HOST"),
-                    ),
-                    code="sandbox-stores-no-images",
-                )
-            account = session.aws(plan.region).account
-            print_status(f"The image will be pushed to account {account}, {plan.region}.")
-        built = build_with_status(request, session)
-        if not as_json:
-            document = plain(built.image)
-            print_document({key: document[key] for key in _SHOWN})
-            print_line(f"built in {built.seconds:.1f} s")
-        if push:
-            pushed = _push(built.image, None, plan.region, session, plan.company.tags)
+        built, pushed = _build_here(request, session, push, as_json)
     if pushed is not None and address_file is not None:
         write_output(address_file, f"{pushed}\n".encode())
         print_written(address_file)
@@ -150,6 +132,25 @@ def build_(
         assert built is not None
         return print_status("Next", next_command(plan, built.image, served))
     return _show_pushed(pushed, served, bake_weights, plan.region, as_json)
+
+
+def _build_here(
+    request: ImageRequest, session: Session, push: bool, as_json: bool
+) -> tuple[Built, str | None]:
+    """Build with Docker, and push if asked; the image, and its address in ECR."""
+    plan = request.plan
+    if push:  # what would prevent it is said before a long build
+        if session.sandbox:
+            raise no_images_in_sandbox("NAME")
+        account = session.aws(plan.region).account
+        print_status(f"The image will be pushed to account {account}, {plan.region}.")
+    built = build_with_status(request, session)
+    if not as_json:
+        document = plain(built.image)
+        print_document({key: document[key] for key in _SHOWN})
+        print_line(f"built in {built.seconds:.1f} s")
+    tags = plan.company.tags
+    return built, _push(built.image, None, plan.region, session, tags) if push else None
 
 
 @image.command(
@@ -170,7 +171,8 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     images after a week. No credentials are written to disk.
     """
-    image = image_to_push(name)
+    parse_tag(name)
+    image = show_image(connect_docker(), name)
     session.start()
     address = _push(image, registry, region, session)
     _show_pushed(address, label_arguments(image.pair), image.baked, region, as_json)

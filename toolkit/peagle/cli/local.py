@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,12 @@ from peagle.cli.view.console import (
     StatusLine,
     json_option,
     print_documents,
-    print_facts,
-    print_findings,
     print_json,
     print_line,
     print_small,
     print_status,
 )
-from peagle.cli.view.deploy import second_turn_text, warm_start_text
+from peagle.cli.view.watch import print_engine
 from peagle.engine.gpus import find_gpus
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
@@ -52,7 +48,7 @@ from peagle.engine.machine import (
     missing_libraries,
 )
 from peagle.engine.process import LOOPBACK, is_healthy
-from peagle.engine.runner import LocalOptions, find_image
+from peagle.engine.runner import LocalRunner, find_image
 from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
@@ -72,7 +68,6 @@ from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import Image, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
-from peagle.protocol import request_body
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import (
@@ -92,6 +87,7 @@ from peagle.sandbox.client import (
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
+from peagle.text import plain
 
 
 @click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
@@ -156,9 +152,9 @@ def up(
     on_gpus = image is None and find_gpus() is not None
     if on_gpus and compiled:
         raise OptionsConflict("--compile is for a CPU", "omit it: vLLM compiles on a GPU")
-    options = LocalOptions(image, gpus or on_gpus, compiled)
+    runner = LocalRunner(image, gpus or on_gpus, compiled)
     if emit_compose:
-        text, published = options.compose(plan, port)
+        text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
         if is_stdout:
             click.echo(text, nl=False)
@@ -171,35 +167,10 @@ def up(
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     with StatusLine() as status:
-        engine = start_local(plan, port, status.show, options)
+        engine = start_local(plan, port, status.show, runner)
     if as_json:
         return print_json(engine_document(engine))
-    return _print_engine(engine)
-
-
-def _print_engine(engine: LocalEngine) -> None:
-    text, length = "responds", engine.acceptance_length
-    if length is not None:
-        text = f"speculates: acceptance length {length:.2f} over {engine.drafts} drafts"
-    print_line(f"{engine.pair} {text}.")
-    if engine.second_turn:
-        print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
-        print_findings(proof_findings(engine.second_turn), err=True)
-    if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm_start_text(warm))
-    if engine.notes:
-        print_line(f"{len(engine.notes)} settings were changed for the CPU; the log lists them.")
-    body = request_body("Hello!", chat=True, max_tokens=64)
-    body |= {"model": engine.served_as, "stream": True}
-    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
-               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
-    facts = (
-        ("OpenAI base URL", engine.openai_base_url),
-        ("Send a request", command_line(request)),
-        ("Read the log", command_text(("peagle", "local", "logs", engine.name, "-f"))),
-        ("Stop it", command_text(("peagle", "local", "down", engine.name))),
-    )
-    print_facts(((label, ("", text)) for label, text in facts), label=17, indent=0, err=False)
+    return print_engine(engine)
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
@@ -259,28 +230,19 @@ _LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acc
 
 
 def engine_document(engine: LocalEngine) -> dict[str, Any]:
-    warm = read_warm_start(Path(engine.process.log))
-    return {
-        "name": engine.name,
+    """What ``--json`` tells of an engine."""
+    document: dict[str, Any] = plain(engine)
+    process = document.pop("process")
+    for name in ("environment", "ready", "chat"):
+        del document[name]
+    return document | {
         "state": engine.state,
         "healthy": is_healthy(engine.process.port),
         "engine": "docker" if engine.image else "process",
-        "image": engine.image,
-        "container": engine.process.container,
-        "pair": engine.pair,
-        "acceptance_length": engine.acceptance_length,
-        "drafts": engine.drafts,
-        "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
-        "findings": [finding.model_dump() for finding in proof_findings(engine.second_turn)],
-        "warm_start": warm,
         "openai_base_url": engine.openai_base_url,
-        "served_as": engine.served_as,
-        "vllm": engine.vllm,
-        "pid": engine.process.pid,
-        "port": engine.process.port,
-        "log": engine.process.log,
-        "notes": list(engine.notes),
-        "started_at": engine.started_at,
+        "findings": proof_findings(engine.second_turn),
+        "warm_start": read_warm_start(Path(engine.process.log)),
+        **{name: process[name] for name in ("container", "pid", "port", "log")},
     }
 
 
@@ -406,7 +368,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
 @json_option
 def stop(as_json: bool) -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    print_small(asdict(stop_sandbox()), as_json)
+    print_small(stop_sandbox(), as_json)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
@@ -415,10 +377,10 @@ def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
     sandbox = sandbox_status()
     if as_json:
-        return print_json(asdict(sandbox))
+        return print_json(sandbox)
     if sandbox.running:
         print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
-        return print_documents([asdict(endpoint) for endpoint in sandbox.endpoints], _ENDPOINT)
+        return print_documents(sandbox.endpoints, _ENDPOINT)
     print_line("The sandbox is not running. Start it", command_text(("peagle", "sandbox", "start")))
     if sandbox.leftover_engines:
         print_status(
@@ -513,14 +475,14 @@ def add(
 ) -> None:
     if instance_type:
         find_instance(command_catalog(ctx).instances, instance_type)
-    print_small(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
+    print_small(add_fault(operation, kind, times, instance_type, seconds), as_json)
 
 
 @fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
 @json_option
 def list_faults_(as_json: bool) -> None:
     """List the faults, and how many calls each has met."""
-    print_small([asdict(fault) for fault in list_faults()], as_json)
+    print_small(list_faults(), as_json)
 
 
 @fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")

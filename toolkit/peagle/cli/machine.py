@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 
@@ -29,6 +28,7 @@ from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
 from peagle.findings import errors
 from peagle.options import Options
 from peagle.planning import make_plan
+from peagle.text import plain
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
@@ -42,7 +42,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     catalog = command_catalog(ctx)
     checks = (*machine_checks(catalog.runtimes.default), *_gpu_checks(catalog))
     if as_json:
-        documents = [asdict(check) for check in checks]
+        documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):
             document["command"] = None if check.fine else in_context(check.command) or None
             document["fix"] = "" if check.fine else check.fix

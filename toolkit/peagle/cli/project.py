@@ -167,11 +167,19 @@ class ProjectCommand(PeagleCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A name that is unknown may be that of an endpoint in the file."""
+        """Run the command. An unknown name may be that of an endpoint in the file, which is not
+        deployed yet."""
         try:
             return super().invoke(ctx)
         except NotFound as error:
             choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+            if choice and error.code == "no-such-deployment":
+                command = ["peagle", "deploy", choice.endpoint]
+                command += ["--environment", choice.environment] if choice.environment else []
+                if is_typed(ctx, "project_file"):
+                    command += ["--project", str(choice.project.path)]
+                error.fix, error.command = "deploy it first", tuple(command)
+                raise
             key = _NAMING.get(error.code, "")
             if choice and key in choice.values and (key == "pair" or not is_typed(ctx, key)):
                 location = choice.values[key].location

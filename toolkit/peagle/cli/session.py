@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
-from peagle.account import Change, leads_to_sandbox
+from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
-from peagle.cli.context import in_context, is_typed
+from peagle.cli.context import own_command
 from peagle.cli.options import catalog_of, command_catalog, yes_option
-from peagle.cli.project import CHOICE, ProjectCommand, endpoint_argument
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.view.console import DeploymentProgress, json_option, print_status
 from peagle.deploy.records import deployment_names
-from peagle.errors import NotFound
-from peagle.project import EndpointChoice
+from peagle.errors import NotProved
 from peagle.session import Session as Session
 from peagle.store import SANDBOX
 
@@ -29,23 +28,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-
-class DeploymentCommand(ProjectCommand):
-    """For an unknown endpoint of the project file, the fix is to deploy it."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except NotFound as error:
-            choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-            if choice and error.code == "no-such-deployment":
-                command = ["peagle", "deploy", choice.endpoint]
-                command += ["--environment", choice.environment] if choice.environment else []
-                if is_typed(ctx, "project_file"):
-                    command += ["--project", str(choice.project.path)]
-                error.fix, error.command = "deploy it first", in_context(command, ctx)
-            raise
+NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
+"""Options that the command to continue with omits."""
 
 
 class CommandSession(Session):
@@ -63,14 +47,18 @@ class CommandSession(Session):
         print_status(line)
 
     @contextmanager
-    def progress(self) -> Iterator[Observer]:
+    def progress(self, say: Say | None) -> Iterator[Observer]:
         with DeploymentProgress(self.sandbox) as status:
             yield status.observe
 
-    def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
-        from peagle.cli.view.deploy import remaining_resources_shown
+    def report_remaining(self, change: DeploymentChange, error: BaseException) -> None:
+        from peagle.cli.view.deploy import show_remaining_resources
+        from peagle.deploy.apply import RolledBack
 
-        return remaining_resources_shown(change.aws, change.record, self, again)
+        # A deploy that is repeated repeats its proof; another command would change what serves.
+        settled = RolledBack if self._ctx.command.name == "deploy" else NotProved
+        again = own_command(self._ctx, without=NOT_REPEATED)
+        show_remaining_resources(change, () if isinstance(error, settled) else again)
 
 
 def new_session(
@@ -123,7 +111,7 @@ def deployment_command(
         command = yes_option(json_option(command)) if yes else json_option(command)
         vars(command)["__click_params__"] += own_options
         with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=DeploymentCommand, epilog=examples_text(*examples))(with_name)
+        return click.command(cls=ProjectCommand, epilog=examples_text(*examples))(with_name)
 
     return add
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ import click
 
 from peagle.cli.context import (
     PeagleCommand,
-    command_text,
     is_plan_file,
     status_in_context,
 )
@@ -23,25 +21,18 @@ from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    Fact,
-    document_facts,
     json_option,
     line_width,
     make_console,
-    print_documents,
-    print_facts,
     print_json,
-    print_line,
     print_status,
-    print_table,
     show_hashing,
 )
-from peagle.cli.view.deploy import comparison_text, second_turn_text, usage_screen
+from peagle.cli.view.watch import print_deployment, print_deployments, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
     ENDED,
-    GONE,
     Listing,
     deployment_status,
     endpoint_log,
@@ -54,19 +45,6 @@ from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import format_duration, format_price, plain, shortened
-
-_COLUMNS = (
-    "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
-    "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
-    "stand_in", "compared_share", "pair",
-)  # fmt: skip
-_FACTS = (
-    "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
-    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
-    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
-)  # fmt: skip
-"""Keys of a deployment's document that ``list`` and ``status`` show."""
 
 
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
@@ -100,16 +78,12 @@ def list_deployments(session: Session, as_json: bool) -> None:
             document["damaged"] = listing.damaged
         return print_json(document)
     if listing.rows:
-        return print_documents(listing.rows, _COLUMNS)
+        return print_deployments(listing.rows)
     if not session.is_available:
         return print_status("The sandbox is not running, so nothing is deployed in it.")
     others = () if session.sandbox else deployment_names(SANDBOX)
     hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
     return print_status(f"No deployments{unreachable}{hint}.")
-
-
-_NEAR_SECONDS = 2 * 3600
-"""An end that is nearer belongs into the first line."""
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
@@ -124,34 +98,15 @@ def status(name: str, session: Session, as_json: bool) -> None:
     shown = status_in_context(deployment_status(aws, record))
     if as_json:
         return print_json(shown)
-    left, state = shown.seconds_left, shown.state
-    near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
-    print_line(f"{name}: {state}{near}", bold=True)
-    document = plain(shown)
-    values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
-    second = shown.proof.second_turn if shown.proof else None
-    price = format_price(shown.price_per_hour_usd, session.sandbox)
-    fix = shown.failure_fix or "", command_text(shown.failure_command or ())
     continued: tuple[str, ...] = ()
-    if state == ENDED:
+    if shown.state == ENDED:
         continued = ("peagle", "reap")
-    elif state in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
+    elif shown.state in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
         plan = record.current.plan
         again = deploy_command(plan) if plan else None
-        continued = tuple(again or (("peagle", "prove", name) if state == "Unproved" else ()))
-    facts: list[Fact] = [
-        *document_facts(values),
-        ("second turn", second_turn_text(second) if second else ""),
-        ("comparison", comparison_text(shown.comparison)),
-        ("price", "" if state in GONE else price),
-        ("fix", fix),
-        ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
-    ]
-    facts += [("resource", resource.text) for resource in shown.resources]
-    return print_facts(facts, label=20, err=False)
-
-
-_LONGEST_VALUE = 60
+        unproved = shown.state == "Unproved"
+        continued = tuple(again or (("peagle", "prove", name) if unproved else ()))
+    return print_deployment(shown, session.sandbox, continued)
 
 
 @deployment_command(
@@ -193,20 +148,13 @@ def drift(
     files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
         drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role, files)
-    fields, where = drift.fields, f"{drift.name} in {session.where(drift.region)}"
     if as_json:
         print_json(drift)
-    elif not fields:
-        print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
-        print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
-        print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
-        rows = ((each.field, _shown(each.planned), _shown(each.found)) for each in fields)
-        print_table(("FIELD", "PLANNED", "FOUND"), rows)
+        print_drift(drift, f"{drift.name} in {session.where(drift.region)}")
     for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if fields:
+    if drift.drifted:
         ctx.exit(Refused.exit_code)
     for error in drift.unknown.values():
         raise error
@@ -230,13 +178,6 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
             code="no-plan",
         )
     return plan
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return shortened(text, _LONGEST_VALUE)
 
 
 _INTERRUPTED = 130

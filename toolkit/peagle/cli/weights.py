@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from peagle.account import Account
+from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
@@ -38,7 +38,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import Session, account_options, examples_text
+from peagle.cli.session import NOT_REPEATED, Session, account_options, examples_text
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
@@ -52,13 +52,9 @@ from peagle.cli.view.console import (
     print_status,
     show_hashing,
 )
-from peagle.cli.view.deploy import show_remaining_resources
 from peagle.deploy.context import limit_seconds
-from peagle.deploy.preflight import preflight as run_preflight
-from peagle.deploy.records import load_record, refuse_weights_in_use
-from peagle.deploy.state import Deployment
-from peagle.deploy.status import require_known_price
-from peagle.engine.runner import LocalOptions
+from peagle.deploy.records import refuse_weights_in_use
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
     CloudError,
@@ -70,7 +66,8 @@ from peagle.errors import (
     UserError,
     command_line,
 )
-from peagle.findings import errors
+from peagle.findings import Finding, errors
+from peagle.frozen import Result
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.planning.company import Company, check_company
@@ -95,6 +92,8 @@ from peagle.warm import (
 )
 from peagle.weights.bucket import Manifest
 from peagle.weights.inspect import (
+    FileStatus,
+    StoredWarmStart,
     StoredWeights,
     inspect_weights,
     remove_weights,
@@ -204,50 +203,77 @@ def sync_command(
             )
         confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     begun = time.monotonic()
-    try:
-        with _sigterm_as_interrupt(), StatusLine() as status:
-            show = partial(_show_copy, status)
-            result = sync_weights(aws, plan, show, take_over, company)
-    except (CloudError, KeyboardInterrupt):
-        remove = command_text(("peagle", "weights", "remove", destination))
-        print_status("The same command copies what is missing. Remove what was copied", remove)
-        raise
+    result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
-        document = _sync_document(plan, price, result, seconds, use)
-        return print_json({"pair": pair, **document})
+        folders = {
+            part: CopiedFolder(
+                uri=place.part_uri(part),
+                source=folder.source,
+                files={
+                    name: CopiedFile(bytes=entry.size, checksum=entry.checksum)
+                    for name, entry in folder.files.items()
+                },
+            )
+            for part, folder in result.manifest.items()
+        }
+        report = CopyReport(
+            pair=pair,
+            uri=place.uri,
+            region=plan.region,
+            bytes=plan.size,
+            bytes_moved=result.moved,
+            seconds=round(seconds, 3),
+            usd_per_month=_usd_per_month(plan.size, price),
+            folders=folders,
+            next=use,
+        )
+        return print_json(report)
     copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
     files = _files_text(len(plan.files), plan.size)
     print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
     return print_status("Use it", use)
 
 
-def _sync_document(
-    plan: SyncPlan, price: StoragePrice | None, result: SyncResult, seconds: float, use: str
-) -> dict[str, Any]:
-    place = plan.prefix
-    folders = {
-        part: {
-            "uri": place.part_uri(part),
-            "source": folder.source,
-            "files": {
-                name: {"bytes": entry.size, "checksum": entry.checksum}
-                for name, entry in folder.files.items()
-            },
-        }
-        for part, folder in result.manifest.items()
-    }
-    return {
-        "uri": place.uri,
-        "region": plan.region,
-        "bytes": plan.size,
-        "bytes_moved": result.moved,
-        "seconds": round(seconds, 3),
-        "usd_per_month": _usd_per_month(plan.size, price),
-        "folders": folders,
-        "next": use,
-    }
+def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
+    """Copy, with progress on stderr; after an error it is said how to go on, or to clean up."""
+    try:
+        with _sigterm_as_interrupt(), StatusLine() as status:
+            return sync_weights(aws, plan, partial(_show_copy, status), take_over, company)
+    except (CloudError, KeyboardInterrupt):
+        remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
+        print_status("The same command copies what is missing. Remove what was copied", remove)
+        raise
+
+
+class CopiedFile(Result):
+    """A file that is complete at the prefix."""
+
+    bytes: int
+    checksum: str | None
+
+
+class CopiedFolder(Result):
+    """A folder of a prefix, and where its files are from."""
+
+    uri: str
+    source: str
+    files: dict[str, CopiedFile]
+
+
+class CopyReport(Result):
+    """What ``sync`` has copied, and the command that uses it."""
+
+    pair: str
+    uri: str
+    region: str
+    bytes: int
+    bytes_moved: int
+    seconds: float
+    usd_per_month: float | None
+    folders: dict[str, CopiedFolder]
+    next: str
 
 
 def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
@@ -305,6 +331,30 @@ def use_command(
     return in_context(command)
 
 
+class StoredFolder(Result):
+    """What a prefix has of a folder, and where the files are from."""
+
+    source: str
+    files: tuple[FileStatus, ...]
+
+
+class WeightsListing(Result):
+    """What is at a prefix; ``at_work`` is who holds its lock, ``finish`` the command that completes
+    a copy."""
+
+    uri: str
+    complete: bool
+    pairs: tuple[str, ...]
+    finish: str | None
+    bytes: int
+    usd_per_month: float | None
+    folders: dict[str, StoredFolder]
+    warm: tuple[StoredWarmStart, ...]
+    at_work: str | None
+    others: dict[str, int]
+    findings: tuple[Finding, ...]
+
+
 @weights.command(
     "list", cls=PeagleCommand, epilog="Example: peagle weights list s3://my-models/gpt-oss-20b"
 )
@@ -322,49 +372,47 @@ def list_command(
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
+    listing = _list_weights(weights, price)
     if as_json:
-        print_json(_stored_document(weights, price))
+        print_json(listing)
     else:
-        _print_stored(weights, price)
+        _print_listing(listing, weights.mountable, price)
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
 
-def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
-    state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
-    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
-    if weights.finish:
-        print_line("complete it", command_text(weights.finish))
-    document = plain(_stored_document(weights, price))
-    print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
-    if weights.lock is not None:
-        print_line(f"locked: {weights.lock.holder}")
-    if price is not None:
-        print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
-
-
-def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
-    """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
-    return {
-        "uri": weights.prefix.uri,
-        "complete": weights.complete,
-        "pairs": list(weights.pairs),
-        "finish": command_text(weights.finish) if weights.finish else None,
-        "bytes": weights.size,
-        "usd_per_month": _usd_per_month(weights.size, price),
-        "folders": {
-            part: {
-                "source": weights.manifest[part].source,
-                "files": files,
-            }
-            for part, files in weights.files.items()
-        },
-        "warm": weights.warm,
-        "at_work": weights.lock.holder if weights.lock else None,
-        "others": dict(weights.others),
-        "findings": findings_in_context(weights.findings),
+def _list_weights(weights: StoredWeights, price: StoragePrice | None) -> WeightsListing:
+    folders = {
+        part: StoredFolder(source=weights.manifest[part].source, files=files)
+        for part, files in weights.files.items()
     }
+    return WeightsListing(
+        uri=weights.prefix.uri,
+        complete=weights.complete,
+        pairs=weights.pairs,
+        finish=command_text(weights.finish) if weights.finish else None,
+        bytes=weights.size,
+        usd_per_month=_usd_per_month(weights.size, price),
+        folders=folders,
+        warm=weights.warm,
+        at_work=weights.lock.holder if weights.lock else None,
+        others=dict(weights.others),
+        findings=findings_in_context(weights.findings),
+    )
+
+
+def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice | None) -> None:
+    state = "complete" if listing.complete else "not synced" if mountable else "incomplete"
+    print_line(f"{listing.uri}: {state}, {format_size(listing.bytes)}", bold=True)
+    if listing.finish:
+        print_line("complete it", listing.finish)
+    shown = ("pairs", "folders", "warm", "others")
+    print_document({name: getattr(listing, name) for name in shown})
+    if listing.at_work is not None:
+        print_line(f"locked: {listing.at_work}")
+    if price is not None:
+        print_line(f"storage: {_storage_text(listing.bytes, price, price.region)}")
 
 
 @weights.command(
@@ -424,7 +472,8 @@ def remove_command(
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
-        _print_stored(weights, load_storage(catalog_of(ctx)).price_in(region))
+        price = load_storage(catalog_of(ctx)).price_in(region)
+        _print_listing(_list_weights(weights, price), weights.mountable, price)
     confirm(f"Remove this from {uri}?", "not removed", yes=yes)
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]
@@ -439,8 +488,6 @@ def remove_command(
 
 _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
-
-_NOT_REPEATED = ("--yes", "-y", "--json")
 
 
 _WARM_OPTIONS = (
@@ -516,7 +563,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     with _sigterm_as_interrupt(), StatusLine() as status:
-        artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+        artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
     if as_json:
@@ -529,7 +576,7 @@ def _collect_locally(
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(click.get_current_context(), without=(*_NOT_REPEATED, "--local"))]
+    words = [*own_command(click.get_current_context(), without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
@@ -566,12 +613,12 @@ def _collect_on_aws(
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
-    name = collecting.name
-    with session.starting(plan.region, name) as aws:
+    with session.changing(collecting.name, plan.region, creates=True) as change:
         with show_hashing():
-            preflight = run_preflight(aws, collecting, session.catalog.instances, role)
-        show_and_refuse(preflight, session)
+            preflight = change.prepare(
+                collecting, role, accept_unknown_price=accept_unknown_price,
+                review=partial(show_and_refuse, session=session),
+            )  # fmt: skip
         usd = preflight.desired.plan.price_per_hour_usd
         at_most = f"{limit_seconds(preflight.desired.revision) / 60:.0f} at most"
         takes = f"about {_USUAL_MINUTES} minutes on AWS, {at_most}"
@@ -579,21 +626,15 @@ def _collect_on_aws(
             takes += f", about {format_usd(usd * _USUAL_MINUTES / 60)}"
         stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
         print_facts((("then", stores), ("takes", takes)))
-        require_known_price(preflight.desired.plan, accept_unknown_price)
-        check_writable(aws, place)
+        check_writable(change.aws, place)
         confirm("Start the temporary endpoint?", "not started", yes=yes)
 
-        def show_failure(error: BaseException, _: Deployment) -> None:
-            reason = str(error) or "interrupted"
-            print_status(f"Removing {name}: {reason}. Ctrl-C leaves the endpoint running.")
+        def show_failure(error: BaseException) -> None:
+            reason = f"{collecting.name}: {str(error) or 'interrupted'}"
+            print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
 
-        try:
-            with _sigterm_as_interrupt(), session.progress() as observe:
-                stored = collect_on_aws(aws, preflight, place, observe, show_failure)
-        except BaseException:
-            if left := load_record(aws.scope, aws.region, name):
-                show_remaining_resources(aws, left, session, again)
-            raise
+        with _sigterm_as_interrupt():
+            stored = change.run(collect_on_aws, preflight, place, show_failure)
     _print_collected(preflight.desired.plan, stored, session, as_json)
 
 

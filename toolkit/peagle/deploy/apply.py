@@ -12,12 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from peagle import proof
 from peagle.aws import cloudwatch, s3, sagemaker
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.catalog.schema import Catalog
@@ -26,15 +26,15 @@ from peagle.deploy.context import (
     TICK_SECONDS,
     DeploymentContext,
     EndpointLog,
-    Observer,
     Progress,
+    WillNotServe,
     not_in_service,
-    unobserved,
     wait_while_busy,
 )
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import Live, compare_live
 from peagle.deploy.preflight import DesiredState, Preflight
+from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import (
     CloudError,
@@ -46,6 +46,7 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning.operation import adapt_rollout, cost_text
+from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render.alarms import alarm_name, rollback_alarm_names, without_speculation
 from peagle.render.requests import REVISION_TAG, requests
@@ -68,11 +69,9 @@ class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
 
 
 def deploy(
-    aws: Aws,
+    context: DeploymentContext,
     preflight: Preflight,
-    observe: Observer = unobserved,
     wait: bool = True,
-    clock: Clock | None = None,
     *,
     keep_unproved: bool = False,
 ) -> Deployment:
@@ -81,10 +80,7 @@ def deploy(
     With ``keep_unproved``, an update whose proof fails stays in service."""
     desired, change = preflight.desired, preflight.change
     plan, revision = desired.plan, desired.revision
-    record = preflight.record or Deployment(
-        name=plan.name, scope=aws.scope, account=aws.account, region=aws.region
-    )
-    context = DeploymentContext(aws, record, observe, clock or Clock())
+    context.record = preflight.record or context.record
     serves_on = change in ("nothing", "scale")  # of the same fingerprint
     if serves_on:
         _tag_again(context, desired)
@@ -98,7 +94,7 @@ def deploy(
     # An update to another instance type has ended the scaling.
     scales = preflight.scaling is not None or (plan.scaling is not None and change == "update")
     if scales and (wait or change == "scale"):
-        scaling.apply_scaling(context, plan.scaling)
+        resources.SCALING.register(context, plan.scaling)
         scaling.retag_config(context, revision, [resources.scaling_tag(plan.scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": plan}))
@@ -201,15 +197,11 @@ def put_endpoint(
         resources.delete_endpoint(context, live)
         live = None
     if live is None:
-        with context.creating(revision.resource("Endpoint", name)):
-            context.change(billing_since=clock.now())
-            context.say("Creating endpoint", name)
-            tags = [revision.tag]
-            sagemaker.create(aws, "Endpoint", name, request, context.record.id, tags, clock)
+        resources.ENDPOINT.put(context, revision, name, request)
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
         with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
-            kept = scaling.keeps_count(aws, context.record, revision, live)
+            kept = scaling.keeps_count(aws, context.record, live)
             scaling.end_scaling_for_new_type(context, revision, live)
             count = live.instance_count if kept else revision.served.instance_count
             if len(live.running) > 1 or revisions.is_comparison(revision.fingerprint):
@@ -238,9 +230,7 @@ def _put_copies(
     count = request["RuntimeConfig"]["CopyCount"]
     if live.component is None:
         context.say("Creating copies", f"{count}")
-        id_tag = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), id_tag, revision.tag]
-        aws.call("sagemaker", "create_inference_component", **{**request, "Tags": tags})
+        resources.COMPONENT.create(context, revision, context.record.name, request)
         return
     context.say("Updating copies", f"to {revision.name}")
     running = live.component.desired_copies
@@ -470,13 +460,35 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
         return
     for resource in stale:
         try:
-            resources.delete(context, resource)
+            resources.remove(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")
 
 
-def revision_for_rollback(record: Deployment) -> Revision:
-    """The revision that ``rollback`` returns to. Raises Refused when there is none."""
+@dataclass(frozen=True)
+class RollbackPlan:
+    """The revision that ``rollback`` returns to, what that changes in what the endpoint serves, and
+    how it replaces the instances."""
+
+    target: Revision
+    changes: tuple[Change, ...] = ()
+    rollout: str = ""
+
+
+def plan_rollback(aws: Aws, record: Deployment) -> RollbackPlan:
+    """What ``rollback`` would do. Raises Refused when there is no revision to return to."""
+    target = _revision_for_rollback(record)
+    live = sagemaker.describe(aws, record.name)
+    if live is None:
+        return RollbackPlan(target)
+    plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
+    rollout = "none"
+    if plan and plan.rollout:
+        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
+    return RollbackPlan(target, compare_live(record, live, target), rollout)
+
+
+def _revision_for_rollback(record: Deployment) -> Revision:
     revisions.require_own(record)
     revisions.require_no_comparison(record)
     target = revisions.rollback_target(record)
@@ -487,28 +499,13 @@ def revision_for_rollback(record: Deployment) -> Revision:
     return target
 
 
-def preview_rollback(
-    aws: Aws, record: Deployment, target: Revision
-) -> tuple[tuple[Change, ...], str]:
-    """What ``rollback`` to ``target`` changes in what the endpoint serves, and how it replaces the
-    instances. Reads only."""
-    live = sagemaker.describe(aws, record.name)
-    if live is None:
-        return (), ""
-    plan, count = target.plan, scaling.count_at_update(aws, record, target, live)
-    rollout = "none"
-    if plan and plan.rollout:
-        rollout = cost_text(plan.rollout if plan.copies else adapt_rollout(plan.rollout, count))
-    return compare_live(record, live, target), rollout
-
-
 def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Return to the previous revision and prove it again; with an update that is not finished or
     not proved, to what served before that. The same call continues an interrupted rollback.
     ``catalog`` says what to prove of a revision that another machine deployed. A revision whose
     proof fails now stays in service, unproved."""
     record = context.record
-    target = revision_for_rollback(record)
+    target = _revision_for_rollback(record)
     require_weights_of(context, target)
     is_previous = target is record.previous
     unproved = target.model_copy(update={"proof": None})
@@ -558,46 +555,50 @@ class Attempt:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fallback:
-    """What to do when AWS has no instance of the planned type. ``choose`` returns the other types
-    to try; it may ask. ``prepare`` returns the checked plan on a type. All are tried again until
-    ``retry_seconds`` are over."""
+    """What to do when AWS has no instance of the planned type. ``choose`` returns the plans on
+    other types to try; it may ask. ``prepare`` checks a plan in the account. All are tried again
+    until ``retry_seconds`` are over. ``attempts`` is what was tried."""
 
-    choose: Callable[[InsufficientCapacity], Sequence[str]]
-    prepare: Callable[[str], Preflight]
+    prepare: Callable[[Plan], Preflight]
+    choose: Callable[[InsufficientCapacity], Sequence[Plan]]
     retry_seconds: float = 0.0
+    attempts: list[Attempt] = field(default_factory=list)
 
 
 def deploy_where_possible(
+    context: DeploymentContext,
     planned: Preflight,
-    deploy: Callable[[Preflight], object],
     fallback: Fallback,
-    attempts: list[Attempt],
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
+    wait: bool = True,
+    *,
+    keep_unproved: bool = False,
+    keeps_failed: Callable[[WillNotServe], bool] = lambda error: True,
 ) -> Preflight:
-    """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
-    raise InsufficientCapacity; returns the plan that is deployed. Raises the last such error, and
-    at once whatever else ``deploy`` raises."""
-    clock = clock or Clock()
+    """Deploy ``planned``, then the plans on other types, until one does not raise
+    InsufficientCapacity; returns the one that is deployed. Raises the last such error, and at once
+    whatever else ``deploy`` raises. What was created for an engine that will never serve is
+    removed, unless ``keeps_failed`` says otherwise; it may ask."""
+    clock, attempts = context.clock, fallback.attempts
 
     def attempt(preflight: Preflight) -> InsufficientCapacity | None:
         plan, started = preflight.desired.plan, clock.now()
         outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
         error: PeagleError | None = None
         try:
-            deploy(preflight)
+            deploy(context, preflight, wait, keep_unproved=keep_unproved)
             outcome = "deployed"
             return None
         except InsufficientCapacity as full:
             outcome, error = "no-capacity", full
             after = format_duration(clock.now() - started)
-            line = f"{plan.instance_type}, after {after}: {full.message}"
-            observe(Progress("No capacity", line=line, is_notice=True))
+            _tell(context, "No capacity", f"{plan.instance_type}, after {after}: {full.message}")
             return full
         except PeagleError as failed:
             error = failed
+            if isinstance(failed, WillNotServe) and not keeps_failed(failed):
+                _remove_failed_start(context, failed)
             raise
         finally:
             of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
@@ -605,33 +606,44 @@ def deploy_where_possible(
             seconds = round(clock.now() - started, 1)
             attempts.append(Attempt(*of_plan, seconds, outcome, reason))
 
-    began, types = clock.now(), [planned.desired.plan.instance_type]
+    began = clock.now()
     error = attempt(planned)
     if error is None:
         return planned
     left = list(fallback.choose(error))
-    types += left
+    plans = [planned.desired.plan, *left]
     while True:
-        for instance_type in left:
+        for plan in left:
             try:
-                preflight = fallback.prepare(instance_type)
+                preflight = fallback.prepare(plan)
             except (Refused, UserError) as refused:
-                attempts.append(Attempt(instance_type, 0, None, 0.0, "refused", refused.message))
-                line = f"{instance_type}: {refused}"
-                observe(Progress("Refused", line=line, is_notice=True))
-                types.remove(instance_type)
+                kind = plan.instance_type
+                attempts.append(Attempt(kind, 0, None, 0.0, "refused", refused.message))
+                _tell(context, "Refused", f"{kind}: {refused}")
+                plans.remove(plan)
                 continue
             full = attempt(preflight)
             if full is None:
                 return preflight
             error = full
         remaining = began + fallback.retry_seconds - clock.now()
-        if remaining <= 0 or not types:
+        if remaining <= 0 or not plans:
             error.tried = attempts
             raise error
         ends = clock.now() + min(PAUSE_SECONDS, remaining)
         while (pause := ends - clock.now()) > 0:
             text = f"next attempt in {pause:.0f} s"
-            observe(Progress("Waiting for capacity", clock.now() - began, line=text))
+            context.observe(Progress("Waiting for capacity", clock.now() - began, line=text))
             clock.sleep(min(pause, TICK_SECONDS))
-        left = list(types)
+        left = list(plans)
+
+
+def _tell(context: DeploymentContext, state: str, line: str) -> None:
+    context.observe(Progress(state, line=line, is_notice=True))
+
+
+def _remove_failed_start(context: DeploymentContext, error: WillNotServe) -> None:
+    remove_failed_start(context)
+    error.message += "; removed"
+    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+        error.fix, error.command = "deploy with --keep-failed to read its log", ()

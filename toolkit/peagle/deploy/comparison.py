@@ -24,8 +24,8 @@ from peagle.deploy import apply, revisions
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import make_plan_request, make_revision_request, prove_request
-from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, delete
-from peagle.deploy.scaling import End, apply_scaling, planned_end, set_end
+from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL, SCALING, remove
+from peagle.deploy.scaling import End, planned_end, set_end
 from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
     CloudError,
@@ -255,7 +255,7 @@ def _rest_acceptance_alarm(context: DeploymentContext, candidate: Served) -> Non
         return
     try:
         if record.serving and record.serving.plan:
-            delete(context, record.serving.resource("Alarm", name))
+            remove(context, record.serving.resource("Alarm", name))
             return
         reason = "another machine has the plan that creates it again"
     except CloudError as error:
@@ -319,7 +319,7 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     if before and before.served.instance_type != candidate.served.instance_type:
         scaling = scaling or (before.plan.scaling if before.plan else None)
     if scaling:
-        apply_scaling(context, scaling)
+        SCALING.register(context, scaling)
     if plan:
         apply.put(context, candidate, end)
     else:

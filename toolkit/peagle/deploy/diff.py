@@ -18,6 +18,8 @@ from peagle.text import format_usd
 from peagle_serve.logs import is_secret
 
 _HIDDEN = "(hidden)"
+_LONGEST = 160
+"""Characters of a value: a dashboard has whole queries, and texts of several lines."""
 
 _LABELS = {
     "pair": "pair",
@@ -67,9 +69,10 @@ _IN_ANSWER = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """One setting before and after; ``None`` where it is not set, or unknown. ``setting`` is
-    a field of ``Served``, or such as ``engine.kv-cache-dtype`` and ``variable.NAME``. Secrets are
-    hidden."""
+    """One setting before and after; ``None`` where it is not set, or unknown. ``setting`` is a
+    field of ``Served``, or such as ``engine.kv-cache-dtype`` and ``variable.NAME``; outside of what
+    the endpoint serves it begins with the resource, and ``before`` is what the account has. Secrets
+    are hidden."""
 
     setting: str
     before: Any
@@ -91,19 +94,21 @@ class Change:
             "weights": f"weights in /opt/ml/{name}",
             "variable": name,
         }
-        label = labels.get(kind) or _LABELS.get(self.setting, self.setting)
-        return label, self._shown(self.before), self._shown(self.after)
+        of_resource = f"{kind} {name}".replace("_", " ").strip()
+        label = labels.get(kind) or _LABELS.get(self.setting, of_resource)
+        unset = "default" if kind in labels else "none"
+        before, after = (self._shown(side, unset) for side in (self.before, self.after))
+        return label, before, after
 
-    def _shown(self, value: Any) -> str:
+    def _shown(self, value: Any, unset: str) -> str:
+        if value is None:
+            return "unknown" if self.setting == "usd_per_hour" else unset
         if value is True and "." in self.setting:
             return "set"
-        if value is None and self.setting == "usd_per_hour":
-            return "unknown"
-        if value is None:
-            return "default" if "." in self.setting else "none"
         if self.setting == "k" and value == 0:
             return "no speculation"
-        return _FORMATS.get(self.setting, str)(value)
+        text = " ".join(_FORMATS.get(self.setting, str)(value).split())
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def changes(before: Served, after: Served) -> tuple[Change, ...]:

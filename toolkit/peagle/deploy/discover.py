@@ -16,14 +16,25 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from peagle.aws import s3, sagemaker
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.diff import Change, changes
-from peagle.deploy.resources import found_resources
+from peagle.deploy.kinds import Tagged, find_resources
+from peagle.deploy.resources import (
+    ALARMS,
+    BUCKET,
+    CAPTURE,
+    DASHBOARD,
+    FILTERS,
+    ROLE,
+    SCHEDULE,
+    WEIGHTS,
+    is_uploaded,
+)
 from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
     candidate_share,
@@ -34,7 +45,7 @@ from peagle.deploy.revisions import (
     revision_in_service,
     roles_by_tags,
 )
-from peagle.deploy.scaling import budget_in, end_in, limit_resources, with_end_in
+from peagle.deploy.scaling import budget_in, end_in, with_end_in
 from peagle.deploy.state import (
     Deployment,
     Resource,
@@ -43,11 +54,8 @@ from peagle.deploy.state import (
     Served,
     parse_values,
 )
-from peagle.planning.weights import UPLOAD_FOLDER
 from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG, PLAN_TAG, REVISION_TAG, VARIANT
 from peagle.s3uri import S3Uri
-from peagle.weights.bucket import Bucket
-from peagle_serve.contract import is_s3_uri
 
 _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
 """vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
@@ -298,14 +306,19 @@ def _deployment(
         Resource(type=each.kind, name=each.name, made=True, revision=each.fingerprint)
         for each in owned
     ]
-    if not owner and ends_at is not None:
-        copies = any(revision.instances_config for revision in revisions)
-        listed += limit_resources(aws.region, name, copies)
-    if not owner and stored:
-        configs = [(e.description, e.fingerprint) for e in owned if e.kind == "EndpointConfig"]
-        listed += found_resources(aws, name, shown.fingerprint if shown else "", configs)
+    outside = Tagged(
+        name,
+        shown.fingerprint if shown else "",
+        [(each.description, each.fingerprint) for each in owned if each.kind == "EndpointConfig"],
+        [(each.description, each.fingerprint) for each in owned if each.kind == "Model"],
+        ends=ends_at is not None,
+        copies=any(revision.instances_config for revision in revisions),
+    )
+    if not owner:
+        kinds = (SCHEDULE, ROLE, *((ALARMS, FILTERS, DASHBOARD, CAPTURE) if stored else ()))
+        listed += find_resources(aws, outside, kinds)
     if stored:
-        listed += _uploaded_weights(aws, [each for each in owned if each.kind == "Model"])
+        listed += [*WEIGHTS.find(aws, outside), *BUCKET.find(aws, outside)]
     ids = (each.tags[ID_TAG] for each in (*endpoints, *owned) if ID_TAG in each.tags)
     compared = [e for e in described if e.kind == "EndpointConfig" and not e.is_config]
     in_service = (live.revision, live.pending_revision) if live else ()
@@ -382,7 +395,7 @@ def _revisions(
         model = resource if resource.kind == "Model" else models.get(_model_in(config))
         described = model.description if model else {}
         served = _served(region, described, config, resource.tags, live, prices())
-        uploaded = filter(_is_uploaded, served.weights.values())
+        uploaded = filter(is_uploaded, served.weights.values())
         revisions.append(
             Revision(
                 fingerprint=resource.fingerprint,
@@ -397,30 +410,3 @@ def _revisions(
             )
         )
     return revisions
-
-
-def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
-    """The uploaded weights of the models, and their buckets where deploy created them or that
-    cannot be read."""
-    no_variant: Mapping[str, Any] = {"ProductionVariants": [{}]}
-    uploaded = {
-        uri: model.fingerprint
-        for model in models
-        for uri in parse_values(model.description, no_variant)["weights"].values()
-        if _is_uploaded(uri)
-    }
-    for uri, fingerprint in uploaded.items():
-        prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
-        with suppress(Missing):  # without its bucket
-            keys = tuple(Bucket(aws, prefix.bucket).sizes(prefix.key))
-        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
-    for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
-        is_ours = True  # also where reading its tags is denied
-        with suppress(AccessDenied):
-            is_ours = s3.is_our_bucket(aws, bucket)
-        if is_ours:
-            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
-
-
-def _is_uploaded(uri: str) -> bool:
-    return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)

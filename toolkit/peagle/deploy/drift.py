@@ -16,27 +16,23 @@ from typing import Any
 
 from pydantic import ConfigDict, field_serializer
 
-from peagle.aws import autoscaling, sagemaker, scheduler
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import changes
+from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
+from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.resources import Difference
-from peagle.deploy.state import utc_moment
+from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.resources import (
-    BUDGET_TAG,
-    ENDS_TAG,
-    limit_name,
-)
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG
 from peagle.text import json_object
 from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
@@ -71,6 +67,20 @@ class Compared(Live):
     @property
     def plan(self) -> Plan:
         return self.desired.plan
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field of a resource: what the plan wants, and what the account has."""
+
+    field: str
+    planned: Any
+    found: Any
+
+    @classmethod
+    def of(cls, change: Change) -> Difference:
+        """What applying the plan would change."""
+        return cls(change.setting, change.after, change.before)
 
 
 class Drift(Result):
@@ -115,7 +125,7 @@ def find_drift(
         compared = Compared(aws, live, desired, instances)
         for area, compare in _AREAS.items():
             try:
-                fields += compare(compared)
+                fields += map(Difference.of, compare(compared))
             except CloudError as error:
                 unknown[area] = error
         areas = tuple(area for area in _AREAS if area not in unknown)
@@ -152,11 +162,11 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Dif
         )
     drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
     fewest = min(drifts, key=len)
-    return tuple(fewest)
+    return tuple(map(Difference.of, fewest))
 
 
-def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Difference]:
-    drifted: list[Difference] = []
+def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
+    drifted: list[Change] = []
     for file in files:
         try:
             written = read_regular(folder / file.path, _LARGEST_FILE)
@@ -165,15 +175,15 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Diffe
             raise UserError(message, "check the file", code="unreadable-file") from None
         if file.path in _NO_TEMPLATE or written == file.content:
             continue
-        values, field = list[Difference](), f"template.{file.path}"
+        values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*resources.nested(field, *map(json_object, texts))]
-        drifted += values or [Difference(field, "as rendered", "other text")]
+            values = [*nested(field, *map(json_object, texts))]
+        drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
 
-def _served(compared: Compared) -> Iterator[Difference]:
+def _served(compared: Compared) -> Iterator[Change]:
     """What ``Served`` has, but not numbers of instances or copies that scaling may have chosen."""
     scaling = compared.plan.scaling
     chosen = {}
@@ -186,10 +196,10 @@ def _served(compared: Compared) -> Iterator[Difference]:
             continue
         area = "configuration" if change.setting in _CONFIGURATION else "model"
         area = "endpoint" if change.setting in _ENDPOINT else area
-        yield Difference(f"{area}.{change.setting}", change.after, change.before)
+        yield Change(f"{area}.{change.setting}", change.before, change.after)
 
 
-def _configuration(compared: Compared) -> Iterator[Difference]:
+def _configuration(compared: Compared) -> Iterator[Change]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
     config, planned = compared.config, compared.desired.config
     sides = [
@@ -199,19 +209,15 @@ def _configuration(compared: Compared) -> Iterator[Difference]:
         }
         for side in (planned, config)
     ]
-    yield from resources.differing("configuration", *sides)
+    yield from differing("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from resources.nested(
-        f"configuration.{capture}", planned.get(capture), config.get(capture)
-    )
+    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from resources.nested(
-            f"configuration.{key}", *(variant.get(key) for variant in variants)
-        )
+        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
 
 
-def _tags(compared: Compared) -> Iterator[Difference]:
+def _tags(compared: Compared) -> Iterator[Change]:
     """The user's tags on endpoint, configuration and model. Further tags are others'."""
     planned = compared.plan.company.tags
     if not planned:
@@ -223,84 +229,51 @@ def _tags(compared: Compared) -> Iterator[Difference]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.read_tags(compared.aws, arn)
-        yield from resources.differing(
-            f"tags.{kind}", planned, {key: tags.get(key) for key in planned}
-        )
+        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
-def _scaling(compared: Compared) -> Iterator[Difference]:
-    """The bounds and what the policy holds."""
-    scaling = compared.plan.scaling
-    planned = autoscaling.to_bounds(scaling) if scaling else None
-    registered = autoscaling.registered(compared.aws, compared.endpoint.name)
-    sides = [
-        {
-            **bounds.by_name,
-            "scale_in_cooldown": bounds.scale_in_cooldown,
-            "scale_out_cooldown": bounds.scale_out_cooldown,
-        }
-        if bounds
-        else {}
-        for bounds in (planned, registered)
-    ]
-    yield from resources.differing("scaling", *sides)
-
-
-def _limit(compared: Compared) -> Iterator[Difference]:
+def _limit(compared: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
     planned = compared.plan.limit
     if planned is None:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from resources.differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
-        yield Difference("limit.ends_at", "set", None)
+        yield Change("limit.ends_at", None, "set")
     budget = "none" if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
     tagged = compared.tags.get(BUDGET_TAG, "none")
     if budget != tagged:
-        sides = (None if side == "none" else side for side in (budget, tagged))
-        yield Difference("limit.budget_usd", *sides)
+        sides = (None if side == "none" else side for side in (tagged, budget))
+        yield Change("limit.budget_usd", *sides)
 
 
-def _schedule(compared: Compared) -> Iterator[Difference]:
-    """The schedules that delete endpoint and copies, by the endpoint's tag."""
-    planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
-    ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
-    if planned is None or planned.removes or ends is None:
-        return
-    names = resources.schedule_names(region, plan.name, plan.copies is not None)
-    desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
-    at = scheduler.at_expression(ends)
-    desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
-    yield from resources.differences(resources.SCHEDULE, compared.aws, plan, desired)
+def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
+    """What is outside of the endpoint; its end is the one in its tags."""
+    plan, limit = compared.plan, compared.plan.limit
+    ends_at = end_in(compared.tags) if limit and not limit.removes else None
+    wanted = Wanted(plan, compared.endpoint.revision, ends_at)
+    return compare_kind(kind, compared.aws, wanted)
 
 
-def _compare_kind(kind: resources.Kind, compared: Compared) -> Iterator[Difference]:
-    desired = kind.desired(compared.plan, compared.endpoint.revision)
-    yield from resources.differences(kind, compared.aws, compared.plan, desired)
-
-
-_AREAS: dict[str, Callable[[Compared], Iterator[Difference]]] = {
-    "endpoint": lambda compared: resources.differing(
+_AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
+    "endpoint": lambda compared: differing(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: resources.differing(
+    "role": lambda compared: differing(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
-    "scaling": _scaling,
-    "alarms": partial(_compare_kind, resources.ALARMS),
-    "metric_filters": partial(_compare_kind, resources.FILTERS),
-    "log": partial(_compare_kind, resources.LOG),
-    "captured": partial(_compare_kind, resources.CAPTURE),
-    "dashboard": partial(_compare_kind, resources.DASHBOARD),
     "limit": _limit,
-    "schedule": _schedule,
+    **{
+        kind.area: partial(_compare_kind, kind)
+        for kind in (resources.SCALING, *resources.SETTINGS, resources.SCHEDULE)
+    },
     "tags": _tags,
 }
 """What is compared, each alone: what may not be read is unknown, and the rest is compared."""

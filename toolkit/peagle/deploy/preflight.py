@@ -25,11 +25,11 @@ from peagle.checkpoints.files import CONFIG as CONFIG_FILE
 from peagle.checks.facts import destinations
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.data import weights_folder
-from peagle.deploy import records
+from peagle.deploy import records, resources
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import compare_live, current_deployment
-from peagle.deploy.resources import DASHBOARD
+from peagle.deploy.kinds import Wanted, compare_kind
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
     SAME_END_SECONDS,
@@ -43,11 +43,11 @@ from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
-from peagle.planning.operation import adapt_rollout, alarm_kinds, capture_text, most_usd_per_hour
+from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
-from peagle.render.alarms import parse_alarm, rollback_alarm_names
+from peagle.render.alarms import rollback_alarm_names
 from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
@@ -291,12 +291,12 @@ class Preflight:
     role: Role
     record: Deployment | None
     findings: tuple[Finding, ...]
-    changes: tuple[Change, ...] = ()
-    broken: str = ""
-    scaling: ScalingChange | None = None
-    rollout: Rollout | None = None
-    most_usd_per_hour: float | None = None
-    instances: int = 1
+    changes: tuple[Change, ...]
+    broken: str
+    scaling: ScalingChange | None
+    rollout: Rollout | None
+    most_usd_per_hour: float | None
+    instances: int
 
 
 def preflight(
@@ -398,32 +398,33 @@ def _changes(
     is_update: bool,
     beside: bool,
 ) -> Iterator[Change]:
-    """What the change alters in an endpoint that serves, and in what belongs to it."""
+    """What the change alters in an endpoint that serves, and in what belongs to it. What may not be
+    read is unknown."""
     plan, revision, before = desired.plan, desired.revision, record.current.plan
     if is_update and live:
         yield from compare_live(record, live, revision)
     if beside:
         return
-    dashboards = [resource.name for resource in record.of_type("Dashboard")]
-    names = [resource.name for resource in record.of_type("Alarm")]
-    settings: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-        "dashboard": (dashboards, DASHBOARD.desired(plan, "")),
-        "alarms": ((parse_alarm(record.name, name) or name for name in names), alarm_kinds(plan)),
-    }
+    wanted = Wanted(plan, revision.name)
+    if live:  # as it serves: alarms follow an update, and the end is a setting of its own
+        wanted = Wanted(plan, live.revision, record.ends_at)
+    for kind in (*resources.SETTINGS, resources.SCHEDULE):
+        try:
+            yield from compare_kind(kind, aws, wanted, record.of_type(kind.type))
+        except AccessDenied:
+            yield Change(kind.area, "unknown", "as planned")
     if before is not None:
         captures = (each.observe and each.observe.capture for each in (before, plan))
-        old, new = ([capture_text(capture)] if capture else [] for capture in captures)
-        settings["captured data"] = (old, new)
+        old, new = (capture_text(capture) if capture else None for capture in captures)
+        if old != new:
+            yield Change("captured data", old, new)
     with suppress(CloudError):  # deploy itself reports an end that it refuses
         end = planned_end(DeploymentContext(aws, record), revision).at
         ends = (record.ends_at, end)
-        if None in ends or abs((ends[0] or 0) - (end or 0)) >= SAME_END_SECONDS:
-            old, new = ([] if at is None else [utc_text(at)] for at in ends)
-            settings["end"] = (old, new)
-    for path, sides in settings.items():
-        texts = [", ".join(sorted({*side})) or None for side in sides]
-        if texts[0] != texts[1]:
-            yield Change(path, *texts)
+        if end != record.ends_at and (
+            None in ends or abs((ends[0] or 0) - (end or 0)) >= SAME_END_SECONDS
+        ):
+            yield Change("end", *(None if at is None else utc_text(at) for at in ends))
 
 
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:

@@ -8,32 +8,28 @@ endpoint was busy for a day) costs money, and is removed too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
-from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, name_log_groups
-from peagle.deploy.revisions import stale_resources
+from peagle.deploy.kinds import Tagged
+from peagle.deploy.resources import KINDS, begin_deletion, remove
+from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
-from peagle.deploy.state import Deployment, Resource, ResourceName, ResourceType, utc_text
+from peagle.deploy.state import Deployment, Resource, ResourceName, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.options import Result
-from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
+from peagle.frozen import Result
 from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.render.resources import COPY_DIMENSION, DIMENSION, ENDS_TAG, copies_id
-
-_SCALING = "application-autoscaling"
+from peagle.render.resources import ENDS_TAG
 
 _STAY_WITH_ENDPOINT = {
     "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
@@ -48,35 +44,11 @@ class Unknown(CloudError, code="resources-unknown"):
 def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
     recorded. Raises AccessDenied."""
-    return tuple(
-        Resource(type=kind, name=leftover, made=True, revision="")
-        for kind, leftover in _leftovers(aws, name)
-    )
+    kinds = KINDS.values()
+    return tuple(left for kind in kinds for left in kind.find_leftovers(aws, Tagged(name)))
 
 
-def _leftovers(aws: Aws, name: str) -> Iterator[tuple[ResourceType, str]]:
-    listed = aws.items(
-        _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace="sagemaker"
-    )
-    for target in listed:  # with its policies and their alarms
-        resource = target["ResourceId"]
-        if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
-            yield "ScalableTarget", resource
-    on_log = alarm_name(name, "acceptance")
-    for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-        dimensions = {each["Name"]: each["Value"] for each in alarm.get("Dimensions") or ()}
-        watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
-        if name in watched or alarm["AlarmName"] == on_log:  # which has no dimension
-            yield "Alarm", alarm["AlarmName"]
-    for group in name_log_groups(name):
-        there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-        if any(log["logGroupName"] == group for log in there):
-            yield "LogGroup", group
-    for dashboard in DASHBOARD.find(aws, name):
-        yield "Dashboard", dashboard
-
-
-def goes_with_endpoint(leftover: Resource) -> bool:
+def _goes_with_endpoint(leftover: Resource) -> bool:
     """Whether it is a scaling target or its alarm: an endpoint that scales is not deleted."""
     scales = leftover.name.startswith("TargetTracking-") or leftover.name.endswith("-wake-up")
     return leftover.type == "ScalableTarget" or (leftover.type == "Alarm" and scales)
@@ -84,29 +56,61 @@ def goes_with_endpoint(leftover: Resource) -> bool:
 
 def remove_leftover(aws: Aws, leftover: Resource) -> None:
     """Remove it; ignores what no longer exists. Raises CloudError."""
-    name, copies = leftover.name, leftover.name.startswith(copies_id(""))
-    target = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": name,
-        "ScalableDimension": COPY_DIMENSION if copies else DIMENSION,
-    }
-    removals: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "ScalableTarget": (_SCALING, "deregister_scalable_target", target),
-        "Alarm": ("cloudwatch", "delete_alarms", {"AlarmNames": [name]}),
-        "LogGroup": ("logs", "delete_log_group", {"logGroupName": name}),
-        "Dashboard": ("cloudwatch", "delete_dashboards", {"DashboardNames": [name]}),
-    }
-    service, operation, parameters = removals[leftover.type]
-    with suppress(Missing):
-        aws.call(service, operation, **parameters)
+    KINDS[leftover.type].delete(aws, "", leftover)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What belongs to a deployment that is to be removed: the ``leftovers`` beside its record, and
+    those that are ``left``. ``unknown`` is why they could not be looked for."""
+
+    leftovers: tuple[Resource, ...] = ()
+    left: tuple[Resource, ...] = ()
+    unknown: str = ""
+
+
+def plan_removal(
+    aws: Aws, name: str, record: Deployment | None, everything: bool = False
+) -> Removal:
+    """What goes with the endpoint, or with ``everything`` also its log, alarms, and what a template
+    or an earlier endpoint left. Raises Refused for another owner's, and AccessDenied only when
+    ``everything`` is needed."""
+    if record and (record.of_type("Endpoint") or not record.owner):
+        require_own(record)
+    elif record and not everything:
+        texts = ", ".join(resource.text for resource in record.resources)
+        fix = Fix("remove this too", ("peagle", "destroy", name, "--all"))
+        raise Refused(f"{texts}: left by {record.owner}", fix, "other-owner")
+    resources = record.resources if record else ()
+    recorded = {(resource.type, resource.name) for resource in resources}
+    try:
+        leftovers = [
+            leftover
+            for leftover in find_leftovers(aws, name)
+            if (leftover.type, leftover.name) not in recorded  # such as the alarms of a rollout
+        ]
+    except AccessDenied as denied:
+        if everything:
+            raise
+        return Removal(unknown=denied.message)
+    removable = [
+        leftover
+        for leftover in leftovers
+        if everything or (record and _goes_with_endpoint(leftover))
+    ]
+    left = tuple(leftover for leftover in leftovers if leftover not in removable)
+    return Removal(tuple(removable), left)
 
 
 def destroy(
-    context: DeploymentContext,
+    context: DeploymentContext, leftovers: Sequence[Resource] = ()
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
-    """Remove all resources of the record, then the record; what was removed, and what was kept.
-    What could not be looked at stays in the record: raises Unknown after everything else is
-    removed. An endpoint that stays keeps what it needs."""
+    """Remove all resources of the record, then the record, and the ``leftovers`` of its endpoint;
+    what was removed, and what was kept. What could not be looked at stays in the record: raises
+    Unknown after everything else is removed. An endpoint that stays keeps what it needs."""
+    scalable = [leftover for leftover in leftovers if leftover.type == "ScalableTarget"]
+    for leftover in scalable:  # SageMaker deletes no endpoint that has one
+        remove_leftover(context.aws, leftover)
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -117,7 +121,7 @@ def destroy(
             continue
         for resource in context.record.of_type(kind):
             try:
-                (removed if delete(context, resource) else kept).append(resource)
+                (removed if remove(context, resource) else kept).append(resource)
             except AccessDenied as error:
                 denied.append(error)
     if denied:
@@ -129,7 +133,10 @@ def destroy(
             Fix(fix, ("peagle", "destroy", context.record.name)),
         )
     records.remove_record(context.record)
-    return tuple(removed), tuple(kept)
+    for leftover in leftovers:
+        if leftover not in scalable:
+            remove_leftover(context.aws, leftover)
+    return (*removed, *leftovers), tuple(kept)
 
 
 def remove_failed_start(context: DeploymentContext) -> None:
@@ -148,7 +155,7 @@ def remove_failed_start(context: DeploymentContext) -> None:
     context.change(pending=None)
     endpoints = (r for r in record.of_type("Endpoint") if r.name == record.name)
     for resource in (*endpoints, *stale_resources(context.record)):
-        delete(context, resource)
+        remove(context, resource)
 
 
 class Ended(Result):
@@ -235,30 +242,3 @@ def _find_ended(
         owner=record.owner or "peagle",
         resources=record.resources,
     )
-
-
-def reap(
-    aws: Aws,
-    ended: Sequence[Ended],
-    prices: Prices,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> tuple[Reaped, ...]:
-    """Remove these deployments, one after the other; one that fails does not stop the next. One
-    that got another end time meanwhile stays."""
-    clock, done = clock or Clock(), list[Reaped]()
-    for deployment in ended:
-        record, outcome = deployment.record, Reaped(**dict(deployment), error=None)
-        there, key = aws.in_region(record.region), record.key
-        try:
-            with records.deployment_lock(*key):
-                stored = records.load_record(*key)
-                latest = _find_ended(there, record.name, stored, prices, clock.now())
-                if latest is not None:
-                    context = DeploymentContext(there, latest.record, observe, clock)
-                    removed, kept = destroy(context)
-                    outcome = Reaped(**dict(latest), removed=removed, kept=kept, error=None)
-        except PeagleError as error:
-            outcome = outcome.model_copy(update={"error": error})
-        done.append(outcome)
-    return tuple(done)

@@ -1,29 +1,30 @@
-"""What a deployment has in the account: one class per kind of resource.
+"""What a deployment has in the account: one class per kind of resource (``kinds``), in the order of
+removal in ``KINDS``.
 
-A kind says what a plan wants (``desired``), what the account has (``read``, ``find``), and makes
-the second the first (``put``, ``remove``). ``put_settings`` is the loop that applies what a plan
-sets outside of its endpoint; ``differences`` is the comparison that drift shows; ``delete`` removes
-what is on record. Each call may be repeated.
+``put_settings`` applies what a plan sets outside of its endpoint, and ``remove`` removes what is on
+record. Each call may be repeated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Busy
+from peagle.aws.errors import AccessDenied, Busy, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.state import Resource, ResourceType, Revision
+from peagle.deploy.diff import Change
+from peagle.deploy.kinds import Body, Kind, Tagged, Wanted, differing, nested
+from peagle.deploy.state import Resource, ResourceType, Revision, parse_values, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.planning.weights import UPLOAD_FOLDER
 from peagle.protocol import log_group
 from peagle.render import alarms
 from peagle.render.dashboard import (
@@ -32,20 +33,27 @@ from peagle.render.dashboard import (
     has_dashboard,
     log_retention_days,
 )
+from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import (
+    COPY_DIMENSION,
+    DIMENSION,
+    SERVICE_NAMESPACE,
     capture_rule,
     captured_prefix,
+    copies_id,
     copies_limit_name,
     limit_name,
     rule_id,
 )
 from peagle.s3uri import S3Uri
-from peagle.text import json_object
-
-Body = Mapping[str, Any]
+from peagle.text import counted, json_object
+from peagle.weights.bucket import Bucket as S3Bucket
+from peagle_serve.contract import is_s3_uri
 
 SCALING_TAG = "peagle:scaling"
 """Tag of an endpoint configuration: what other machines need to return to it."""
+
+_SCALING = "application-autoscaling"
 
 _ALARM_KEYS = (
     "ActionsEnabled", "AlarmActions", "ComparisonOperator", "DatapointsToAlarm", "Dimensions",
@@ -54,86 +62,16 @@ _ALARM_KEYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A field of a resource: what the plan wants, and what the account has."""
-
-    field: str
-    planned: Any
-    found: Any
-
-
-def differing(area: str, planned: Body, actual: Body) -> Iterator[Difference]:
-    """The keys that differ."""
-    for key in dict.fromkeys((*planned, *actual)):
-        if planned.get(key) != actual.get(key):
-            yield Difference(f"{area}.{key}", planned.get(key), actual.get(key))
-
-
-def nested(path: str, planned: Any, actual: Any) -> Iterator[Difference]:
-    """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
-    if isinstance(planned, Mapping) and isinstance(actual, Mapping):
-        for key, value in planned.items():
-            yield from nested(f"{path}.{key}", value, actual.get(key))
-    elif isinstance(planned, list) and isinstance(actual, list) and len(planned) == len(actual):
-        for at, pair in enumerate(zip(planned, actual, strict=True)):
-            yield from nested(f"{path}[{at}]", *pair)
-    elif planned != actual and not (planned is None and not actual):
-        yield Difference(path, planned, actual)
-
-
-class Kind:
-    """One kind of resource. ``path`` is how the fields of one begin, ``missing`` the field of one
-    that does not exist."""
-
-    type: ClassVar[ResourceType]
-    noun: ClassVar[str] = ""
-    path: ClassVar[str]
-    missing: ClassVar[str] = ""
-
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        """Name -> document of what the plan wants, as that revision."""
-        return {}
-
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        """Name -> document of those that the account has. Raises AccessDenied."""
-        return {}
-
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        """Create it, or make it equal to ``body``; it is on record before and after."""
-        with context.creating(revision.resource(self.type, name)):
-            context.say(f"Creating {self.noun}", name)
-            self.create(context, revision, name, body)
-
-    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        """The call of AWS."""
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> bool | None:
-        """Remove it; ignores one that does not exist. ``False`` if it was not ours to remove."""
-
-    def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        """The names of those that the endpoint has, which another machine may have made: they carry
-        no tags that AWS would find, but their names are known. Raises AccessDenied."""
-        yield from ()
-
-    def is_stale(self, plan: Plan, name: str) -> bool:
-        """Whether one that is on record goes, as this plan does not want it."""
-        return name not in self.desired(plan, "")
-
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
-        """The fields that differ."""
-        return nested(self.path.format(name), desired, actual)
-
-
 class Log(Kind):
     """How long the engine's log is kept. It is created first: a new endpoint has none. A plan that
     does not say it keeps what is set."""
 
-    path = "log"
+    type = "LogGroup"
+    area = path = "log"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        days = log_retention_days(plan)
-        return {} if days is None else {alarms.log_of(plan): {"retention_days": days}}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        days = log_retention_days(wanted.plan)
+        return {} if days is None else {alarms.log_of(wanted.plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -143,14 +81,24 @@ class Log(Kind):
         days = body["retention_days"]
         context.aws.call("logs", "put_retention_policy", logGroupName=name, retentionInDays=days)
 
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        aws.delete("logs", "delete_log_group", logGroupName=resource.name)
+
+    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        for group in name_log_groups(tagged.name):
+            groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
+            if any(log["logGroupName"] == group for log in groups):
+                yield self.made(group)
+
 
 class Dashboard(Kind):
     """The dashboard of the endpoint."""
 
     type, noun = "Dashboard", "dashboard"
-    path = missing = "dashboard"
+    area = path = missing = "dashboard"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        plan = wanted.plan
         if not has_dashboard(plan):
             return {}
         body = json_object(json.dumps(dashboard_body(plan)))
@@ -168,13 +116,15 @@ class Dashboard(Kind):
         text = json.dumps(body)
         context.aws.call("cloudwatch", "put_dashboard", DashboardName=name, DashboardBody=text)
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        context.aws.delete("cloudwatch", "delete_dashboards", DashboardNames=[resource.name])
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        aws.delete("cloudwatch", "delete_dashboards", DashboardNames=[resource.name])
 
-    def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        name = dashboard_name(endpoint, aws.region)
-        if f'"{endpoint}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
-            yield name
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        name = dashboard_name(tagged.name, aws.region)
+        if f'"{tagged.name}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
+            yield self.made(name, tagged.revision)
+
+    find_leftovers = find
 
 
 class CaptureRule(Kind):
@@ -183,10 +133,10 @@ class CaptureRule(Kind):
     captured data to the bucket, and with the deployment."""
 
     type = "LifecycleRule"
-    path, missing = "captured", "captured.rule"
+    area, path, missing = "captured", "captured", "captured.rule"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        captured = capture_rule(plan)
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        captured = capture_rule(wanted.plan)
         return {captured[0].uri: captured[1]} if captured else {}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -200,14 +150,23 @@ class CaptureRule(Kind):
         return rules
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        with context.creating(revision.resource("LifecycleRule", name)):
+        with context.creating(revision.resource(self.type, name)):
             context.say("Limiting captured data", f"{name}: {body['Expiration']['Days']} days")
             s3.put_lifecycle_rule(context.aws, S3Uri.parse(name).bucket, dict(body))
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        prefix, record = S3Uri.parse(resource.name), context.record
-        name = rule_id(record.name, context.aws.region, prefix)
-        s3.remove_lifecycle_rule(context.aws, prefix.bucket, name)
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        prefix = S3Uri.parse(resource.name)
+        name = rule_id(endpoint, aws.region, prefix)
+        s3.remove_lifecycle_rule(aws, prefix.bucket, name)
+
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        for config, revision in tagged.configs:
+            uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
+            with suppress(CloudError, ValueError):
+                prefix = captured_prefix(uri, tagged.name)
+                rule_name = rule_id(tagged.name, aws.region, prefix)
+                if s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
+                    yield self.made(prefix.uri, revision)
 
     def is_stale(self, plan: Plan, name: str) -> bool:
         capture = plan.observe.capture if plan.observe else None
@@ -219,11 +178,11 @@ class CaptureRule(Kind):
 class MetricFilter(Kind):
     """A filter of the log that counts what the acceptance alarm watches."""
 
-    type, noun = "MetricFilter", "metric filter"
+    type, noun, area = "MetricFilter", "metric filter", "metric_filters"
     path = missing = "metric_filter.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in alarms.metric_filters(plan)}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        return {str(each["filterName"]): each for each in alarms.metric_filters(wanted.plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
@@ -232,20 +191,20 @@ class MetricFilter(Kind):
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         cloudwatch.put_metric_filter(context.aws, body, read_company(revision).tags)
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        for group in name_log_groups(context.record.name):
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        for group in name_log_groups(endpoint):
             place = {"logGroupName": group, "filterName": resource.name}
-            context.aws.delete("logs", "delete_metric_filter", **place)
+            aws.delete("logs", "delete_metric_filter", **place)
 
-    def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
         names = {
             str(each["filterName"])
-            for group in name_log_groups(endpoint)
+            for group in name_log_groups(tagged.name)
             for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
         }
-        yield from sorted(names)
+        yield from (self.made(name, tagged.revision) for name in sorted(names))
 
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
             yield from nested(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
 
@@ -253,11 +212,12 @@ class MetricFilter(Kind):
 class Alarm(Kind):
     """An alarm of the plan. It exists before the update that it watches."""
 
-    type, noun = "Alarm", "alarm"
+    type, noun, area = "Alarm", "alarm", "alarms"
     path = missing = "alarm.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
-        return {alarm["AlarmName"]: alarm for alarm in alarms.alarms(plan, revision)}
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        listed = alarms.alarms(wanted.plan, wanted.revision)
+        return {alarm["AlarmName"]: alarm for alarm in listed}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         described = cloudwatch.described_alarms(aws, list(names))
@@ -267,23 +227,25 @@ class Alarm(Kind):
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
         context.aws.call("cloudwatch", "put_metric_alarm", **{**body, "Tags": tags})
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        context.aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
-    def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(endpoint)):
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        name = tagged.name
+        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(name)):
             # tiny and peagle-tiny name theirs alike.
-            dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
-            named = {
-                ("EndpointName", endpoint),
-                (alarms.COMPONENT_DIMENSION, endpoint),
-            } & dimensions
-            if named or alarms.metric_namespace(endpoint) in namespaces:
-                yield alarm["AlarmName"]
+            if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
+                yield self.made(alarm["AlarmName"], tagged.revision)
 
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Difference]:
+    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        on_log = alarms.alarm_name(tagged.name, "acceptance")
+        for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
+            if _watches(alarm, tagged.name) or alarm["AlarmName"] == on_log:  # has no dimension
+                yield self.made(alarm["AlarmName"])
+
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         def plain(value: Any) -> Any:
             """Dimensions, and actions, in any order are the same; none are as if not set."""
             if not isinstance(value, list):
@@ -300,35 +262,183 @@ class Alarm(Kind):
         yield from nested(f"alarm.{name}.Metrics", desired.get("Metrics"), actual.get("Metrics"))
 
 
-class Schedule(Kind):
-    """A schedule of EventBridge that deletes the endpoint at its end, or its copies before."""
+def _watches(alarm: Body, endpoint: str) -> bool:
+    """Whether a dimension of the alarm is the endpoint, or the copies on it."""
+    dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
+    names = ("EndpointName", alarms.COMPONENT_DIMENSION)
+    return not dimensions.isdisjoint((name, endpoint) for name in names)
 
+
+class ScalingTarget(Kind):
+    """The bounds of Application Auto Scaling, with the policies that hold them; none for a fixed
+    number. It is not on record: it goes with the endpoint. A plan alone does not decide it, as
+    ``peagle scale`` changes it, and it is put once the plan is proved (``scaling``)."""
+
+    type = "ScalableTarget"
+    area = path = "scaling"
+
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        scaling = wanted.plan.scaling
+        return {wanted.plan.name: _fields(autoscaling.to_bounds(scaling) if scaling else None)}
+
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
+        registered = {name: autoscaling.registered(aws, name) for name in names}
+        return {name: _fields(bounds) for name, bounds in registered.items()}
+
+    def register(self, context: DeploymentContext, after: Scaling | None) -> None:
+        """Register the endpoint with this scaling, or end it. May be repeated."""
+        aws, record, name, before = context.aws, context.record, context.record.name, None
+        if after is None:
+            live = sagemaker.describe(aws, name)
+            copies = live is not None and live.hosts_components
+            context.say("Scaling", f"ends; the number of {counted(2, copies)} stays")
+            autoscaling.deregister(aws, name, copies)
+            return
+        context.say("Scaling", after.text)
+        if after.scales_copies:
+            before = autoscaling.registered(aws, name, policies=False)
+        tags = [{"Key": DEPLOYMENT_TAG, "Value": name}, {"Key": ID_TAG, "Value": record.id}]
+        autoscaling.register(aws, name, after, tags + read_company(record.current).tag_list)
+        if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
+            autoscaling.stay_awake(aws, name)
+
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        copies = resource.name.startswith(copies_id(""))
+        aws.delete(
+            _SCALING, "deregister_scalable_target",
+            ServiceNamespace=SERVICE_NAMESPACE,
+            ResourceId=resource.name,
+            ScalableDimension=COPY_DIMENSION if copies else DIMENSION,
+        )  # fmt: skip
+
+    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        for target in aws.items(
+            _SCALING, "describe_scalable_targets", "ScalableTargets",
+            ServiceNamespace=SERVICE_NAMESPACE,
+        ):  # fmt: skip
+            name = target["ResourceId"]  # with its policies and their alarms
+            if name.startswith(f"endpoint/{tagged.name}/") or name == copies_id(tagged.name):
+                yield self.made(name)
+
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+        return differing(self.path, desired, actual)
+
+
+def _fields(bounds: autoscaling.Bounds | None) -> Body:
+    if bounds is None:
+        return {}
+    return {
+        **bounds.by_name,
+        "scale_in_cooldown": bounds.scale_in_cooldown,
+        "scale_out_cooldown": bounds.scale_out_cooldown,
+    }
+
+
+class SchedulerRole(Kind):
+    """The role with which EventBridge Scheduler deletes the endpoint."""
+
+    type = "SchedulerRole"
+
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        record, company = context.record, read_company(revision)
+        with context.creating(revision.resource(self.type, name)):
+            scheduler.ensure_role(context.aws, record.name, record.id, company, body["copies"])
+
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        scheduler.delete_role(aws, resource.name)
+
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        if tagged.ends:
+            yield self.made(limit_name(aws.region, tagged.name))
+
+
+class Schedule(Kind):
+    """A schedule of EventBridge that deletes the endpoint at its end, or its copies before. No plan
+    alone wants one: the end depends on when it was applied, and moves (``scaling``)."""
+
+    type, area = "Schedule", "schedule"
     path = missing = "schedule.{}"
+
+    def at(self, region: str, endpoint: str, copies: bool, ends_at: float) -> Mapping[str, Body]:
+        """Name -> document of the schedules of an endpoint with that end, in epoch seconds; that of
+        its copies is first."""
+        first = copies_limit_name(region, endpoint)
+        names = (*([first] if copies else ()), limit_name(region, endpoint))
+        return {name: {"ends_at": ends_at, "copies": name == first} for name in names}
+
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        plan, ends_at = wanted.plan, wanted.ends_at
+        if ends_at is None:
+            return {}
+        return self.at(plan.region, plan.name, plan.copies is not None, ends_at)
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         schedules = {name: aws.find("scheduler", "get_schedule", Name=name) for name in names}
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        context.aws.delete("scheduler", "delete_schedule", Name=resource.name)
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        aws, endpoint = context.aws, context.record.name
+        role = f"arn:{aws.partition}:iam::{aws.account}:role/{limit_name(aws.region, endpoint)}"
+        with context.creating(revision.resource(self.type, name)):
+            context.say("Scheduling the end", utc_text(body["ends_at"]))
+            clock, copies = context.clock, body["copies"]
+            scheduler.put_schedule(aws, endpoint, role, body["ends_at"], clock, copies=copies)
+
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        aws.delete("scheduler", "delete_schedule", Name=resource.name)
+
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        if tagged.ends:
+            names = self.at(aws.region, tagged.name, tagged.copies, 0)
+            yield from (self.made(name) for name in names)
+
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+        planned = {"State": "ENABLED"}
+        if not desired["copies"]:  # theirs ends some time before
+            planned["ScheduleExpression"] = scheduler.at_expression(desired["ends_at"])
+        return nested(self.path.format(name), planned, actual)
 
 
-class Removed(Kind):
-    """What is put with what it belongs to: the role of the schedules, and uploaded weights."""
+class Weights(Kind):
+    """The objects of uploaded weights, which ``apply`` uploads."""
 
-    def __init__(self, call: Callable[[Aws, Resource], object]) -> None:
-        self.call = call
+    type = "S3Objects"
 
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        self.call(context.aws, resource)
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        s3.delete_objects(aws, S3Uri.parse(resource.name).bucket, resource.keys)
+
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        for uri, revision in _uploads(tagged).items():
+            prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
+            with suppress(Missing):  # without its bucket
+                keys = tuple(S3Bucket(aws, prefix.bucket).sizes(prefix.key))
+            yield self.made(uri, revision).model_copy(update={"keys": keys})
+
+
+def _uploads(tagged: Tagged) -> Mapping[str, str]:
+    """Prefix of uploaded weights -> the revision of the model that mounts them."""
+    no_variant: Body = {"ProductionVariants": [{}]}
+    return {
+        uri: revision
+        for model, revision in tagged.models
+        for uri in parse_values(model, no_variant)["weights"].values()
+        if is_uploaded(uri)
+    }
+
+
+def is_uploaded(uri: str) -> bool:
+    """Whether a deploy uploaded these weights."""
+    return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)
 
 
 class Bucket(Kind):
     """The bucket of uploaded weights. It goes if a deploy created it, and it is empty."""
 
+    type = "S3Bucket"
+
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        resource = revision.resource("S3Bucket", name)
-        recorded = [each for each in context.record.of_type("S3Bucket") if each.name == name]
+        resource = revision.resource(self.type, name)
+        recorded = [each for each in context.record.of_type(self.type) if each.name == name]
         interrupted = any(not each.made for each in recorded)
         if s3.bucket_exists(context.aws, name) and not interrupted:
             with suppress(AccessDenied):  # then it is not removed later
@@ -351,30 +461,51 @@ class Bucket(Kind):
         ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
         return ours and s3.delete_bucket(context.aws, resource.name)
 
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        for name in sorted({S3Uri.parse(uri).bucket for uri in _uploads(tagged)}):
+            is_ours = True  # also where reading its tags is denied
+            with suppress(AccessDenied):
+                is_ours = s3.is_our_bucket(aws, name)
+            if is_ours:
+                yield self.made(name)
+
 
 class OfSageMaker(Kind):
-    """What SageMaker serves: a model, a configuration. One of our name without the deployment's id
-    belongs to another owner."""
+    """A model, or a configuration. One of our name without the deployment's id belongs to another
+    owner."""
+
+    type: ResourceKind
 
     def __init__(self, kind: ResourceKind, noun: str) -> None:
-        self.kind, self.name = kind, noun
+        self.type, self.noun = kind, noun
 
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        with context.creating(revision.resource(self.kind, name)):
-            context.say(f"Creating {self.name}", name)
-            tags = [revision.tag]
-            if self.kind == "EndpointConfig" and revision.plan:
-                tags.append(scaling_tag(revision.plan.scaling))
-            sagemaker.create(context.aws, self.kind, name, dict(body), context.record.id, tags)
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        tags, clock = [revision.tag], context.clock
+        if self.type == "EndpointConfig" and revision.plan:
+            tags.append(scaling_tag(revision.plan.scaling))
+        sagemaker.create(context.aws, self.type, name, dict(body), context.record.id, tags, clock)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> bool:
-        owner = sagemaker.owner(context.aws, self.kind, resource.name)
+        owner = sagemaker.owner(context.aws, self.type, resource.name)
         # What a template left carries no deployment id.
         if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
             return False
-        if self.kind != "Endpoint":
-            sagemaker.delete(context.aws, self.kind, resource.name)
-            return True
+        self.end(context, resource)
+        return True
+
+    def end(self, context: DeploymentContext, resource: Resource) -> None:
+        """Remove one of ours."""
+        sagemaker.delete(context.aws, self.type, resource.name)
+
+
+class OfEndpoint(OfSageMaker):
+    """The endpoint. Its scaling and the copies on it go before."""
+
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        context.change(billing_since=context.clock.now())
+        super().create(context, revision, name, body)
+
+    def end(self, context: DeploymentContext, resource: Resource) -> None:
         try:
             if live := sagemaker.describe(context.aws, resource.name):
                 delete_endpoint(context, live)
@@ -382,7 +513,16 @@ class OfSageMaker(Kind):
             message = f"another client is changing endpoint {resource.name}: {error.message}"
             fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
             raise CloudError(message, fix, "endpoint-not-deleted") from error
-        return True
+
+
+class Component(Kind):
+    """The inference component with the copies of the model. It has the endpoint's name, and goes
+    with it."""
+
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        id_tag = {"Key": ID_TAG, "Value": context.record.id}
+        tags = [*body.get("Tags", ()), id_tag, revision.tag]
+        context.aws.call("sagemaker", "create_inference_component", **{**body, "Tags": tags})
 
 
 def scaling_tag(scaling: Scaling | None) -> Tag:
@@ -440,29 +580,24 @@ def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
 LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (
     Log(), Dashboard(), CaptureRule(), MetricFilter(), Alarm(),
 )  # fmt: skip
-SCHEDULE, BUCKET = Schedule(), Bucket()
+SCALING, COMPONENT = ScalingTarget(), Component()
+SCHEDULE, ROLE = Schedule(), SchedulerRole()
+BUCKET, WEIGHTS = Bucket(), Weights()
 MODEL = OfSageMaker("Model", "model")
 CONFIG = OfSageMaker("EndpointConfig", "endpoint configuration")
+ENDPOINT = OfEndpoint("Endpoint", "endpoint")
 SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
 """What a plan sets outside of its endpoint, in the order in which it is applied."""
 
 KINDS: Mapping[ResourceType, Kind] = {
-    "Endpoint": OfSageMaker("Endpoint", "endpoint"),
-    "Schedule": SCHEDULE,
-    "SchedulerRole": Removed(lambda aws, role: scheduler.delete_role(aws, role.name)),
-    "Alarm": ALARMS,
-    "MetricFilter": FILTERS,
-    "Dashboard": DASHBOARD,
-    "LifecycleRule": CAPTURE,
-    "EndpointConfig": CONFIG,
-    "Model": MODEL,
-    "S3Objects": Removed(
-        lambda aws, each: s3.delete_objects(aws, S3Uri.parse(each.name).bucket, each.keys)
-    ),
-    "S3Bucket": BUCKET,
-}
-"""In the order of removal: an endpoint needs its configuration while it exists, and the
-configuration its model."""
+    kind.type: kind
+    for kind in (
+        SCALING, ENDPOINT, SCHEDULE, ROLE, ALARMS, FILTERS, LOG, DASHBOARD, CAPTURE, CONFIG, MODEL,
+        WEIGHTS, BUCKET,
+    )
+}  # fmt: skip
+"""In the order of removal: an endpoint that scales is not deleted, it needs its configuration while
+it exists, and the configuration its model."""
 
 
 def put_settings(
@@ -473,58 +608,21 @@ def put_settings(
     plan = revision.plan
     assert plan is not None
     for kind in kinds:
-        for name, document in kind.desired(plan, revision.name).items():
+        for name, document in kind.desired(Wanted(plan, revision.name)).items():
             kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
         for resource in context.record.of_type(kind.type) if kind in kinds else ():
             if kind.is_stale(plan, resource.name):
-                delete(context, resource)
+                remove(context, resource)
 
 
-def delete(context: DeploymentContext, resource: Resource) -> bool:
+def remove(context: DeploymentContext, resource: Resource) -> bool:
     """Remove the resource and its entry in the record; whether it was ours to remove. Raises
     AccessDenied when it may not be looked at: its entry stays."""
     context.say("Removing", resource.text)
-    removed = KINDS[resource.type].remove(context, resource)
+    is_ours = KINDS[resource.type].remove(context, resource)
     context.write(context.record.without(resource.type, resource.name))
-    return removed is not False
-
-
-def differences(
-    kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]
-) -> Iterator[Difference]:
-    """Where the account differs from ``desired``; further resources are others'."""
-    actual = kind.read(aws, plan, tuple(desired)) if desired else {}
-    for name, document in desired.items():
-        if name in actual:
-            yield from kind.compare(name, document, actual[name])
-        else:
-            yield Difference(kind.missing.format(name), "exists", None)
-
-
-def found_resources(
-    aws: Aws, name: str, revision: str, configs: Collection[tuple[Body, str]]
-) -> Iterator[Resource]:
-    """What the endpoint has outside, as of the revision in service, as far as it may be read; the
-    rules for what the ``configs`` capture, each with its revision."""
-    for kind in (ALARMS, FILTERS, DASHBOARD):
-        with suppress(AccessDenied):
-            for resource_name in kind.find(aws, name):
-                yield Resource(type=kind.type, name=resource_name, made=True, revision=revision)
-    for config, fingerprint in configs:
-        uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
-        with suppress(CloudError, ValueError):
-            prefix = captured_prefix(uri, name)
-            if s3.own_lifecycle_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix)):
-                yield Resource(
-                    type="LifecycleRule", name=prefix.uri, made=True, revision=fingerprint
-                )
-
-
-def schedule_names(region: str, name: str, copies: bool) -> tuple[str, ...]:
-    """The schedules of an endpoint with an end."""
-    first = (copies_limit_name(region, name),) if copies else ()
-    return (*first, limit_name(region, name))
+    return is_ours
 
 
 def name_log_groups(name: str) -> tuple[str, str]:

@@ -15,18 +15,17 @@ are known as such: they cost nothing but the storage of weights, and ``peagle re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from peagle.aws import autoscaling, sagemaker, scheduler
+from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, to_bounds
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
-from peagle.case import MOST_COUNT
+from peagle.aws.sagemaker import BUSY, Endpoint, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import SCALING_TAG, delete, read_company, schedule_names
+from peagle.deploy.resources import ROLE, SCALING, SCALING_TAG, SCHEDULE, remove
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -52,9 +51,10 @@ from peagle.errors import (
     Refused,
     UserError,
 )
+from peagle.options import MOST_COUNT
 from peagle.planning.operation import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS, end_time
 from peagle.planning.plan import Limit, Scaling
-from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
+from peagle.render.requests import VARIANT
 from peagle.render.resources import BUDGET_TAG, ENDS_TAG, limit_name
 from peagle.text import counted, format_usd
 
@@ -101,18 +101,17 @@ def _read_scaling(revision: Revision | None) -> Scaling | None:
     return revision.plan.scaling if revision and revision.plan else None
 
 
-def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> bool:
-    """Whether an update to ``revision`` keeps the number of instances, because scaling chose it."""
-    try:
-        registered = autoscaling.registered(aws, live.name, policies=False)
-    except AccessDenied:
-        return _read_scaling(revision) is not None or _planned_before(record)
-    return registered is not None or _read_scaling(record.serving if record else None) is not None
+def keeps_count(aws: Aws, record: Deployment | None, live: Endpoint) -> bool:
+    """Whether an update keeps the number of instances, because scaling chose it."""
+    with suppress(AccessDenied):
+        if autoscaling.registered(aws, live.name, policies=False):
+            return True
+    return _read_scaling(record.serving if record else None) is not None
 
 
 def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> int:
     """How many instances an update to ``revision`` starts."""
-    kept = keeps_count(aws, record, revision, live)
+    kept = keeps_count(aws, record, live)
     return max(1, live.instance_count) if kept else revision.served.instance_count
 
 
@@ -134,57 +133,36 @@ def end_scaling_for_new_type(
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
-    planned = _read_scaling(revision) is not None or _planned_before(context.record)
     with suppress(AccessDenied):
-        # Without a plan of ours that scales, the plans may be another machine's.
-        registered = autoscaling.registered(context.aws, live.name, policies=not planned)
-        if registered and (planned or registered.is_ours):
+        registered = autoscaling.registered(context.aws, live.name)
+        if registered and registered.is_ours:
             context.say("Scaling", "ends while the instance type changes")
             autoscaling.deregister(context.aws, live.name)
 
 
-def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
-    """Register the endpoint with this scaling, or end it. May be repeated."""
-    aws, record = context.aws, context.record
-    if after is None:
-        live = sagemaker.describe(aws, record.name)
-        copies = live is not None and live.hosts_components
-        context.say("Scaling", f"ends; the number of {counted(2, copies)} stays")
-        autoscaling.deregister(aws, record.name, copies)
-        return
-    context.say("Scaling", after.text)
-    before = None
-    if after.scales_copies:
-        before = autoscaling.registered(aws, record.name, policies=False)
-    tags = [{"Key": DEPLOYMENT_TAG, "Value": record.name}, {"Key": ID_TAG, "Value": record.id}]
-    tags += read_company(record.current).tag_list
-    autoscaling.register(aws, record.name, after, tags)
-    if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
-        autoscaling.stay_awake(aws, record.name)
-
-
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales;
-    else as the tag of its configuration says, and without that tag, what is registered stays."""
-    aws, revisions = context.aws, context.record.revisions
-    after, is_known = _read_scaling(revision), revision.plan is not None
-    if not is_known:
-        with suppress(AccessDenied, Missing, ValueError):
+    """Register the scaling of a kept revision: that of its plan, or of the tag of its configuration
+    if another machine has the plan. Without one, what our own plans registered ends, and that of
+    ``peagle scale`` stays."""
+    aws, after = context.aws, _read_scaling(revision)
+    if revision.plan is None:
+        try:
             config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
             value = sagemaker.read_tags(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
             if value != _NONE:
                 fields = zip(Scaling.model_fields, value.split("/"), strict=False)
                 after = Scaling.model_validate_strings(dict(fields))
-            is_known = True
-    scales = any(map(_read_scaling, revisions)) or after is not None
-    if not scales and any(recorded.plan is None for recorded in revisions):
+        except (AccessDenied, Missing, ValueError):
+            context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
+            return
+    registered = None
+    if after is None and any(
+        each.plan is None or each.plan.scaling for each in context.record.revisions
+    ):
         with suppress(AccessDenied):
             registered = autoscaling.registered(aws, context.record.name)
-            scales = registered is not None and registered.is_ours
-    if scales and is_known:
-        apply_scaling(context, after)
-    elif scales:
-        context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
+    if after is not None or (registered and registered.is_ours):
+        SCALING.register(context, after)
 
 
 @dataclass(frozen=True)
@@ -346,7 +324,7 @@ def scale(context: DeploymentContext, change: Scale) -> None:
     if change.end is not None:
         set_end(context, shown_revision(record, change.live), change.end)
     if change.scaling is not None:
-        apply_scaling(context, change.scaling.after)
+        SCALING.register(context, change.scaling.after)
     if change.count is None:
         return
     copies = change.live.hosts_components
@@ -455,14 +433,9 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
         _remove_limits(context)
     else:
         copies = before.current.served.copies is not None
-        called, fingerprint = limit_name(aws.region, name), before.current.fingerprint
-        with context.creating(Resource(type="SchedulerRole", name=called, revision=fingerprint)):
-            role = scheduler.ensure_role(aws, name, before.id, read_company(revision), copies)
-        for schedule in schedule_names(aws.region, name, copies):
-            with context.creating(Resource(type="Schedule", name=schedule, revision=fingerprint)):
-                context.say("Scheduling the end", utc_text(end.at))
-                of_copies = schedule != called
-                scheduler.put_schedule(aws, name, role, end.at, context.clock, copies=of_copies)
+        ROLE.put(context, revision, limit_name(aws.region, name), {"copies": copies})
+        for schedule, body in SCHEDULE.at(aws.region, name, copies, end.at).items():
+            SCHEDULE.put(context, revision, schedule, body)
     context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _end_tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(aws, name):
@@ -505,7 +478,7 @@ def retag_config(context: DeploymentContext, revision: Revision, tags: list[Tag]
 
 def _remove_limits(context: DeploymentContext) -> None:
     for resource in _limits(context.record):
-        delete(context, resource)
+        remove(context, resource)
 
 
 def _limits(record: Deployment) -> tuple[Resource, ...]:
@@ -531,10 +504,3 @@ def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deploymen
     if tags is None or ENDS_TAG not in tags:
         return record
     return record.model_copy(update={"ends_at": end_in(tags), "budget_usd": budget_in(tags)})
-
-
-def limit_resources(region: str, name: str, copies: bool) -> Iterator[Resource]:
-    """Schedules and role of a deployment that another machine limited: they carry no tags."""
-    for schedule in schedule_names(region, name, copies):
-        yield Resource(type="Schedule", name=schedule, made=True, revision="")
-    yield Resource(type="SchedulerRole", name=limit_name(region, name), made=True, revision="")

@@ -15,7 +15,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from peagle.errors import PeagleError
-from peagle.options import Frozen
+from peagle.frozen import Frozen
 from peagle.planning.plan import Plan
 from peagle.proof import Proof
 from peagle.render.requests import REVISION_TAG, requests, with_replaced

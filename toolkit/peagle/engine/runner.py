@@ -20,7 +20,6 @@ from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, check_driver, choose_gpus, 
 from peagle.engine.machine import (
     Machine,
     check_compiler,
-    check_compiler_in,
     check_machine,
     find_engine,
     this_machine,
@@ -320,7 +319,7 @@ def find_image(
 
 
 @dataclass(frozen=True)
-class LocalOptions:
+class LocalRunner:
     """How to run a plan on this machine: in a container of ``image``, or as a process.
 
     ``gpus``: on GPUs, of which a container sees all, and a process as many as it needs;
@@ -375,8 +374,6 @@ class LocalOptions:
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
-        elif self.compiled and self.image:
-            check_compiler_in(Docker(), self.image)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
     def choose_gpus(self, plan: Plan) -> list[Gpu]:
@@ -455,3 +452,7 @@ class LocalOptions:
             return {}
         pins = environment.get(WARM_PINS_VARIABLE) or state.warm_pins()
         return {WARM_FOLDER_VARIABLE: folder, **({WARM_PINS_VARIABLE: pins} if pins else {})}
+
+
+AS_PROCESS = LocalRunner()
+"""In a process, uncompiled."""

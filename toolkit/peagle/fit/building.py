@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup, Drafter, Target
@@ -46,47 +45,30 @@ _WIDE = 4
 """Feed-forward width in hidden sizes, when neither config nor size of a head is known."""
 
 
-class GpuMemory(NamedTuple):
-    """The GPUs of a case: ``visible_gib`` is what CUDA reports for one GPU, ``driver_gib`` what the
-    driver reserves in addition; ``gpus`` is the number of usable ones."""
-
-    instance: Instance
-    gpus: int
-    visible_gib: float
-    driver_gib: float
-
-
-def read_gpu(instance: Instance) -> GpuMemory:
-    """The GPUs of this instance type."""
-    visible = visible_gib(instance.gpu, instance.gpu_memory_mib)
-    driver = instance.gpu_memory_mib / 1024 - visible
-    return GpuMemory(instance, instance.gpu_count, visible, driver)
-
-
-def gpu_with_memory(table: InstanceTable, gib: float) -> GpuMemory:
-    """The GPU whose memory is nearest to ``gib``, with that memory; of two such GPUs the newer."""
+def nearest_gpu(table: InstanceTable, gib: float) -> Instance:
+    """The type with the GPU whose memory is nearest to ``gib``; of two such GPUs the newer."""
 
     def distance(on: Instance) -> tuple[float, int]:
         visible = visible_gib(on.gpu, on.gpu_memory_mib)
         nearest = min(abs(gib - on.gpu_memory_mib / 1024), abs(gib - visible))
         return nearest, -on.capability
 
-    nearest = min(table.instances, key=distance)
-    visible = cuda_visible_gib(gib, nearest.gpu)
-    return GpuMemory(nearest, 1, visible, gib - visible)
+    return min(table.instances, key=distance)
 
 
 def fit_case(
     case: Case,
-    gpu: GpuMemory,
+    gpu: Instance,
+    gib: float | None = None,
     *,
     own_matrices: bool | None = None,
     text_only: bool = False,
     compiled: bool = False,
 ) -> FitCase:
-    """The memory model's input for this case on these GPUs, with vLLM's defaults for settings that
-    the case leaves open. ``own_matrices``: whether the head has its own embedding and output
-    matrix, when no headers were read. Raises CheckpointError for an incomplete config.json."""
+    """The memory model's input for this case on the GPUs of this type, or on one such GPU of
+    ``gib``, with vLLM's defaults for settings that the case leaves open. ``own_matrices``: whether
+    the head has its own embedding and output matrix, when no headers were read. Raises
+    CheckpointError for an incomplete config.json."""
     settings, vllm, read = case.settings, case.runtime.vllm, case.target_checkpoint
     dtype = settings.get("dtype")
     if read:
@@ -102,24 +84,29 @@ def fit_case(
         drafter = draft_model(case.drafter, target)
         if drafter and own_matrices not in (None, drafter.own_embeddings):
             matrices: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
-            drafter = replace(drafter, checkpoint_bytes=None, **matrices)
+            drafter = drafter._replace(checkpoint_bytes=None, **matrices)
     tokens, block = settings.get("max-num-batched-tokens"), case.setting("block-size")
     share = settings.get("gpu-memory-utilization")
     if not isinstance(share, int | float) or share is True or not 0 < share <= 1:
         share = GPU_MEMORY_UTILIZATION  # a rule reports one that is no share
+    if gib is None:
+        visible, count = visible_gib(gpu.gpu, gpu.gpu_memory_mib), gpu.gpu_count
+        gib = gpu.gpu_memory_mib / 1024
+    else:
+        visible, count = cuda_visible_gib(gib, gpu.gpu), 1
     seqs, step = batch_limits(
-        gpu.instance.gpu,
-        gpu.visible_gib,
+        gpu.gpu,
+        visible,
         vllm,
         case.max_model_len,
         (case.options.concurrency, int(tokens) if tokens is not None else None),
     )
     engine = EngineConfig(
-        gpu=gpu.instance.gpu,
-        gpu_count=max(gpu.gpus, case.tensor_parallel_size),
-        gpu_memory_gib=gpu.visible_gib,
-        driver_gib=gpu.driver_gib,
-        capability=gpu.instance.capability,
+        gpu=gpu.gpu,
+        gpu_count=max(count, case.tensor_parallel_size),
+        gpu_memory_gib=visible,
+        driver_gib=gib - visible,
+        capability=gpu.capability,
         vllm=vllm,
         max_model_len=case.max_model_len,
         max_num_seqs=seqs,
@@ -274,7 +261,7 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
 
 def with_sizes(drafter: DraftModel, **sizes: int) -> DraftModel:
     """The drafter with other sizes."""
-    return replace(drafter, shape=drafter.shape.model_copy(update=sizes))
+    return drafter._replace(shape=drafter.shape.model_copy(update=sizes))
 
 
 def read_drafter(

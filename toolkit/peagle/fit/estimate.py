@@ -23,13 +23,11 @@ padded to the largest. Whole numbers throughout.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup, RecurrentGroup
-from peagle.catalog.tables import CatalogEntry
 from peagle.fit.weights import (
     MIB,
     DraftModel,
@@ -44,6 +42,7 @@ from peagle.fit.weights import (
     target_bytes,
     vision_bytes,
 )
+from peagle.frozen import Frozen
 from peagle.vllm.defaults import (
     ALL_MEMORY_COUNTED,
     ALL_SLOTS_RESERVED,
@@ -61,7 +60,7 @@ from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
 
 
-class Fit(CatalogEntry):
+class Fit(Frozen):
     """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
 
     fits: bool
@@ -77,7 +76,7 @@ class Fit(CatalogEntry):
     terms: dict[str, float]
 
 
-class Comparison(CatalogEntry):
+class Comparison(Frozen):
     """The same engine without its drafter. ``concurrency_kept`` is the share of its concurrent
     requests that remains with speculation; above 1 where the drafter turns asynchronous scheduling
     off, with which sliding layers keep more."""
@@ -88,8 +87,7 @@ class Comparison(CatalogEntry):
     concurrency_kept: float | None
 
 
-@dataclass(frozen=True)
-class FitCase:
+class FitCase(NamedTuple):
     """Input of the memory model: a pair on an engine."""
 
     target: TargetModel
@@ -243,7 +241,6 @@ def cache_layout(case: FitCase) -> Layout:
     )
 
 
-@lru_cache(maxsize=1024)  # the plans of a process compare the same instance types
 def compute_fit(case: FitCase) -> Fit:
     """The memory of one GPU. The case fits when one request of max-model-len fits the cache."""
     engine, length = case.engine, case.engine.max_model_len
@@ -256,7 +253,7 @@ def compute_fit(case: FitCase) -> Fit:
         "cache_padding_in_it": request_bytes - layout.used_bytes(length, in_flight),
     }
     if case.drafter:
-        alone = cache_layout(replace(case, drafter=None))
+        alone = cache_layout(case._replace(drafter=None))
         inside["cache_of_drafter_in_it"] = request_bytes - alone.request_bytes(length, in_flight)
         slots = engine.k * engine.max_num_seqs
         inside["cache_of_draft_slots"] = slots * (request_bytes / length)
@@ -294,7 +291,7 @@ def compare(case: FitCase, fit: Fit) -> Comparison | None:
 
 def without_speculation(case: FitCase) -> FitCase:
     """The case with the target alone."""
-    return replace(case, drafter=None, engine=replace(case.engine, k=0, draftless=None))
+    return case._replace(drafter=None, engine=case.engine._replace(k=0, draftless=None))
 
 
 def refusal_reason(case: FitCase) -> str | None:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field, InstanceOf
 
-from peagle.case import Case, Checkpoints, build_case
+from peagle.case import Case, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Pair
-from peagle.catalog.tables import CatalogEntry, Instance, InstanceTable
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import division_problem, divisions, read_quantization
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, target_from_checkpoint
 from peagle.checkpoints.models import ReadCheckpoint
@@ -24,9 +24,8 @@ from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, errors, severity, warning
 from peagle.fit.building import (
     fit_case,
-    gpu_with_memory,
     located,
-    read_gpu,
+    nearest_gpu,
     unknown_quantization,
 )
 from peagle.fit.estimate import (
@@ -38,13 +37,14 @@ from peagle.fit.estimate import (
     missing_bytes,
     refusal_reason,
 )
-from peagle.options import EngineOptions, asked
+from peagle.frozen import Frozen
+from peagle.options import EngineOptions, asked, check_numbers
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, extra_slots, schedules_ahead
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
 
 
-class Advice(CatalogEntry):
+class Advice(Frozen):
     """One change that makes the case fit: the option ``knob``, its ``value`` and the cache."""
 
     knob: str
@@ -144,6 +144,7 @@ class FitReport(Fit):
 def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
     """The memory report for these options; ``read`` reads the locations that they name. Raises
     NotFound, UserError and CheckpointError."""
+    check_numbers(options)
     pair = find_pair(catalog, options.pair) if options.pair else None
     _refuse_contradictions(options, pair)
     target = read(options.target) if options.target else None
@@ -157,8 +158,9 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         example = Fix("for example", ("peagle", "fit", "tiny"))
         raise OptionMissing("specify PAIR, or a folder with --target", example)
     head = read(options.drafter) if options.drafter else None
-    checkpoints = Checkpoints(target, head, own_target=target is not None)
-    case, fitted = _cases(options, catalog, pair, checkpoints)
+    read_files = {"target_checkpoint": target, "drafter_checkpoint": head}
+    options = options.model_copy(update=read_files)
+    case, fitted = _cases(options, catalog, pair)
     refusal, memory = refusal_reason(fitted), compute_fit(fitted)
     if pair is None:
         title = f"{options.target}+{options.drafter}" if fitted.drafter else str(options.target)
@@ -176,7 +178,7 @@ def fit(options: FitOptions, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         other = options.model_copy(update=change)
         try:
             _refuse_contradictions(other, pair)
-            changed_case, changed_fit = _cases(other, catalog, pair, checkpoints)
+            changed_case, changed_fit = _cases(other, catalog, pair)
         except UserError:
             return None
         return None if errors(_check_rules(changed_case, changed_fit, ("load",))) else changed_fit
@@ -232,44 +234,45 @@ def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
         )
 
 
-def _cases(
-    options: FitOptions, catalog: Catalog, pair: Pair | None, read: Checkpoints
-) -> tuple[Case, FitCase]:
+def _cases(options: FitOptions, catalog: Catalog, pair: Pair | None) -> tuple[Case, FitCase]:
     """The case, with the engine settings that the memory model used, and its memory."""
-    if options.gpu_memory_gib is None:
-        gpu = read_gpu(find_instance(catalog.instances, str(options.instance_type)))
+    gib = options.gpu_memory_gib
+    if gib is None:
+        gpu = find_instance(catalog.instances, str(options.instance_type))
     else:
-        gpu = gpu_with_memory(catalog.instances, options.gpu_memory_gib)
+        gpu = nearest_gpu(catalog.instances, gib)
     target = longest = pair.target if pair else None
-    if read.target is not None:
-        with located(read.target):
-            longest = target_from_checkpoint(read.target)
+    model, head = options.target_checkpoint, options.drafter_checkpoint
+    if model is not None:
+        with located(model):
+            longest = target_from_checkpoint(model)
     assert longest is not None
     target = target or longest
     drafter: Drafter | None = None
     if not options.speculation:
-        read = replace(read, drafter=None)
-    elif read.drafter is None:
+        head = None
+    elif head is None:
         drafter = pair.drafter if pair else None
     else:
         kinds = [kind for kind in target.drafters if kind.method == "eagle3"]
-        with located(read.drafter):
+        with located(head):
             if kinds:
                 kind = next((kind for kind in kinds if pair and kind == pair.drafter), kinds[0])
-                drafter = own_drafter(read.drafter.location, target, kind, read.drafter)
+                drafter = own_drafter(head.location, target, kind, head)
             else:
-                drafter = drafter_from_checkpoint(read.drafter)
+                drafter = drafter_from_checkpoint(head)
     settings = dict(options.settings)
     for name in _ENGINE_SETTINGS:
         if value := getattr(options, name):
             settings[name.replace("_", "-")] = str(value)
     most = longest.architecture.max_positions
     length = options.max_model_len or min(target.default_max_model_len, most)
-    complete = options.model_copy(update={"settings": settings, "max_model_len": length})
-    case = build_case(catalog, target, drafter, complete, read, gpu.instance)
+    decided = {"settings": settings, "max_model_len": length, "drafter_checkpoint": head}
+    case = build_case(catalog, target, drafter, options.model_copy(update=decided), gpu)
     fitted = fit_case(
         case,
         gpu,
+        gib,
         own_matrices={"own": True, "shared": False}.get(options.drafter_embeddings or ""),
         text_only=options.text_only,
         compiled=options.compiled,
@@ -292,10 +295,9 @@ def _on_gpus(case: FitCase, options: FitOptions) -> FitCase:
         problem = problem or f"--tp {asked_size} is not possible on {most} GPUs"
         raise UserError(problem, f"use {', '.join(map(str, sizes))}", code="tensor-parallel")
     cases = [
-        replace(
-            case,
-            engine=replace(
-                case.engine, tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
+        case._replace(
+            engine=case.engine._replace(
+                tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
             ),
         )
         for size in ([asked_size] if asked_size else sizes)

@@ -85,8 +85,7 @@ class TargetModel:
         return named or self.query_key_norm
 
 
-@dataclass(frozen=True)
-class DraftModel:
+class DraftModel(NamedTuple):
     """A drafter with weights. ``shape`` has its sizes, ``auxiliary`` counts the hidden states that
     ``fc`` reads, and ``own_embeddings`` and ``own_output`` are whether its checkpoint has these
     matrices. ``checkpoint_bytes`` is the size of its weight files, if known."""

@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from peagle.errors import UserError
-from peagle.options import Frozen, Options
+from peagle.frozen import Frozen
+from peagle.options import Options
 from peagle.text import sanitize
-
-MOST_TAGS = 38
-"""AWS allows 50 tags on a resource; those of the toolkit (``peagle:...``) take up to 12."""
 
 _LONGEST_KEY, _LONGEST_VALUE, _LONGEST_PREFIX = 128, 256, 32
 _PREFIX = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*-?", re.ASCII)
@@ -102,13 +100,6 @@ def check_company(company: Company) -> None:
                 "use letters, digits, spaces and _.:/=+-@, and no prefix aws: or peagle:",
                 "invalid-tag",
             )
-    if len(tags) > MOST_TAGS:
-        raise UserError(
-            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} in "
-            "addition to the toolkit's own",
-            "give fewer",
-            "invalid-tag",
-        )
 
 
 def _is_tag_text(text: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peagle.case import (
-    Checkpoints,
     applicable,
     build_case,
     engine_settings,
@@ -21,8 +21,8 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.overrides import with_overrides
-from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation, reason
-from peagle.planning.speculation import SelectedPair, planned_speculation, speculative_config
+from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
+from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
 from peagle.planning.weights import (
     LOADER,
     PlacedWeights,
@@ -62,14 +62,19 @@ class Placement:
     pair: SelectedPair
     load: Load
     candidate: Candidate
+    name: str
     region: str
+    runtime: Runtime
+    image: str
+    ami: str | None
+    count: int
+    copies: Copies | None
     placed: PlacedWeights
     sizes: WeightSizes
-    runtime: RuntimeChoice
 
 
 def configure_engine(
-    placement: Placement, runtime: Runtime, decisions: Decisions
+    placement: Placement, decisions: Decisions
 ) -> tuple[Speculation | None, tuple[str, ...], dict[str, str]]:
     """The engine's speculation, arguments and environment, with the rules' findings about them.
 
@@ -77,15 +82,15 @@ def configure_engine(
     plan, and so no plan file, ever contains one.
     """
     options, load, candidate = placement.options, placement.load, placement.candidate
-    record = decisions.record
+    record, runtime = decisions.record, placement.runtime
     streamed = streamer_variables(
         placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
     )
-    speculation = record(planned_speculation(load, candidate))
+    speculation = choose_speculation(load, candidate)
     arguments = record(_build_arguments(placement, speculation))
     extra = record(_build_environment(placement))
     planned = to_environment(arguments) | extra | record(streamed)
-    if digest := digest_in(placement.runtime.image):
+    if digest := digest_in(placement.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
     environment = dict(with_overrides(planned, options.environment))
@@ -100,17 +105,16 @@ def configure_engine(
         "concurrency": candidate.load,
         "instance_type": candidate.instance.type,
         "region": placement.region,
-        "image": placement.runtime.image,
-        "ami": options.ami or placement.runtime.ami,
+        "image": placement.image,
+        "ami": options.ami or placement.ami,
         "environment": environment,
     }
-    checkpoint, pair = options.target_checkpoint, placement.pair
+    pair = placement.pair
     case = build_case(
         load.catalog,
         pair.target,
         pair.drafter,
         options.model_copy(update=decided),
-        Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None),
         tensor_parallel_size=candidate.gpus,
     )
     findings = check(case)
@@ -182,12 +186,18 @@ def _build_arguments(
             arguments += [f"--{name}", as_text(value)]
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
-    caching = prefix_caching_with(load.target, drafter, load.vllm, table)
-    is_set = {PREFIX_CACHING, NO_PREFIX_CACHING} & planned
-    if caching is not None and drafter is not None and not is_set:
-        # On by default in vLLM: why it stays on, and what a hit loses.
+    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
+        decided += _prefix_caching_reasons(load, candidate)
+    return Decision(tuple(arguments), tuple(decided))
+
+
+def _prefix_caching_reasons(load: Load, candidate: Candidate) -> Iterator[Reason]:
+    """Why it stays on, as by default in vLLM, with a drafter, and what a hit loses."""
+    drafter = candidate.drafter
+    caching = prefix_caching_with(load.target, drafter, load.vllm, load.catalog.runtimes)
+    if caching is not None and drafter is not None:
         blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
-        because = reason(
+        yield reason(
             f"--{PREFIX_CACHING}",
             "true",
             "prefix-caching-works",
@@ -196,8 +206,6 @@ def _build_arguments(
             tokens=tokens_lost(drafter.method, blocks),
             groups=len(blocks) if len(blocks) > 1 else None,
         )
-        decided.append(because)
-    return Decision(tuple(arguments), tuple(decided))
 
 
 def as_text(value: Value) -> str:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from peagle.errors import Fix, combine_fixes
+from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
-from peagle.options import AUTO, Options
+from peagle.options import AUTO
 from peagle.planning.candidates import Candidate, rank
 from peagle.planning.load import Load
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.facts import find_facts
 from peagle.workload import Slo
 
 
@@ -83,23 +82,6 @@ _SLO_MISSED = "slo-missed"
 Fix: leave --instance-type or --instance-count out, lower --concurrency, or relax --slo
 """
 
-_QUEUE = "max-num-queued-reqs"
-_QUEUE_UNBOUNDED = "queue-unbounded"
-"""Excess requests queue without a limit, so that under overload all miss --slo.
-
-Fix: add --set max-num-queued-reqs=N: vLLM answers further requests with HTTP 503
-"""
-
-
-def queue_findings(options: Options, vllm: str, concurrency: int) -> Iterator[Finding]:
-    """A note where an objective is given and this vLLM version can limit its queue."""
-    facts = find_facts(vllm)
-    if options.slo and facts.exact and _QUEUE in facts.arguments and _QUEUE not in options.settings:
-        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
-        sentence = f"add --set {_QUEUE}={concurrency}: vLLM answers what is above with HTTP 503"
-        fix = Fix(sentence, options=("--set", f"{_QUEUE}={concurrency}"))
-        yield note(_QUEUE_UNBOUNDED, "slo", message, fix)
-
 
 def review(selection: Selection) -> Iterator[Finding]:
     """Errors, warnings and notes about the selected candidate: memory, idle GPUs, price, speed,
@@ -133,7 +115,10 @@ def review(selection: Selection) -> Iterator[Finding]:
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
     if options.instance_count is None and candidate.count > 1:
-        yield _several(selection)
+        message = f"{instances_text(candidate)} are planned and billed: one is not "
+        message += "known to serve the load as required"
+        confirm = use_option("--instance-count", candidate.count, verb="confirm the number with")
+        yield warning("several-instances", "instance_count", message, confirm)
     if candidate.drafter is None or not is_drafter_named(candidate.asked) or not selection.alone:
         return
     best = selection.alone[0]
@@ -193,15 +178,14 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            held = candidate.engine.most_requests * candidate.copies
-            enough, fixes = math.ceil(load.concurrency / max(held, 1)), list[Fix]()
+            held, fixes = candidate.engine.most_requests * candidate.copies, list[Fix]()
             other = next((other for other in selection.ranked if other.holds_load), None)
             if other is not None and other.instance != candidate.instance:
                 fixes.append(_use_type(other, f"{at_cost(other)}, which holds that load"))
-            if held and candidate.count < enough <= MOST_INSTANCES:
-                option = ("--instance-count", f"{enough}")
-                fixes.append(Fix(f"use {' '.join(option)}", options=option))
             if held:
+                enough = math.ceil(load.concurrency / held)
+                if candidate.count < enough <= MOST_INSTANCES:
+                    fixes.append(use_option("--instance-count", enough))
                 fixes.append(_lower("--concurrency", held * candidate.count))
             larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
             yield warning("cache-below-concurrency", "concurrency", message, larger)
@@ -243,8 +227,8 @@ def _scarce(selection: Selection) -> Iterator[Finding]:
     types = ",".join(other.instance.type for other in others[:_FALLBACKS])
     another = Fix("choose another --instance-type")
     if types:
-        option = ("--fallback-instance-types", types)
-        another = Fix(f"deploy with {' '.join(option)}, or {another.sentence}", options=option)
+        more = f", or {another.sentence}"
+        another = use_option("--fallback-instance-types", types, more, verb="deploy with")
     yield warning("instance-scarce", "instance_type", message, another)
 
 
@@ -325,30 +309,28 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
     if search.options.k is not None:
         best = search.with_options(k=None).candidate(candidate.instance)
         if is_enough(best) and best.drafter is not None:
-            yield Fix(f"use --k {best.k} ({speed_text(best)})", options=("--k", f"{best.k}"))
+            yield use_option("--k", best.k, f" ({speed_text(best)})")
     if search.options.instance_count is not None:
         more = search.with_options(instance_count=None).candidate(candidate.instance)
         if is_enough(more) and more.count > candidate.count:
-            option = ("--instance-count", f"{more.count}")
-            yield Fix(f"use {' '.join(option)} ({speed_text(more)})", options=option)
+            yield use_option("--instance-count", more.count, f" ({speed_text(more)})")
 
 
 def _as_reached(only: Candidate) -> Fix:
     """The one requirement of ``only`` as the candidate meets it."""
     asked, times = only.asked, only.performance
     if asked.within is not None and only.batch and only.batch.seconds:
-        option = ("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
-    elif asked.slo is None:
-        return _lower("--min-tokens-per-second", math.floor(only.tokens_per_second or 0))
-    else:
-        limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
-        reached = {
-            name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
-            for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
-            if limit is not None
-        }
-        option = ("--slo", Slo(**reached).text)
-    return Fix(f"use {' '.join(option)}", options=option)
+        return use_option("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
+    if asked.slo is None:
+        reached = math.floor(only.tokens_per_second or 0)
+        return _lower("--min-tokens-per-second", reached)
+    limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
+    met = {
+        name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
+        for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
+        if limit is not None
+    }
+    return use_option("--slo", Slo(**met).text)
 
 
 def _slowest(candidate: Candidate) -> Candidate:
@@ -357,30 +339,12 @@ def _slowest(candidate: Candidate) -> Candidate:
     if speed.basis != "estimated" or not speed.tokens_per_second or not speed.low:
         return candidate
     slower = speed.tokens_per_second / speed.low
-    slow = replace(
-        speed,
+    slow = speed._replace(
         tokens_per_second=speed.low,
         ttft_seconds=(speed.ttft_seconds or 0.0) * slower,
         itl_seconds=(speed.itl_seconds or 0.0) * slower,
     )
     return replace(candidate, performance=slow)
-
-
-def _several(selection: Selection) -> Finding:
-    """The warning that several instances are planned and billed."""
-    candidate, load = selection.candidate, selection.search.load
-    asked = format_concurrency(load.concurrency)
-    held = candidate.engine.most_requests * candidate.copies
-    because = f"one is not known to meet what is required with {asked}"
-    if candidate.asked.within is not None:
-        because = "fewer do not finish in time"
-    elif held * (candidate.count - 1) < load.concurrency:
-        because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
-    count = str(candidate.count)
-    message = f"{count} instances are planned and billed, because {because}"
-    sentence = f"confirm the number with --instance-count {count}"
-    fix = Fix(sentence, options=("--instance-count", count))
-    return warning("several-instances", "instance_count", message, fix)
 
 
 def _idle_gpus(selection: Selection) -> Iterator[Finding]:
@@ -399,12 +363,11 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         other = selection.search.with_options(copies=AUTO).candidate(instance)
         is_known = other.tokens_per_second is not None and other.copies > 1
         if is_known and rank((candidate, other))[0] is other:
-            option = ("--copies", f"{other.copies}")
             message += (
                 f"; {other.copies} copies of the engine, {other.gpus} of the GPUs each, generate "
                 f"{_speed_and_cost(other)}, {_speed_and_cost(candidate)} as planned"
             )
-            fix = Fix(f"use {' '.join(option)} (an inference component)", options=option)
+            fix = use_option("--copies", other.copies, " (an inference component)")
             yield warning("gpus-idle", "instance_type", message, fix)
             return
     leave_out = ""
@@ -416,8 +379,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
 
 
 def _use_type(other: Candidate, because: str) -> Fix:
-    name = other.instance.type
-    return Fix(f"use --instance-type {name}{because}", options=("--instance-type", name))
+    return use_option("--instance-type", other.instance.type, because)
 
 
 def _lower(flag: str, value: int) -> Fix:

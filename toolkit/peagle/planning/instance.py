@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, find_cheapest
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate
 from peagle.planning.operation import reserved
 from peagle.planning.plan import Copies, Decision, Reason, reason
-from peagle.planning.search import Selection, is_cheaper
+from peagle.planning.search import Selection
 from peagle.planning.speculation import SpeedsByK
 
 
-def selection_reasons(
-    selection: Selection, compared: SpeedsByK, is_speculation_asked: bool
-) -> Iterator[Reason]:
+def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Reason]:
     """Why this type, so many GPUs, and speculation or none."""
     candidate = selection.candidate
     if candidate.asked.instance_type is None:
@@ -23,17 +21,7 @@ def selection_reasons(
         if not selection.ranked:
             return
     yield _gpus_reason(candidate)
-    best = selection.best_alone
-    if best is not None and best.instance != selection.alone[0].instance:
-        yield reason(
-            "instance_without_speculation",
-            f"{best.count} x {best.instance.type}" if best.count > 1 else best.instance.type,
-            "best-without-speculation",
-            usd_per_hour=best.usd_per_hour,
-            instances=best.count if best.count > 1 else None,
-            usd_per_million_tokens=best.usd_per_million_tokens,
-        )
-    if is_speculation_asked:
+    if selection.unknown is not None or selection.search.pair.drafter is not None:
         yield _speculation_reason(selection, compared)
 
 
@@ -41,7 +29,7 @@ def _instance_reason(selection: Selection) -> Reason:
     """By cost per token or price, among those that are as good otherwise."""
     candidate, ranked, asked = selection.candidate, selection.ranked, selection.candidate.asked
     name, usd = candidate.instance.type, candidate.usd_per_million_tokens
-    hourly, instances = candidate.usd_per_hour, candidate.count if candidate.count > 1 else None
+    hourly, instances = candidate.usd_per_hour, candidate.count
     if not ranked:
         return reason("instance_type", name, "largest-instance")
     if candidate.excess is not None and not candidate.meets:
@@ -95,13 +83,13 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     candidate, asked = selection.candidate, selection.candidate.asked
     drafter, what = candidate.drafter, "speculation"
     value = f"{drafter.name}, K={candidate.k}" if drafter else "none"
-    if selection.unknown is not None:
-        return _unknown_reason(selection, selection.unknown)
+    if selection.unknown is not None and selection.unknown.drafter is not None:
+        return reason(what, value, "drafter-unknown", drafter=selection.unknown.drafter.name)
     others = selection.alone if drafter else selection.speculating
     best = others[0] if others and others[0].holds_load else None
     usd = candidate.usd_per_million_tokens
     if best is not None and usd is not None and best.usd_per_million_tokens is not None:
-        on = (best.count, best.instance) != (candidate.count, candidate.instance)
+        is_elsewhere = best.instance != candidate.instance
         code = "cost-with-drafter" if drafter else "cost-without-drafter"
         return reason(
             what,
@@ -110,9 +98,7 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
             usd_per_million_tokens=usd,
             other_usd_per_million_tokens=best.usd_per_million_tokens,
             other_drafter=best.drafter.name if best.drafter else None,
-            other_instances=best.count if on else None,
-            other_instance_type=best.instance.type if on else None,
-            other_misses=candidate.meets and not best.meets,
+            other_instance_type=best.instance.type if is_elsewhere else None,
         )
     speeds = [
         (speed.tokens_per_second, name)
@@ -136,28 +122,6 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     if asked.chosen_by is not None:
         return reason(what, value, "verdict-drafter", verdict=asked.chosen_by)
     return reason(what, value, "named-drafter" if is_named else "default-drafter")
-
-
-def _unknown_reason(selection: Selection, unknown: Candidate) -> Reason:
-    """The target alone was selected, since the speed with the drafter is ``unknown``."""
-    candidate, drafter = selection.candidate, unknown.drafter.name if unknown.drafter else "none"
-    cheapest = candidate
-    if candidate.asked.instance_type is None:
-        cheapest = find_cheapest(selection.alone) or candidate
-    if not is_cheaper(cheapest, unknown):
-        return reason("speculation", "none", "speed-known-without", drafter=drafter)
-    return reason(
-        "speculation",
-        "none",
-        "cheaper-without",
-        drafter=drafter,
-        drafter_instances=unknown.count,
-        drafter_instance_type=unknown.instance.type,
-        drafter_usd_per_hour=unknown.usd_per_hour,
-        instances=cheapest.count,
-        instance_type=cheapest.instance.type,
-        usd_per_hour=cheapest.usd_per_hour,
-    )
 
 
 def choose_count(options: Options, candidate: Candidate) -> Decision[int]:

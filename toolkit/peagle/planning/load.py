@@ -16,9 +16,9 @@ from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
-from peagle.errors import Fix, OutOfRange
+from peagle.errors import Fix, OutOfRange, use_option
 from peagle.findings import Finding, error, warning
-from peagle.fit.building import draft_model, fit_case, read_gpu, target_model
+from peagle.fit.building import draft_model, fit_case, target_model
 from peagle.fit.estimate import (
     Fit,
     FitCase,
@@ -33,6 +33,7 @@ from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import find_acceptance
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, names_in_runs
+from peagle.speed.step import Geometry, read_geometry
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -93,8 +94,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     where = f" on {on}" if on else ", on any instance type"
     message = f"the default context of {length:,} tokens does not fit{where}: "
     message += f"{fitting:,} are planned"
-    option = ("--max-model-len", f"{fitting}")
-    confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
+    confirm = use_option("--max-model-len", fitting, verb="confirm it with")
     shortened = warning("context-shortened", "max_model_len", message, confirm)
     because = reason("max_model_len", f"{fitting:,}", "context-too-long", tokens=length)
     return Decision(fitting, (because,), (shortened,))
@@ -149,8 +149,7 @@ def choose_workload(options: Options, target: Target, max_model_len: int) -> Dec
         sizes = {"--prompt-tokens": prompt, "--output-tokens": output}
         fix = Fix(f"lower {' or '.join(flag for flag, tokens in sizes.items() if tokens)}")
         if needed <= target.architecture.max_positions:
-            option = ("--max-model-len", f"{needed}")
-            fix = Fix(f"use --max-model-len {needed}, or {fix.sentence}", options=option)
+            fix = use_option("--max-model-len", needed, f", or {fix.sentence}")
         where = "prompt_tokens" if prompt else "output_tokens"
         findings.append(error("requests-above-context", where, message, fix))
     if prompt is not None and output is not None:
@@ -195,6 +194,11 @@ class EngineFit:
     fit: Fit
     cache_share: float
     shared: float
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """The sizes from which speeds are computed."""
+        return read_geometry(self.case)
 
     @cached_property
     def most_requests(self) -> int:
@@ -328,8 +332,8 @@ class Load:
         if key not in self.computed.engines:
             if gpus > 1:
                 case = self.engine(instance, 1, drafter, k).case
-                config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
-                case = replace(case, engine=config)
+                config = case.engine._replace(gpu_count=gpus, tensor_parallel_size=gpus)
+                case = case._replace(engine=config)
             else:
                 options = self.options(instance, k)
                 built = build_case(
@@ -337,7 +341,7 @@ class Load:
                 )
                 planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
                 built = replace(built, settings={**planned, **built.settings})
-                case = fit_case(built, read_gpu(instance))
+                case = fit_case(built, instance)
             least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
             tokens, length = self.workload.tokens, self.max_model_len
             each = min(1.0, max(least, tokens / length, compute_request_share(case, tokens)))
@@ -376,7 +380,7 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case = replace(engine.case, engine=replace(config, k=k))
+            case = engine.case._replace(engine=config._replace(k=k))
             self.computed.speeds[key] = performance(
                 case,
                 self.workload,
@@ -386,6 +390,7 @@ class Load:
                 self.runs,
                 self.names(drafter),
                 fit=engine.fit,
+                geometry=engine.geometry.with_k(k),
                 engines=engines,
             )
         return self.computed.speeds[key]

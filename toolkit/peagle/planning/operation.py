@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from peagle.catalog.tables import Instance
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, UserError, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.options import AUTO, Options, RolloutKind
 from peagle.planning.candidates import Candidate
@@ -304,7 +304,7 @@ def choose_scaling(
         usd = f"{format_usd(prices[1])} an hour; the limit is {format_usd(limit)}"
         allowed, fix = math.floor(limit * highest / prices[1]), Fix("raise the limit")
         if allowed > max(1, least):
-            fix = Fix(f"use --max-instances {allowed}", options=("--max-instances", f"{allowed}"))
+            fix = use_option("--max-instances", allowed)
         message = f"{highest} instances cost {usd}"
         findings.append(error("scaling-above-price-limit", "max_instances", message, fix))
     shown = format_duration(cooldown)
@@ -353,8 +353,8 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
             requests=limit,
             in_cache=limit < engine.case.engine.max_num_seqs,
             slo=slo.text if slo else None,
-            ttft_seconds=times.ttft_seconds,
-            itl_seconds=times.itl_seconds,
+            ttft_seconds=_round(times.ttft_seconds),
+            itl_seconds=_round(times.itl_seconds),
             basis=times.basis,
         )
         return Decision(limit, (because,))
@@ -363,19 +363,22 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         middle = (low + high) // 2
         low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
     most, breaks = max(low, 1), speed(high)
-    code = "objective-breaks" if low else "objective-missed"
     because = reason(
         "target_concurrency",
         f"{most} per {unit}",
-        code,
+        "objective-breaks",
         slo=slo.text,
         requests=high,
-        ttft_seconds=breaks.ttft_seconds,
-        itl_seconds=breaks.itl_seconds,
+        ttft_seconds=_round(breaks.ttft_seconds),
+        itl_seconds=_round(breaks.itl_seconds),
         basis=breaks.basis,
         holds_with=low,
     )
     return Decision(most, (because,))
+
+
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 5)
 
 
 COPIES_BEFORE_SECONDS = 600
@@ -491,45 +494,27 @@ def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
 def choose_observe(options: Options, region: str, floor: float | None) -> Decision[Observe | None]:
     """What the user asks for; ``None`` for nothing. ``floor`` is the least acceptance length of a
     plan that speculates. Raises UserError for values that AWS does not accept."""
-    days, topic, uri = options.log_retention, options.alarm_topic, options.capture_data
-    if days is not None and days not in LOG_DAYS:
-        later = next((retention for retention in LOG_DAYS if retention > days), LOG_DAYS[-1])
-        raise UserError(
-            f"CloudWatch Logs keeps no log for {days} days",
-            f"use log_retention: {later}; it has {', '.join(map(str, LOG_DAYS))}",
-            "log-retention",
-        )
-    # CloudWatch publishes to topics of its own region only.
-    match = _TOPIC.fullmatch(topic or "")
-    if topic is not None and (match is None or match[1] != region):
-        raise UserError(
-            f"{topic[:80]!r} is not the ARN of an SNS topic in {region}",
-            f"use alarm_topic: arn:aws:sns:{region}:ACCOUNT:NAME",
-            code="invalid-topic",
-        )
-    if uri is not None and not (is_s3_uri(uri) and S3Uri.parse(uri).has_bucket_name):
-        raise UserError(
-            f"--capture-data {uri[:80]!r} is not an S3 prefix",
-            "use --capture-data s3://BUCKET/FOLDER",
-            code="invalid-s3-uri",
-        )
-    if not (options.observe or days or uri or topic):
+    days, topic = options.log_retention, options.alarm_topic
+    _check_retention(days)
+    _check_topic(topic, region)
+    capture = _choose_capture(options)
+    if not (options.observe or days or capture or topic):
         return Decision(None)
     reasons: tuple[Reason, ...] = ()
     alarms: tuple[AlarmKind, ...] = ()
-    capture, kept, percent = None, options.capture_retention, options.capture_percent
-    if uri is not None:
-        capture = Capture(
-            s3_uri=lower_scheme(uri),
-            percent=DEFAULT_PERCENT if percent is None else percent,
-            kms_key=options.capture_kms_key or options.kms_key,
-            retention_days=(DEFAULT_CAPTURE_DAYS if kept is None else kept) or None,
-        )
+    findings = []
     if options.observe:
         alarms = (*alarms_for(options, floor), "load")
         if days is None:
             days = DEFAULT_LOG_DAYS
             reasons = (reason("log retention", f"{days} days", "log-without-end"),)
+        if topic is None:
+            message = "the alarms change their state in CloudWatch, and send no notification"
+            fix = "add alarm_topic with an SNS topic"
+            findings.append(note("no-alarm-topic", "--observe", message, fix))
+        if "ttft" not in alarms:
+            message = "no alarm watches the time to the first token: the plan has no limit for it"
+            findings.append(note("no-ttft-alarm", "--observe", message, "add --slo ttft=SECONDS"))
     observe = Observe(
         dashboard=options.observe,
         log_retention_days=days,
@@ -537,15 +522,46 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         alarms=alarms,
         alarm_topic=topic,
     )
-    findings = []
-    if alarms and topic is None:
-        message = "the alarms change their state in CloudWatch, and send no notification"
-        fix = "add alarm_topic with an SNS topic"
-        findings.append(note("no-alarm-topic", "--observe", message, fix))
-    if alarms and "ttft" not in alarms:
-        message = "no alarm watches the time to the first token: the plan has no limit for it"
-        findings.append(note("no-ttft-alarm", "--observe", message, "add --slo ttft=SECONDS"))
     return Decision(observe, reasons, tuple(findings))
+
+
+def _check_retention(days: int | None) -> None:
+    if days is not None and days not in LOG_DAYS:
+        later = next((retention for retention in LOG_DAYS if retention > days), LOG_DAYS[-1])
+        raise UserError(
+            f"CloudWatch Logs keeps no log for {days} days",
+            f"use log_retention: {later}; it has {', '.join(map(str, LOG_DAYS))}",
+            "log-retention",
+        )
+
+
+def _check_topic(topic: str | None, region: str) -> None:
+    """CloudWatch publishes to topics of its own region only."""
+    match = _TOPIC.fullmatch(topic or "")
+    if topic is not None and (match is None or match[1] != region):
+        raise UserError(
+            f"{topic[:80]!r} is not the ARN of an SNS topic in {region}",
+            f"use alarm_topic: arn:aws:sns:{region}:ACCOUNT:NAME",
+            code="invalid-topic",
+        )
+
+
+def _choose_capture(options: Options) -> Capture | None:
+    uri, kept, percent = options.capture_data, options.capture_retention, options.capture_percent
+    if uri is None:
+        return None
+    if not (is_s3_uri(uri) and S3Uri.parse(uri).has_bucket_name):
+        raise UserError(
+            f"--capture-data {uri[:80]!r} is not an S3 prefix",
+            "use --capture-data s3://BUCKET/FOLDER",
+            code="invalid-s3-uri",
+        )
+    return Capture(
+        s3_uri=lower_scheme(uri),
+        percent=DEFAULT_PERCENT if percent is None else percent,
+        kms_key=options.capture_kms_key or options.kms_key,
+        retention_days=(DEFAULT_CAPTURE_DAYS if kept is None else kept) or None,
+    )
 
 
 def capture_text(capture: Capture) -> str:

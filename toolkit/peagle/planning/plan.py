@@ -9,7 +9,8 @@ from pydantic import Field
 
 from peagle.findings import Finding, severity
 from peagle.fit.estimate import Fit
-from peagle.options import Frozen, Options, Overrides, RolloutKind
+from peagle.frozen import Frozen
+from peagle.options import Options, Overrides, RolloutKind
 from peagle.planning.company import Company
 from peagle.speed.models import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text

@@ -6,16 +6,19 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
+from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
-from peagle.catalog.tables import HERE
+from peagle.catalog.tables import HERE, Instance
+from peagle.findings import Finding
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import queue_findings, review
+from peagle.planning.findings import review
 from peagle.planning.instance import choose_copies, choose_count, selection_reasons
 from peagle.planning.load import (
     Load,
@@ -54,7 +57,7 @@ from peagle.planning.runtime import (
     find_price,
     proof_source,
 )
-from peagle.planning.search import BATCH_LOADS, Search, select, select_on_type
+from peagle.planning.search import BATCH_LOADS, Search, Selection, select, select_on_type
 from peagle.planning.speculation import (
     SelectedPair,
     choose_drafter,
@@ -81,22 +84,67 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions = Decisions()
-    record, asked = decisions.record, options.asked
+    decisions, asked = Decisions(), options.asked
     options, requested = _prepare(options, catalog)
+    options, selection = _select(options, catalog, requested, decisions)
+    company = choose_company(options, selection.search.region)
+    placement = _place(options, selection, requested.value, decisions)
+    speculation, arguments, environment = configure_engine(placement, decisions)
+    price = find_price(placement.candidate.instance, placement.region)
+    if price.value is not None or options.max_price_per_hour is None:
+        decisions.record(price)  # with a limit, the error of the limit says that it is unknown
+    floor = speculation.acceptance_floor if speculation else None
+    return Plan(
+        **_read_placement(placement),
+        **_choose_operation(placement, floor, decisions),
+        speculation=speculation,
+        engine_arguments=arguments,
+        environment=environment,
+        price_date=price.value.date.isoformat() if price.value else None,
+        without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
+        alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
+        options=asked,
+        overrides=options.overrides,
+        pins=choose_pins(options),
+        company=company,
+        findings=_findings_on(placement.candidate.instance, decisions),
+        reasons=tuple(decisions.reasons),
+    )
+
+
+def _findings_on(instance: Instance, decisions: Decisions) -> tuple[Finding, ...]:
+    """The findings; on this machine, without those about AWS."""
+    findings = decisions.sorted_findings()
+    if instance.type != HERE:
+        return findings
+    return tuple(finding for finding in findings if finding.code not in ABOUT_AWS)
+
+
+def _select(
+    options: Options, catalog: Catalog, requested: Decision[SelectedPair], decisions: Decisions
+) -> tuple[Options, Selection]:
+    """The options with the load of a batch, and what is selected of all candidates; the reasons of
+    the requested pair hold only where its drafter is selected."""
     options, options_alone = _choose_batch_load(options, catalog, requested.value, decisions)
     search, alone = _search(options, catalog, requested.value), None
     if options_alone != options:
         alone = _search(options_alone, catalog, requested.value).with_drafter(None)
     selection = select(search, alone)
-    candidate, load, pair = selection.candidate, search.load, requested.value
-    compared = search.compared(candidate)
     decisions.findings += requested.findings
-    if candidate.drafter == pair.drafter:
+    if selection.candidate.drafter == requested.value.drafter:
         decisions.reasons += requested.reasons
+    return options, selection
+
+
+def _place(
+    options: Options, selection: Selection, pair: SelectedPair, decisions: Decisions
+) -> Placement:
+    """Each decision about what is served and on what, with its reasons and findings."""
+    record, search, candidate = decisions.record, selection.search, selection.candidate
+    load, catalog = search.load, search.load.catalog
     pair = replace(pair, drafter=candidate.drafter)
+    compared = search.compared(candidate)
     record(choose_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
-    company = choose_company(options, search.region)
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
@@ -104,106 +152,99 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     length = record(choose_length(options, pair.target))
     record(choose_workload(options, pair.target, length))
     record(choose_concurrency(options))
-    is_speculation_asked = search.pair.drafter is not None
-    decisions.reasons += selection_reasons(selection, compared, is_speculation_asked)
+    decisions.reasons += selection_reasons(selection, compared)
     decisions.findings += review(selection)
-    ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
-    count = record(choose_count(options, candidate))
-    copies = record(choose_copies(options, candidate))
-    placed = record(place_weights(options, catalog, pair, name))
-    sizes, gpus = placed_sizes(options, pair, load), candidate.gpus
-    placement = Placement(
+    return Placement(
         options=options,
         pair=pair,
         load=load,
         candidate=candidate,
-        region=region,
-        placed=placed,
-        sizes=sizes,
-        runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
-    )
-    speculation, arguments, environment = configure_engine(placement, runtime, decisions)
-    decisions.findings += queue_findings(options, runtime.vllm, load.concurrency)
-    price, usd = find_price(candidate.instance, region), candidate.usd_per_hour
-    if price.value is not None or options.max_price_per_hour is None:
-        record(price)  # with a limit, the error of the limit says that the price is unknown
-    download, startup = choose_timeouts(options, sizes, gpus)
-    record(download)
-    floor = speculation.acceptance_floor if speculation else None
-    rollout = record(choose_rollout(options, count, usd, floor, copies))
-    record(startup)
-    start_seconds = None
-    if options.max_instances is not None or options.scale_to_zero:
-        start_seconds = record(start_time(options, sizes, gpus, load, candidate.instance))
-    scaling = record(choose_scaling(options, load, candidate, start_seconds, copies, region))
-    prices = scaling.prices(usd, count) if scaling else None
-    most, longest_start = prices[1] if prices else usd, download.value + startup.value
-    limit = record(choose_limit(options, region, most, longest_start, copies is not None))
-    observe = record(choose_observe(options, region, floor))
-    speed = candidate.to_alternative().model_dump(include=set(SpeedEstimate.model_fields))
-    best_alone = selection.alone[0] if selection.alone else None
-    drafter, size = pair.drafter, load.workload
-    return Plan(
         name=name,
-        pair=pair.name,
         region=region,
-        target=TargetChoice(
-            id=pair.target.id,
-            licence=pair.target.licence,
-            weight_bytes=pair.target.weight_bytes,
-            weights=placed.target,
-        ),
-        drafter=None
-        if drafter is None
-        else DrafterChoice(
+        runtime=runtime,
+        image=image,
+        ami=record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type)),
+        count=record(choose_count(options, candidate)),
+        copies=record(choose_copies(options, candidate)),
+        placed=record(place_weights(options, catalog, pair, name)),
+        sizes=placed_sizes(options, pair, load),
+    )
+
+
+def _read_placement(placement: Placement) -> dict[str, Any]:
+    """The fields of the plan that say what is served, for which load, and on what."""
+    options, pair, load = placement.options, placement.pair, placement.load
+    target, drafter, candidate = pair.target, pair.drafter, placement.candidate
+    runtime, proof = placement.runtime, target.proof.model_dump()
+    alternative = candidate.to_alternative()
+    choice = None
+    if drafter is not None:
+        choice = DrafterChoice(
             name=drafter.name,
             id=pair.name.partition("+")[2],
             licence=drafter.licence,
-            weights=placed.drafter,
+            weights=placement.placed.drafter,
+        )
+    return {
+        "name": placement.name,
+        "pair": pair.name,
+        "region": placement.region,
+        "target": TargetChoice(
+            id=target.id,
+            licence=target.licence,
+            weight_bytes=target.weight_bytes,
+            weights=placement.placed.target,
         ),
-        speculation=speculation,
-        runtime=placement.runtime,
-        instance_type=candidate.instance.type,
-        instance_count=count,
-        copies=copies,
-        max_model_len=load.max_model_len,
-        concurrency=load.concurrency,
-        workload=options.workload,
-        prompt_tokens=size.prompt_tokens,
-        cached_prompt_tokens=size.cached_prompt_tokens,
-        shared_prompt_tokens=size.shared_prompt_tokens,
-        output_tokens=size.output_tokens,
-        slo=options.slo,
-        batch=candidate.batch,
-        engine_arguments=arguments,
-        environment=environment,
-        mounts=placed.mounts,
-        download_timeout_seconds=download.value,
-        startup_timeout_seconds=startup.value,
-        fit=candidate.fit,
-        price_per_hour_usd=usd,
-        price_date=price.value.date.isoformat() if price.value else None,
-        speed=SpeedEstimate(**speed),
-        without_speculation=best_alone.to_alternative() if best_alone else None,
-        alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
-        proof=ProofPlan(
-            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
+        "drafter": choice,
+        "runtime": RuntimeChoice(
+            vllm=runtime.vllm, image=placement.image, cuda=runtime.cuda, ami=placement.ami
         ),
-        options=asked,
-        overrides=options.overrides,
-        pins=choose_pins(options),
-        rollout=rollout,
-        scaling=scaling,
-        company=company,
-        limit=limit,
-        observe=observe,
-        findings=tuple(
-            finding
-            for finding in decisions.sorted_findings()
-            if candidate.instance.type != HERE or finding.code not in ABOUT_AWS
-        ),
-        reasons=tuple(decisions.reasons),
+        "instance_type": candidate.instance.type,
+        "instance_count": placement.count,
+        "copies": placement.copies,
+        "max_model_len": load.max_model_len,
+        "concurrency": load.concurrency,
+        "workload": options.workload,
+        **dataclasses.asdict(load.workload),
+        "slo": options.slo,
+        "batch": candidate.batch,
+        "mounts": placement.placed.mounts,
+        "fit": candidate.fit,
+        "price_per_hour_usd": candidate.usd_per_hour,
+        "speed": SpeedEstimate(**alternative.model_dump(include=set(SpeedEstimate.model_fields))),
+        "proof": ProofPlan(**proof, source=proof_source(placement.image, load.catalog.runtimes)),
+    }
+
+
+def _choose_operation(
+    placement: Placement, floor: float | None, decisions: Decisions
+) -> dict[str, Any]:
+    """The fields of the plan that say how the endpoint starts, is updated, scales, ends and is
+    observed; ``floor`` is the least acceptance length of a plan that speculates."""
+    record, options, candidate = decisions.record, placement.options, placement.candidate
+    usd, copies, region = candidate.usd_per_hour, placement.copies, placement.region
+    timeouts = choose_timeouts(options, placement.sizes, candidate.gpus)
+    download, startup = map(record, timeouts)
+    start_seconds = None
+    if options.max_instances is not None or options.scale_to_zero:
+        start_seconds = record(
+            start_time(options, placement.sizes, candidate.gpus, placement.load, candidate.instance)
+        )
+    scaling = record(
+        choose_scaling(options, placement.load, candidate, start_seconds, copies, region)
     )
+    prices = scaling.prices(usd, placement.count) if scaling else None
+    most = prices[1] if prices else usd
+    return {
+        "download_timeout_seconds": download,
+        "startup_timeout_seconds": startup,
+        "scaling": scaling,
+        "rollout": record(choose_rollout(options, placement.count, usd, floor, copies)),
+        "limit": record(
+            choose_limit(options, region, most, download + startup, copies is not None)
+        ),
+        "observe": record(choose_observe(options, region, floor)),
+    }
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:

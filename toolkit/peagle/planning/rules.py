@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-from peagle.case import MOST_COUNT
 from peagle.catalog.tables import InstanceTable
-from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
-from peagle.options import Options
+from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError, use_option
+from peagle.options import Options, check_numbers
 from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.overrides import check_settings, check_variables
 from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
@@ -24,7 +21,8 @@ def check_options(options: Options, table: InstanceTable) -> None:
     check_variables(options.environment)
     if options.rollout_step is not None:
         parse_step(options.rollout_step)
-    _check_ranges(options)
+    check_numbers(options)
+    _check_times(options)
     _check_needs(options)
     _check_conflicts(options)
     _check_scaling(options)
@@ -36,36 +34,12 @@ def check_options(options: Options, table: InstanceTable) -> None:
             where = instance_type or "the largest type"
             raise UserError(
                 f"--copies {copies} needs a GPU for each copy; {where} has {most}",
-                Fix(f"use --copies {most} or less, or auto", options=("--copies", f"{most}")),
+                use_option("--copies", most, " or less, or auto"),
                 code="too-many-copies",
             )
 
 
-def _check_ranges(options: Options) -> None:
-    counts = {
-        "K": options.k,
-        "--concurrency": options.concurrency,
-        "--max-model-len": options.max_model_len,
-        "--prompt-tokens": options.prompt_tokens,
-        "--output-tokens": options.output_tokens,
-        "--instance-count": options.instance_count,
-        "--max-instances": options.max_instances,
-        "--requests": options.requests,
-        "--copies": options.copies if isinstance(options.copies, int) else None,
-    }
-    for flag, count in counts.items():
-        if count is not None and not 1 <= count <= MOST_COUNT:
-            fix = f"use 1 to {MOST_COUNT:,}"
-            fix = "use --no-speculation to serve the target alone" if flag == "K" else fix
-            raise OutOfRange(f"{flag} {count} is out of range", fix)
-    amounts = {
-        "--min-tokens-per-second": options.min_tokens_per_second,
-        "--max-price-per-hour": options.max_price_per_hour,
-        "target_concurrency": options.target_concurrency,
-    }
-    for flag, amount in amounts.items():
-        if amount is not None and not 0 < amount < math.inf:
-            raise OutOfRange(f"{flag} {amount:g} is out of range", "use a number above 0")
+def _check_times(options: Options) -> None:
     times = {
         "--within": (options.within, INSTANCE_SECONDS + 1, LONGEST_SECONDS),
         "--ttl": (options.ttl, 60, LONGEST_SECONDS),

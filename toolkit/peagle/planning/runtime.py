@@ -46,9 +46,6 @@ REFERENCE_REGION = "us-east-1"
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
-_ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "vllm-newer-than-catalogue"})
-_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-not-in-region", "image-version"})
-"""Codes of the rules that need no other decisions."""
 
 
 def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
@@ -70,7 +67,7 @@ def choose_runtime(
     drafter: Drafter | None,
     takes_image: bool = True,
 ) -> Decision[Runtime]:
-    """The vLLM version; a finding if it is below the pair's minimum.
+    """The vLLM version.
 
     Raises NotFound for a version without an image, and Refused if it is also below the pair's
     minimum; both are the rules' findings. An image of the user's may have any version;
@@ -85,25 +82,24 @@ def choose_runtime(
         too_old = below_minimum(case)
         finding, kind = (too_old, Refused) if too_old else (unknown, NotFound)
         raise kind(finding.message, Fix(finding.fix, finding.command or ()), finding.code)
-    findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:
-        return Decision(case.runtime, findings=findings)
+        return Decision(case.runtime)
     because = reason("vllm", version, "catalogue-vllm", checked=table.checked.isoformat())
-    return Decision(case.runtime, (because,), findings)
+    return Decision(case.runtime, (because,))
 
 
 def choose_image(
     options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
-    """The image: AWS's of that version in that region, or the user's."""
+    """The image: AWS's of that version in that region, or the user's, which the rules judge with
+    the whole plan. There AWS's has a name, too: whether the region has it is asked before."""
     image = options.image
-    here = Options(pair=options.pair, vllm=runtime.vllm, region=region, image=image)
-    case = build_case(catalog, pair.target, pair.drafter, here)
     if image is None:
-        findings = check(case, only={"image-not-in-region"})
+        asked = Options(pair=options.pair, vllm=runtime.vllm, region=region)
+        case = build_case(catalog, pair.target, pair.drafter, asked)
         uri = exact_image_uri(catalog.runtimes, runtime, region)
         because = reason("image", uri, "image-of-aws", vllm=runtime.vllm, region=region)
-        return Decision(uri, (because,), findings)
+        return Decision(uri, (because,), check(case, only={"image-not-in-region"}))
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not an image name",
@@ -111,7 +107,7 @@ def choose_image(
             f"{_MAX_IMAGE_LENGTH} characters",
             code="invalid-image-name",
         )
-    return Decision(image, findings=check(case, only=_ABOUT_IMAGES))
+    return Decision(image)
 
 
 def proof_source(image: str, table: RuntimeTable) -> Literal["counters", "log"]:

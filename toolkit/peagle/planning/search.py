@@ -21,7 +21,7 @@ from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.models import Performance
-from peagle.speed.verdict import Setting, rank_settings
+from peagle.speed.ranking import Setting, rank_settings
 from peagle.vllm.gpus import needed_capability
 
 MOST_INSTANCES = 100
@@ -360,9 +360,8 @@ def _name(drafter: Drafter | None) -> str | None:
 class Selection:
     """The instances to plan, and what decided: ``ranked`` are all that fit, best first;
     ``speculating`` and ``alone`` those with a drafter and without, only the user's instance type if
-    there is one, where ``best_alone`` is the best of any type. ``unknown`` is what was not planned
-    since its speed is unknown; ``search`` reviews the candidate. Where nothing fits, the largest
-    type is the candidate, and ``ranked`` is empty.
+    there is one. ``unknown`` is what was not planned since its speed is unknown; ``search`` reviews
+    the candidate. Where nothing fits, the largest type is the candidate, and ``ranked`` is empty.
     """
 
     search: Search
@@ -370,7 +369,6 @@ class Selection:
     ranked: Sequence[Candidate] = ()
     speculating: Sequence[Candidate] = ()
     alone: Sequence[Candidate] = ()
-    best_alone: Candidate | None = None
     unknown: Candidate | None = None
 
     def shown(self) -> list[Candidate]:
@@ -404,10 +402,9 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
     if considered.drafter is None and not is_named:
         speculating = rank([*speculating, *(other for other in ranked if other.drafter)])
     candidate, unknown = _instead(considered, alone), None
-    best_alone = next(iter(without.ranking()), None) if is_named and alone else None
     if candidate is not considered:
         unknown, ranked, search = considered, without.ranking(), search.with_drafter(None)
-    return Selection(search, candidate, ranked, speculating, alone, best_alone, unknown)
+    return Selection(search, candidate, ranked, speculating, alone, unknown)
 
 
 def select_on_type(search: Search) -> Candidate:

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.case import Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import is_hub_id, is_location, split_revision
-from peagle.checks import check
-from peagle.checks.rules.head_pairing import OWN_HEAD, head_not_for_target, replaced_by
-from peagle.errors import Fix, NotFound, OptionsConflict, UserError
+from peagle.checks.rules.head_pairing import OWN_HEAD, replaced_by
+from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
@@ -73,7 +71,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
             drafter = find_drafter(target, name)
         except NotFound:
             if is_location(name):
-                return _own_head(options, target, named, catalog)
+                return _own_head(options, target, named)
             raise
         if named not in (None, drafter):
             raise OptionsConflict(
@@ -150,13 +148,11 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
     return Decision(SelectedPair(target, None), reasons, tuple(findings))
 
 
-def _own_head(
-    options: Options, target: Target, named: Drafter | None, catalog: Catalog
-) -> Decision[SelectedPair]:
+def _own_head(options: Options, target: Target, named: Drafter | None) -> Decision[SelectedPair]:
     """The user's own head as a drafter of the kind that the pair names: else the target's default
     one or first that is a head, or where the catalogue has no drafters, what the head itself says.
 
-    A head whose checkpoint the options hold is checked; an unread one gets a note.
+    The rules judge a head whose checkpoint the options hold; an unread one gets a note.
     """
     location, read = lower_scheme(options.drafter or ""), options.drafter_checkpoint
     default = find_drafter(target, target.default_drafter) if target.default_drafter else None
@@ -177,22 +173,17 @@ def _own_head(
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
             code="drafts-without-head",
         )
-    head, target_read = own_drafter(location, target, kind, read), options.target_checkpoint
-    checkpoints = Checkpoints(target_read, read, own_target=target_read is not None)
-    asked = Options(pair=options.pair, vllm=options.vllm)
-    case = build_case(catalog, target, head, asked, checkpoints)
+    head = own_drafter(location, target, kind, read)
+    findings = []
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
-        unread = note(NOT_READ, "drafter", message, fix)
-        findings = (*check(case, only={head_not_for_target.code}), unread)
-    else:
-        findings = check(case, about="head")
+        findings.append(note(NOT_READ, "drafter", message, fix))
     # A head for a pair whose default head is not public replaces that head.
     is_default = default is not None and kind is default and not default.public
     pair = SelectedPair(target, head, split_revision(location)[0], is_default)
-    return Decision(pair, findings=findings)
+    return Decision(pair, findings=tuple(findings))
 
 
 SpeedsByK = Mapping[tuple[str | None, int], Performance]
@@ -282,7 +273,7 @@ def choose_k(
                 f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
                 f"{rates[best]:,.0f}: {origin}"
             )
-            faster = Fix(f"use --k {best}, or leave --k out", options=("--k", f"{best}"))
+            faster = use_option("--k", best, ", or leave --k out")
             findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
         return Decision(k, findings=tuple(findings))
@@ -307,33 +298,29 @@ def choose_k(
     return Decision(k, (because,), tuple(findings))
 
 
-def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculation | None]:
+def choose_speculation(load: Load, candidate: Candidate) -> Speculation | None:
     """The candidate's speculation with the floor of its proof: the catalogue's, else the acceptance
     length above which it is faster than the target alone, with its requests on its GPUs.
 
     Without a floor where the speed is not known, and where the drafter is not expected to reach
-    that length: findings of the plan report it, and a proof could only fail. Where the K is above
-    all with a known acceptance, a reason says that length.
+    that length: findings of the plan report it, and a proof could only fail.
     """
-    drafter, k, length = candidate.drafter, candidate.k, None
+    drafter, k = candidate.drafter, candidate.k
     if drafter is None:
-        return Decision(None)
+        return None
     floor = choose_floor(drafter, k)
     source: FloorSource = "catalogue"
-    extrapolated = candidate.performance.extrapolated
-    if floor is None or extrapolated:
+    if floor is None:
         requests, acceptance = load.concurrency / candidate.busy, load.acceptance(drafter, k)
         assumed = likely_acceptance(acceptance, k)
         drafting = load.performance(candidate.engine, drafter, k, requests, assumed=assumed)
         engine = load.engine(candidate.instance, candidate.gpus, None, 0)
         alone = load.performance(engine, None, 0, requests)
         length = break_even_length(drafting, alone, load.workload, requests)
-        length = None if length is None else round(length, 2)
-        if floor is None and length is not None:
-            source = "break-even"
-            most = k + 1 if acceptance.basis == "unknown" else acceptance.length
-            floor = length if 1 < length <= most else None
-    speculation = Speculation(
+        most = k + 1 if acceptance.basis == "unknown" else acceptance.length
+        if length is not None and 1 < round(length, 2) <= most:
+            floor, source = round(length, 2), "break-even"
+    return Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
         k=k,
@@ -341,15 +328,6 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
         acceptance_floor=floor,
         acceptance_floor_source=None if floor is None else source,
     )
-    if not extrapolated:
-        return Decision(speculation)
-    if length is None:
-        because = reason("break_even", "unknown", "break-even-unknown")
-    elif length > k + 1:
-        because = reason("break_even", "none", "break-even-above-k", k=k)
-    else:
-        because = reason("break_even", f"{length:g} tokens per step", "break-even")
-    return Decision(speculation, (because,))
 
 
 def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:

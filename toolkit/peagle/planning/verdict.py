@@ -1,5 +1,4 @@
-"""Which drafter and K on these GPUs, by load: the question of a verdict, its answer, and a plan
-whose drafter and K are those of a verdict."""
+"""Which drafter and K on these GPUs, by load: the question of a verdict, and its answer."""
 
 from __future__ import annotations
 
@@ -8,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from peagle.case import build_case
 from peagle.catalog.find import find_drafter, find_instance, find_pair
-from peagle.catalog.schema import Catalog, Drafter
+from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checks import check
 from peagle.errors import (
@@ -23,13 +21,11 @@ from peagle.errors import (
     OptionsConflict,
     Refused,
     UserError,
-    VerdictFileError,
     nearest,
 )
-from peagle.findings import errors, severity, warning
-from peagle.options import EngineOptions, Options, asked
+from peagle.findings import errors
+from peagle.options import EngineOptions, Options, asked, check_numbers
 from peagle.planning.load import (
-    USUAL_CONCURRENCY,
     EngineFit,
     Load,
     choose_length,
@@ -37,23 +33,19 @@ from peagle.planning.load import (
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.plan import Plan, reason
-from peagle.planning.planner import make_plan, select_candidate
+from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
 from peagle.speed.models import Acceptance, Performance, is_on
+from peagle.speed.ranking import NO_SPECULATION, Setting
 from peagle.speed.verdict import (
-    NO_SPECULATION,
     Question,
-    Setting,
     SettingSpeed,
     Verdict,
     VerdictChange,
     WorkloadVerdict,
     decide_workload,
-    is_covered,
 )
-from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle.workload import WORKLOADS, Workload
 
@@ -116,7 +108,7 @@ class _Compared:
     load: Load
     instance: Instance
     gpus: int
-    by_load: Mapping[tuple[Workload, int], int]
+    by_load: dict[tuple[Workload, int], int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def settings(self, drafters: Sequence[Drafter]) -> tuple[Setting, ...]:
@@ -181,6 +173,16 @@ class _Compared:
         """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
         return requests <= self.engine(setting, workload, requests)[2].most_requests
 
+    def decide(self, question: Question, name: str, size: Workload) -> WorkloadVerdict:
+        """The verdict for requests of this size; a load has its number of GPUs, where that is
+        another one."""
+        verdict, loads = decide_workload(question, name, size), []
+        for entry in verdict.loads:
+            gpus = self.by_load.get((size, entry.concurrency), self.gpus)
+            changed = {"tensor_parallel_size": gpus if gpus != self.gpus else None}
+            loads.append(entry.model_copy(update=changed))
+        return verdict.model_copy(update={"loads": tuple(loads)})
+
 
 def make_verdict(
     options: VerdictOptions, catalog: Catalog, workloads: Mapping[str, Workload] | None = None
@@ -191,24 +193,13 @@ def make_verdict(
     Raises NotFound for unknown names, UserError for impossible requests, and Refused if not even
     the target alone fits.
     """
+    check_numbers(options)
     pair = find_pair(catalog, options.pair)
     target, default = pair.target, pair.target.default_drafter
     region = choose_region(options, catalog.runtimes).value
-    runtime = choose_runtime(options, catalog, target, None, takes_image=False).value
-    longest = target.architecture.max_positions
-    sizes = (
-        workloads
-        or choose_sizes_of_requests(options)
-        or {name: size for name, size in WORKLOADS.items() if size.tokens <= longest}
-    )
-    largest = max(sizes.values(), key=lambda size: size.tokens, default=None)
-    if largest is None or largest.tokens > longest:
-        raise UserError(
-            f"requests of {largest.tokens if largest else 0:,} tokens are longer than {target.id} "
-            "supports",
-            f"use at most {longest:,} tokens of prompt and answer together",
-            code="requests-above-context",
-        )
+    vllm = choose_runtime(options, catalog, target, None, takes_image=False).value.vllm
+    sizes = _choose_sizes(options, target, workloads)
+    largest = max(sizes.values(), key=lambda size: size.tokens)
     drafters = [pair.drafter] if "+" in options.pair and pair.drafter else []
     drafters = drafters or [drafter for drafter in target.drafters if drafter.public]
     main = next((d for d in drafters if d.name == default), next(iter(drafters), None))
@@ -216,64 +207,68 @@ def make_verdict(
     # context or one for the longest requests, and fewer requests at a time; more wait.
     usual, most = choose_length(_options_for(options, largest), target).value, max(options.loads)
     loads = [
-        Load(target, runtime.vllm, length, concurrency, catalog, workload=largest)
+        Load(target, vllm, length, concurrency, catalog, workload=largest)
         for length in shorter_contexts(usual, largest.tokens)
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
-    load, instance, gpus = _engine(options, loads, main, _instances(options, catalog, region))
-    by_load: dict[tuple[Workload, int], int] = {}
+    compared = _choose_engine(options, loads, main, _instances(options, catalog, region))
+    instance = compared.instance
     if options.instance_type and options.tensor_parallel_size is None and instance.gpu_count > 1:
         for size, requests in product(sizes.values(), options.loads):
             planned = _planned_gpus(options, size, requests, instance, catalog)
-            by_load[size, requests] = planned or gpus
-    compared = _Compared(load, instance, gpus, by_load)
-    if reason := compared.refusal(None):
+            compared.by_load[size, requests] = planned or compared.gpus
+    if refusal := compared.refusal(None):
         fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
-        raise Refused(reason, fix, "does-not-fit")
+        raise Refused(refusal, fix, "does-not-fit")
     priced = find_price(instance, region)
     price = priced.value
-    usd = price.usd_per_hour if price else None
     question = Question(
         compared.settings(drafters),
         tuple(sorted(set(options.loads))),
-        usd,
+        price.usd_per_hour if price else None,
         default,
         compared.performance,
         partial(compared.performance, is_assumed=True),
         compared.holds_load,
     )
-    decided = []
-    for name, size in sizes.items():
-        verdict, at = decide_workload(question, name, size), []
-        for entry in verdict.loads:  # with its number of GPUs, where that is another one
-            gpus_at_load = by_load.get((size, entry.concurrency), gpus)
-            changed = {"tensor_parallel_size": gpus_at_load if gpus_at_load != gpus else None}
-            at.append(entry.model_copy(update=changed))
-        decided.append(verdict.model_copy(update={"loads": tuple(at)}))
-    changes = [*_changes(compared, question, decided)]
-    for finding in priced.findings:
-        changes.append(VerdictChange(kind="evidence", text=finding.message))
-    changes += _versions(compared)
-    if load.max_model_len < usual:
-        text = (
-            f"the default context of {usual:,} tokens does not fit there; engines with "
-            f"{load.max_model_len:,} are compared"
-        )
-        changes.insert(0, VerdictChange(kind="context", text=text))
+    decided = [compared.decide(question, name, size) for name, size in sizes.items()]
     return Verdict(
         target=target.id,
         gpu=instance.gpu,
-        tensor_parallel_size=gpus,
-        vllm=runtime.vllm,
-        max_model_len=load.max_model_len,
+        tensor_parallel_size=compared.gpus,
+        vllm=vllm,
+        max_model_len=compared.load.max_model_len,
         instance_type=instance.type,
         gpu_count=instance.gpu_count,
         region=price.region if price else region,
-        usd_per_hour=usd,
+        usd_per_hour=question.usd_per_hour,
         price_date=price.date.isoformat() if price else None,
         workloads=tuple(decided),
-        changes=tuple(changes),
+        changes=(
+            *_shorter_context(compared.load.max_model_len, usual),
+            *_changes(compared, question, decided),
+            *(VerdictChange(kind="evidence", text=f.message) for f in priced.findings),
+            *_versions(compared),
+        ),
     )
+
+
+def _choose_sizes(
+    options: VerdictOptions, target: Target, workloads: Mapping[str, Workload] | None
+) -> Mapping[str, Workload]:
+    """The sizes of requests by name: ``workloads``, the user's, or the measured ones that the
+    target supports. Raises UserError for one that it does not."""
+    longest = target.architecture.max_positions
+    usual = {name: size for name, size in WORKLOADS.items() if size.tokens <= longest}
+    sizes = workloads or choose_sizes_of_requests(options) or usual
+    largest = max((size.tokens for size in sizes.values()), default=0)
+    if largest == 0 or largest > longest:
+        raise UserError(
+            f"requests of {largest:,} tokens are longer than {target.id} supports",
+            f"use at most {longest:,} tokens of prompt and answer together",
+            code="requests-above-context",
+        )
+    return sizes
 
 
 def _options_for(options: VerdictOptions, size: Workload, **changes: Any) -> Options:
@@ -326,12 +321,12 @@ def _instances(options: VerdictOptions, catalog: Catalog, region: str) -> list[I
     return sorted(having, key=cost)
 
 
-def _engine(
+def _choose_engine(
     options: VerdictOptions,
     loads: Sequence[Load],
     drafter: Drafter | None,
     instances: Sequence[Instance],
-) -> tuple[Load, Instance, int]:
+) -> _Compared:
     """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
     number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
     usual, size = loads[0], options.tensor_parallel_size
@@ -348,7 +343,7 @@ def _engine(
                 k = tried.k_recommended if tried else 0
                 engine = load.engine(instance, gpus, tried, k)
                 if load.max_model_len == length and engine.fit.fits:
-                    return load, instance, gpus
+                    return _Compared(load, instance, gpus)
     target, largest = usual.target, instances[-1]
     possible = usual.divisions(largest.gpu_count)
     if size is not None and size not in possible:
@@ -360,6 +355,12 @@ def _engine(
         Fix("find types that fit", ("peagle", "plan", target.short_name)),
         code="does-not-fit",
     )
+
+
+def _shorter_context(length: int, usual: int) -> Iterator[VerdictChange]:
+    if length < usual:
+        text = f"the default context of {usual:,} tokens does not fit there; engines with "
+        yield VerdictChange(kind="context", text=f"{text}{length:,} are compared")
 
 
 def _changes(
@@ -446,125 +447,3 @@ def _versions(compared: _Compared) -> Iterator[VerdictChange]:
             setting = Setting(drafter=fastest.drafter, k=fastest.k).text
             text = f"measured with vLLM {run.vllm}: {setting} is the fastest ({run.file})"
             yield VerdictChange(kind="version", text=text)
-
-
-def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
-    """The plan with the verdict's drafter and K for the load of each instance, on the verdict's
-    instance type unless the options name another with the same GPU.
-
-    Raises VerdictFileError for a verdict on another target, GPU or vLLM version and for a load
-    that it does not cover (``is_covered``), UserError for options that decide the same, and what
-    ``make_plan`` raises.
-    """
-    for flag, is_given in (
-        ("--drafter", options.drafter is not None),
-        ("--k", options.k is not None),
-        ("--no-speculation", not options.speculation),
-    ):
-        if is_given:
-            raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
-    pair = find_pair(catalog, options.pair)
-    instance_type = options.instance_type or verdict.instance_type
-    gpu = find_instance(catalog.instances, instance_type).gpu
-    _check_subject(options, file, verdict.target, pair.target.id, "--gpu", verdict.gpu)
-    _check_subject(options, file, verdict.gpu, gpu, "--instance-type", instance_type)
-    options = with_workload(options).model_copy(update={"instance_type": instance_type})
-    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
-    load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
-    workload = None
-    if options.prompt_tokens and options.output_tokens:
-        workload = choose_size_of_requests(options)
-    tried: list[Setting] = []
-    # The plan decides the numbers of instances and the size of requests, thus the load, by which
-    # the verdict decides drafter and K. A setting that comes again ends it: each plan follows
-    # from its setting, so there are at most as many rounds as the verdict has loads and sizes.
-    for _ in range(1 + sum(len(size.loads) for size in verdict.workloads)):
-        size, entry = verdict.at(workload, load)
-        best = entry.best
-        if best is None:
-            raise VerdictFileError(
-                f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
-                "leave out --verdict",
-                code="load-not-in-verdict",
-            )
-        if best in tried:
-            break
-        if named and best.drafter not in (None, named):
-            raise UserError(
-                f"{options.pair} names the drafter {named}, and the verdict {file} selects "
-                f"{best.drafter}",
-                f"use {pair.target.short_name} with --verdict, or omit --verdict",
-                code="verdict-selects-another",
-            )
-        tried.append(best)
-        changes: dict[str, object] = {"chosen_by": file.name}
-        changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
-        made = make_plan(options.model_copy(update=changes), catalog)
-        vllm = made.runtime.vllm
-        if versions.compare(vllm, verdict.vllm) != 0:
-            on = ("--gpu", verdict.gpu, "--vllm", vllm)
-            _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}", *on)
-        workload = made.request_size or workload
-        load = made.concurrency / made.engines
-    gpus, planned = made.fit.tensor_parallel_size, made.request_size or size.workload
-    each = math.ceil(made.concurrency / made.engines)
-    command = (
-        *("peagle", "verdict", options.pair, "--instance-type", made.instance_type),
-        *("--tensor-parallel-size", str(gpus), "--output", str(file)),
-    )
-    requests = f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens"
-    if not is_covered(size, entry, planned, each):
-        sizes = {
-            "--concurrency": each,
-            "--prompt-tokens": planned.prompt_tokens,
-            "--output-tokens": planned.output_tokens,
-            "--cached-prompt-tokens": planned.cached_prompt_tokens,
-            "--shared-prompt-tokens": planned.shared_prompt_tokens,
-        }
-        words = [word for flag, n in sizes.items() if n for word in (flag, str(n))]
-        raise VerdictFileError(
-            f"{file} does not cover {format_concurrency(each)} of {planned.prompt_tokens:,} + "
-            f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
-            f"{format_concurrency(entry.concurrency)} of {requests}",
-            Fix("create a verdict for this load", (*command, *words)),
-            code="load-not-in-verdict",
-        )
-    winner, findings = tried[-1], list(made.findings)
-    speed = entry.speed(winner)
-    decided = {"drafter": winner.drafter or "none"} | ({"k": winner.k} if winner.k else {})
-    reasons = [
-        reason(
-            what,
-            value,
-            "best-in-verdict",
-            file=file.name,
-            requests=entry.concurrency,
-            prompt_tokens=size.prompt_tokens,
-            output_tokens=size.output_tokens,
-            tokens_per_second=speed.tokens_per_second if speed else None,
-            basis=speed.basis if speed else None,
-        )
-        for what, value in decided.items()
-    ]
-    compared = entry.tensor_parallel_size or verdict.tensor_parallel_size
-    if gpus != compared:
-        message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", command)
-        findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
-    changed = {
-        "reasons": (*reasons, *made.reasons),
-        "findings": tuple(sorted(findings, key=severity)),
-    }
-    return made.model_copy(update=changed)
-
-
-def _check_subject(options: Options, file: Path, has: str, needs: str, *on: str) -> None:
-    """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
-    to create instead."""
-    if has != needs:
-        command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
-        raise VerdictFileError(
-            f"{file} is a verdict on {has}, not on {needs}",
-            Fix("create a verdict for this plan", command),
-            code="verdict-of-another-plan",
-        )

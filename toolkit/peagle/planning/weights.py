@@ -137,51 +137,13 @@ def place_weights(
 ) -> Decision[PlacedWeights]:
     """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
     are not where the options say."""
-    origin, drafter = catalog.origins.get(pair.target.id), pair.drafter
-    source = options.model_source
-    if source is None:
-        target = _weights_at(pair.target.weights, pair.target.revision, origin)
-    elif is_s3_uri(source):
-        target = _weights_at(source, None)
-    else:
-        raise UserError(
-            f"--model-source {source!r} is not an s3:// prefix",
-            slashes_hint(source) or "use the form s3://bucket/folder/",
-            code="invalid-s3-uri",
-        )
-    head: Weights | None = None
-    if drafter is not None and drafter.weights is not None:
-        at = (drafter.weights, origin) if pair.own_head is None else (pair.own_head, None)
-        head = _weights_at(at[0], drafter.revision, at[1])
-    folders = {"target": target, "drafter": head}
-    for folder, weights in folders.items():
-        if weights is not None and weights.kind == "directory":
-            uri, path = f"{upload_prefix(name)}{folder}/", f"{MODEL_FOLDER}/{folder}"
-            folders[folder] = weights.model_copy(update={"s3_uri": uri, "engine_path": path})
-    target, head = folders["target"] or target, folders["drafter"]
+    target, head = _find_weights(options, catalog, pair, name)
     if options.baked_weights:
         return Decision(_in_image(options, catalog, target, head))
     if options.weights_by == "stream":
-        if target.kind != "s3":
-            where = "on the Hub" if target.kind == "hub" else "in a folder"
-            command = ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX")
-            raise UserError(
-                f"weights_by stream needs the target in S3; it is {where} ({target.location})",
-                Fix("copy it there, and add --model-source s3://BUCKET/PREFIX/target/", command),
-                code="weights-not-in-s3",
-            )
-        target = _at(target, target.location)
-        if head is not None and head.kind == "s3":
-            head = _at(head, head.location)
-    elif head is not None:
-        # Only with these names: another parent folder may contain unrelated files.
-        parent, kinds = target.location.removesuffix("target/"), {target.kind, head.kind}
-        both = target.location.endswith("/target/") and head.location == f"{parent}drafter/"
-        if kinds == {"s3"} and both:
-            target = _at(target, f"{MODEL_FOLDER}/target")
-            head = _at(head, f"{MODEL_FOLDER}/drafter")
-        elif {"s3"} <= kinds <= {"s3", "directory"}:
-            head = _at(head, DRAFTER_FOLDER)  # the model folder takes one of two prefixes
+        placed = _streamed(options, target, head)
+    else:
+        placed = _mounted(target, head)
     findings, reasons = list[Finding](), list[Reason]()
     if pair.target.gated and target.kind == "hub":
         message = f"{pair.target.id} is gated; the engine cannot download it without a token"
@@ -201,7 +163,70 @@ def place_weights(
             findings.append(note("revision-not-pinned", part, message, fix))
         if weights.kind == "directory" and (commit := hub_snapshot(weights.location)):
             reasons.append(reason(f"{part} commit", commit, "commit-in-cache"))
-    return Decision(PlacedWeights(target, head), tuple(reasons), tuple(findings))
+    return Decision(placed, tuple(reasons), tuple(findings))
+
+
+def _find_weights(
+    options: Options, catalog: Catalog, pair: SelectedPair, name: str
+) -> tuple[Weights, Weights | None]:
+    """Where target and drafter are; folders are uploaded to the bucket's folder of the endpoint,
+    which is mounted."""
+    origin, drafter = catalog.origins.get(pair.target.id), pair.drafter
+    source = options.model_source
+    if source is not None and not is_s3_uri(source):
+        raise UserError(
+            f"--model-source {source!r} is not an s3:// prefix",
+            slashes_hint(source) or "use the form s3://bucket/folder/",
+            code="invalid-s3-uri",
+        )
+    if source is not None:
+        target = _weights_at(source, None)
+    else:
+        target = _weights_at(pair.target.weights, pair.target.revision, origin)
+    head = None
+    if drafter is not None and pair.own_head is not None:
+        head = _weights_at(pair.own_head, drafter.revision)
+    elif drafter is not None and drafter.weights is not None:
+        head = _weights_at(drafter.weights, drafter.revision, origin)
+    return _uploaded(target, name, "target"), head and _uploaded(head, name, "drafter")
+
+
+def _uploaded(weights: Weights, name: str, folder: str) -> Weights:
+    if weights.kind != "directory":
+        return weights
+    uri, path = f"{upload_prefix(name)}{folder}/", f"{MODEL_FOLDER}/{folder}"
+    return weights.model_copy(update={"s3_uri": uri, "engine_path": path})
+
+
+def _streamed(options: Options, target: Weights, head: Weights | None) -> PlacedWeights:
+    """Both as the engine reads them from S3. Raises UserError for a target elsewhere."""
+    if target.kind != "s3":
+        where = "on the Hub" if target.kind == "hub" else "in a folder"
+        command = ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX")
+        raise UserError(
+            f"weights_by stream needs the target in S3; it is {where} ({target.location})",
+            Fix("copy it there, and add --model-source s3://BUCKET/PREFIX/target/", command),
+            code="weights-not-in-s3",
+        )
+    if head is not None and head.kind == "s3":
+        head = _at(head, head.location)
+    return PlacedWeights(_at(target, target.location), head)
+
+
+def _mounted(target: Weights, head: Weights | None) -> PlacedWeights:
+    """Both as SageMaker mounts what is in S3: as one prefix only with the names of its folders,
+    since another parent folder may contain unrelated files."""
+    if head is None:
+        return PlacedWeights(target, None)
+    parent, kinds = target.location.removesuffix("target/"), {target.kind, head.kind}
+    both = target.location.endswith("/target/") and head.location == f"{parent}drafter/"
+    if kinds == {"s3"} and both:
+        return PlacedWeights(
+            _at(target, f"{MODEL_FOLDER}/target"), _at(head, f"{MODEL_FOLDER}/drafter")
+        )
+    if {"s3"} <= kinds <= {"s3", "directory"}:
+        head = _at(head, DRAFTER_FOLDER)  # the model folder takes one of two prefixes
+    return PlacedWeights(target, head)
 
 
 def placed_sizes(options: Options, pair: SelectedPair, load: Load) -> WeightSizes:
@@ -306,7 +331,7 @@ def streamer_variables(
 def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Decision[int]]:
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
-    size, target = bytes_by_way(sizes, gpus), sizes[0][0]
+    size = bytes_by_way(sizes, gpus)
     download = _timeout(
         "download_timeout_seconds",
         options.download_timeout,
@@ -320,31 +345,16 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
         + size.loaded / LOAD_BYTES_PER_SECOND
         + ENGINE_START_SECONDS,
     )
-    if size.mounted:
-        copied = reason(
-            "download_timeout_seconds",
-            download.value,
-            "copied-from-s3",
-            mounted_bytes=size.mounted,
-            bytes_per_second=MOUNT_BYTES_PER_SECOND,
-        )
-    elif target.kind == "image":
-        copied = reason("download_timeout_seconds", download.value, "weights-in-image")
-    else:
-        copied = reason(
-            "download_timeout_seconds", download.value, "not-copied", streams=target.streamed
-        )
+    code = "copied-from-s3" if size.mounted else "not-copied"
+    copied = reason("download_timeout_seconds", download.value, code, s3_bytes=size.mounted)
     started = reason(
         "startup_timeout_seconds",
         startup.value,
         "time-to-start",
-        hub_bytes=size.hub or None,
-        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
-        streamed_bytes=size.streamed or None,
-        streamed_bytes_per_second=MOUNT_BYTES_PER_SECOND if size.streamed else None,
+        hub_bytes=size.hub,
+        s3_bytes=size.streamed,
         readers=gpus if size.streamed and gpus > 1 else None,
-        loaded_bytes=size.loaded or None,
-        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        loaded_bytes=size.loaded,
         engine_seconds=ENGINE_START_SECONDS,
     )
     if options.download_timeout is None:
@@ -407,12 +417,9 @@ def start_time(
         device=measured.device if measured else None,
         file=measured.file if measured else None,
         instance_seconds=INSTANCE_SECONDS,
-        hub_bytes=size.hub or None,
-        hub_bytes_per_second=HUB_BYTES_PER_SECOND if size.hub else None,
-        s3_bytes=from_s3 or None,
-        s3_bytes_per_second=MOUNT_BYTES_PER_SECOND if from_s3 else None,
-        loaded_bytes=size.loaded or None,
-        loaded_bytes_per_second=LOAD_BYTES_PER_SECOND if size.loaded else None,
+        hub_bytes=size.hub,
+        s3_bytes=from_s3,
+        loaded_bytes=size.loaded,
         engine_seconds=None if measured else ENGINE_START_SECONDS,
     )
     return Decision(minutes * 60, (because,))

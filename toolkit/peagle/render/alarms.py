@@ -124,11 +124,6 @@ def alarm_name(endpoint: str, kind: AlarmKind) -> str:
     return f"{own_name(endpoint)}-{_SUFFIXES[kind]}"
 
 
-def parse_alarm(endpoint: str, name: str) -> AlarmKind | None:
-    """What the alarm of that name watches; ``None`` for a name that is not ours."""
-    return next((kind for kind in _SUFFIXES if alarm_name(endpoint, kind) == name), None)
-
-
 def all_alarm_names(endpoint: str) -> tuple[str, ...]:
     """The alarms that the endpoint may have."""
     return tuple(alarm_name(endpoint, kind) for kind in _SUFFIXES)

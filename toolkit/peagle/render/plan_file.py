@@ -1,4 +1,4 @@
-"""Plans and verdicts as files: written deterministically, and checked when read.
+"""Plans as files: written deterministically, and checked when read.
 
 A plan's document has the Plan's fields, the requests made from them, for people and programs, and a
 digest of both: a file that was edited is refused.
@@ -7,8 +7,6 @@ digest of both: a file that was edited is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from peagle.catalog.documents import dotted
-from peagle.errors import Fix, PeagleError, PlanFileError, UserError, VerdictFileError, nearest
-from peagle.options import Overrides, arguments, keys_of_file
+from peagle.errors import Fix, PeagleError, PlanFileError, UserError, nearest
+from peagle.options import Overrides
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
-from peagle.render.requests import reproduce_options, requests
-from peagle.speed.verdict import VERDICT_FORMAT, Verdict
-from peagle.text import json_digest, plain
+from peagle.render.requests import requests
+from peagle.text import json_digest
 from peagle.vllm.environment import check_environment
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
@@ -59,8 +56,8 @@ def plan_bytes(plan: Plan) -> bytes:
 def read_plan(path: Path) -> Plan:
     """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
     truncated, not a plan of this format, or was edited."""
-    again = recreate_fix({}, str(path))
-    return plan_from(_read_document(path, PlanFileError, again), str(path))
+    file = str(path)
+    return plan_from(read_document(path, PlanFileError, recreate_fix(file)), file)
 
 
 def plan_from(document: Any, file: str) -> Plan:
@@ -68,9 +65,9 @@ def plan_from(document: Any, file: str) -> Plan:
     if isinstance(document, dict) and "workloads" in document:
         use = Fix("plan with it", ("peagle", "plan", "PAIR", "--verdict", file))
         raise PlanFileError(f"{file} is a verdict, not a plan", use, code="not-a-plan")
+    again = recreate_fix(file)
     if not isinstance(document, dict) or "format" not in document:
-        raise PlanFileError(f"{file} is not a plan", recreate_fix({}, file), code="not-a-plan")
-    again = recreate_fix(document, file)
+        raise PlanFileError(f"{file} is not a plan", again, code="not-a-plan")
     if (version := document["format"]) != PLAN_FORMAT:
         message = f"{file} has plan format {version!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, again, code="plan-format")
@@ -102,53 +99,14 @@ def refuse_unpinned_warm(plan: Plan, file: str) -> None:
         raise PlanFileError(message, "plan again, and pass --allow-unpinned-warm to peagle deploy")
 
 
-def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
-    """The fix for a plan file that cannot be read: the command that creates it again, with the
-    options of the plan if they are intact."""
-    fields = {key: value for key, value in document.items() if key in Plan.model_fields}
-    words, keys = ["PAIR"], ""
-    with suppress(ValidationError):
-        options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
-        words = [options.pair, *arguments(options)]
-        keys = ", ".join(keys_of_file(options))
+def recreate_fix(file: str) -> Fix:
+    """The fix for a plan file that cannot be read."""
     # Commands recognize a plan by the suffix.
     name = file if file.endswith(".json") else f"{file}.json"
-    text = f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}"
-    return Fix(text, ("peagle", "plan", *words, "--output", name))
+    return Fix("create the plan again", ("peagle", "plan", "PAIR", "--output", name))
 
 
-_VERDICT_AGAIN = Fix(
-    "create the verdict again", ("peagle", "verdict", "PAIR", "--gpu", "GPU", "-o", "FILE")
-)
-
-
-def verdict_bytes(verdict: Verdict) -> bytes:
-    """The document as a file; equal verdicts give equal bytes."""
-    return (json.dumps(plain(verdict), indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def read_verdict(path: Path) -> Verdict:
-    """The verdict in the file ``path``. Raises VerdictFileError for a file that is truncated, not a
-    verdict of this format, or inconsistent."""
-    return verdict_from(_read_document(path, VerdictFileError, _VERDICT_AGAIN), str(path))
-
-
-def verdict_from(document: Any, file: str) -> Verdict:
-    """The verdict in a document; ``file`` is its name in messages. Raises VerdictFileError."""
-    if not isinstance(document, dict) or not {"format", "workloads"} <= set(document):
-        raise VerdictFileError(f"{file} is not a verdict", _VERDICT_AGAIN, code="not-a-verdict")
-    if document["format"] != VERDICT_FORMAT:
-        version = repr(document["format"])[:40]
-        message = f"{file} has verdict format {version}; this version reads format {VERDICT_FORMAT}"
-        raise VerdictFileError(message, _VERDICT_AGAIN, code="verdict-format")
-    try:
-        return Verdict.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        problem = first_problem(error, Verdict)
-        raise VerdictFileError(f"{file}: {problem}", _VERDICT_AGAIN) from error
-
-
-def _read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
+def read_document(path: Path, kind: type[PeagleError], again: Fix) -> Any:
     """The JSON in the file ``path``. Raises ``kind`` with the fix for a file that is missing,
     truncated or not JSON."""
     try:

@@ -119,34 +119,13 @@ def _requests(
     plan: Plan, name: str, config_name: str, tags: list[dict[str, str]]
 ) -> tuple[Request, ...]:
     endpoint, network = plan.name if name else "", model_network(plan.company)
-    container: dict[str, Any] = {
-        "Image": plan.runtime.image,
-        "Environment": dict(plan.environment),
-    }
-    for mount in plan.mounts:
-        s3 = {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
-        if mount.channel is None:
-            container["ModelDataSource"] = {"S3DataSource": s3}
-        else:
-            source = {"ChannelName": mount.channel, "S3DataSource": s3}
-            container.setdefault("AdditionalModelDataSources", []).append(source)
     startup = {"ContainerStartupHealthCheckTimeoutInSeconds": plan.startup_timeout_seconds}
     if plan.mounts:
         startup["ModelDataDownloadTimeoutInSeconds"] = plan.download_timeout_seconds
-    ami = {"InferenceAmiVersion": plan.runtime.ami} if plan.runtime.ami is not None else {}
-    instances = {"InitialInstanceCount": plan.instance_count, "InstanceType": plan.instance_type}
-    several = plan.instance_count > 1 or plan.scaling is not None
-    routing: dict[str, Any] = {"RoutingConfig": _LEAST_OUTSTANDING} if several else {}
-    variant: dict[str, Any] = {"VariantName": VARIANT}
-    if plan.copies is None:
-        weight = {"InitialVariantWeight": 1.0}
-        variant |= {"ModelName": name, **instances, **weight, **startup, **ami, **routing}
-    else:
-        least, most = managed_instances(plan)
-        bounds = {"Status": "ENABLED", "MinInstanceCount": least, "MaxInstanceCount": most}
-        variant |= {**instances, **ami, **routing, "ManagedInstanceScaling": bounds}
-        variant["RoutingConfig"] = _LEAST_OUTSTANDING
-    config: dict[str, Any] = {"EndpointConfigName": config_name, "ProductionVariants": [variant]}
+    config: dict[str, Any] = {
+        "EndpointConfigName": config_name,
+        "ProductionVariants": [_variant(plan, name, startup)],
+    }
     if capture := plan.observe.capture if plan.observe else None:
         config["DataCaptureConfig"] = {
             "EnableCapture": True,
@@ -161,7 +140,7 @@ def _requests(
     calls: dict[str, dict[str, Any]] = {
         "create_model": {
             "ModelName": name,
-            "PrimaryContainer": container,
+            "PrimaryContainer": _container(plan),
             "ExecutionRoleArn": EXECUTION_ROLE,
             **network,
         },
@@ -189,6 +168,40 @@ def _requests(
         Request("sagemaker", operation, {**parameters, "Tags": tags})
         for operation, parameters in calls.items()
     )
+
+
+def _container(plan: Plan) -> dict[str, Any]:
+    """Image, environment, and the prefixes in S3 that SageMaker mounts."""
+    container: dict[str, Any] = {
+        "Image": plan.runtime.image,
+        "Environment": dict(plan.environment),
+    }
+    for mount in plan.mounts:
+        s3 = {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
+        if mount.channel is None:
+            container["ModelDataSource"] = {"S3DataSource": s3}
+        else:
+            source = {"ChannelName": mount.channel, "S3DataSource": s3}
+            container.setdefault("AdditionalModelDataSources", []).append(source)
+    return container
+
+
+def _variant(plan: Plan, model: str, startup: Mapping[str, int]) -> dict[str, Any]:
+    """The instances, with the ``model`` or, for copies, without one."""
+    instances = {"InitialInstanceCount": plan.instance_count, "InstanceType": plan.instance_type}
+    ami = {"InferenceAmiVersion": plan.runtime.ami} if plan.runtime.ami is not None else {}
+    several = plan.instance_count > 1 or plan.scaling is not None
+    routing = {"RoutingConfig": _LEAST_OUTSTANDING}
+    shared = {**ami, **(routing if several else {})}
+    if plan.copies is not None:
+        least, most = managed_instances(plan)
+        bounds = {"Status": "ENABLED", "MinInstanceCount": least, "MaxInstanceCount": most}
+        managed = {"ManagedInstanceScaling": bounds}
+        return {"VariantName": VARIANT, **instances, **shared, **managed, **routing}
+    weight = {"InitialVariantWeight": 1.0}
+    return {
+        "VariantName": VARIANT, "ModelName": model, **instances, **weight, **startup, **shared
+    }  # fmt: skip
 
 
 def managed_instances(plan: Plan) -> tuple[int, int]:

@@ -79,6 +79,8 @@ class Serving:
     undoing = "Updating"
     """The status while alarms return the old engines."""
 
+    new_engine: Callable[[LaunchSpec], EngineInstance] = EngineInstance
+
     def __init__(self, region: str, tags: Sequence[dict[str, str]] | None) -> None:
         self.region, self.tags = region, list(tags or [])
         self.status = "Creating"
@@ -129,7 +131,7 @@ class Serving:
         """Start the engines of ``specs``, and let them serve in the place of others; ``use`` makes
         what the ``operation`` brought hold. ``config`` is its DeploymentConfig; a ``problem`` lets
         it fail."""
-        fleet = self.starting = Fleet(specs)
+        fleet = self.starting = Fleet(specs, self.new_engine)
         alarms = alarm_names(config)
 
         def replace_engines() -> str:

@@ -196,10 +196,12 @@ OnChosen = Callable[[EngineInstance], object]
 class Fleet:
     """The engines that serve together. ``specs`` has one specification for each variant."""
 
-    def __init__(self, specs: Sequence[LaunchSpec]) -> None:
-        self.specs = tuple(specs)
+    def __init__(
+        self, specs: Sequence[LaunchSpec], create: Callable[[LaunchSpec], EngineInstance]
+    ) -> None:
+        self.specs, self._create = tuple(specs), create
         self._lock = threading.Lock()
-        self._instances = [EngineInstance(spec) for spec in self.specs for _ in range(spec.count)]
+        self._instances = [create(spec) for spec in self.specs for _ in range(spec.count)]
         self._weights: Mapping[str, float] = {}
         self._served: Counter[str] = Counter()
         self._turn = 0
@@ -228,7 +230,7 @@ class Fleet:
         then the engines that ran before still do."""
         spec = next(spec for spec in self.specs if spec.variant == variant)
         running = [instance for instance in self.instances if instance.spec.variant == variant]
-        added = [EngineInstance(spec) for _ in range(count - len(running))]
+        added = [self._create(spec) for _ in range(count - len(running))]
         self._start(added, on_chosen)
         removed = running[count:]
         with self._lock:
@@ -251,7 +253,7 @@ class Fleet:
 
     def end(self) -> None:
         """End every engine; return when nothing is left. May be repeated."""
-        _each(self.instances, EngineInstance.end)
+        _each(self.instances, lambda instance: instance.end())
 
     def choose(self, weights: Mapping[str, float], variant: str | None) -> EngineInstance:
         """The instance for the next request: of ``variant``, or shared among the variants by
@@ -279,7 +281,7 @@ class Fleet:
         try:
             _each(instances, lambda instance: instance.start(on_chosen))
         except BaseException:
-            _each(instances, EngineInstance.end)
+            _each(instances, lambda instance: instance.end())
             raise
 
 

@@ -257,13 +257,13 @@ def _admit(invocation: Invocation, stack: ExitStack) -> EngineInstance:
     """One of the endpoint's engines, which counts the invocation until ``stack`` is closed. An
     update may replace the engines at any moment: one that drains has a successor already."""
     while True:
-        instance = _choose(invocation)
+        instance = choose(invocation)
         with suppress(Draining):
             stack.enter_context(instance.invocation())
             return instance
 
 
-def _choose(invocation: Invocation) -> EngineInstance:
+def choose(invocation: Invocation) -> EngineInstance:
     """The instance, or copy, for the next request. Raises Refused."""
     name, component = invocation.name, invocation.component
     endpoint = find_endpoint(invocation.region, name)

@@ -27,6 +27,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.core.request import Request
 from moto.core.routing import get_service_router
+from werkzeug.datastructures import EnvironHeaders
 from werkzeug.exceptions import NotFound
 from werkzeug.wrappers import Response
 
@@ -210,11 +211,7 @@ def signing_scope(environ: WSGIEnvironment) -> re.Match[str] | None:
 
 def header_names(environ: WSGIEnvironment) -> dict[str, str]:
     """The headers of a request, with lower-case names."""
-    return {
-        key.removeprefix("HTTP_").replace("_", "-").lower(): value
-        for key, value in environ.items()
-        if key.startswith("HTTP_") or key in ("CONTENT_TYPE", "CONTENT_LENGTH")
-    }
+    return {name.lower(): value for name, value in EnvironHeaders(environ)}
 
 
 _CHECKED = ("sagemaker", "application-autoscaling")

@@ -112,6 +112,8 @@ class SageMakerBackend(SageMakerModelBackend):
     _models: dict[str, SandboxModel]  # type: ignore[assignment]
     endpoint_configs: dict[str, EndpointConfig]  # type: ignore[assignment]
     endpoints: dict[str, SandboxEndpoint]  # type: ignore[assignment]
+    new_endpoint: Callable[..., SandboxEndpoint] = SandboxEndpoint
+    new_component: Callable[..., SandboxComponent] = SandboxComponent
 
     def __init__(self, region_name: str, account_id: str) -> None:
         super().__init__(region_name, account_id)
@@ -127,9 +129,13 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            account.check_model(parameters, self.region_name)
+            self.check_model(parameters)
             self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
             return self._models[name]
+
+    def check_model(self, parameters: Parameters) -> None:
+        """Raise AWS's error for what the model needs and the account does not have."""
+        account.check_model(parameters, self.region_name)
 
     def describe_model(self, model_name: str) -> SandboxModel:
         return self._find(MODEL, self._models, model_name)
@@ -169,7 +175,7 @@ class SageMakerBackend(SageMakerModelBackend):
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
             specs = self._admit(name, config.production_variants)
             tags = parameters.get("Tags")
-            endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
+            endpoint = self.new_endpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
             endpoint.begin_serving(specs, parameters.get("DeploymentConfig"))
             return endpoint
@@ -235,7 +241,7 @@ class SageMakerBackend(SageMakerModelBackend):
             spec = self._copy_spec(parameters)
             if int(parameters["RuntimeConfig"]["CopyCount"]) < 1:
                 raise ValidationError("CopyCount must be at least 1 to create a component.")
-            component = SandboxComponent(self._arn(COMPONENT, name), endpoint, parameters)
+            component = self.new_component(self._arn(COMPONENT, name), endpoint, parameters)
             self.components[name] = endpoint.components[name] = component
             component.begin_serving(spec, parameters)
             return component
@@ -450,7 +456,7 @@ def _delete(begin: Callable[[SageMakerBackend, str], object], key: str) -> _Hand
 
 _Handler = Callable[[SageMakerBackend, Parameters], dict[str, Any]]
 _Backend, _COMPONENT_NAME = SageMakerBackend, "InferenceComponentName"
-_HANDLERS: dict[str, _Handler] = {
+HANDLERS: dict[str, _Handler] = {
     "CreateModel": lambda backend, p: backend.register_model(p).response_create,
     "CreateEndpointConfig": lambda backend, p: backend.register_endpoint_config(p).response_create,
     "CreateEndpoint": lambda backend, p: backend.register_endpoint(p).response_create,
@@ -472,7 +478,7 @@ def _operation(handler: _Handler) -> account.Operation:
 
 
 OPERATIONS: dict[str, account.Operation] = {
-    f"SageMaker.{name}": _operation(handler) for name, handler in _HANDLERS.items()
+    f"SageMaker.{name}": _operation(handler) for name, handler in HANDLERS.items()
 }
 """X-Amz-Target -> the operation, of those that differ from moto's, which has none of inference
 components and no UpdateEndpoint."""

@@ -6,7 +6,7 @@ connections begins. With t(P, N) the time of all prompts and s(N, context) that 
     time of all answers = t + s x output tokens / acceptance length
     tokens/s            = N x output tokens / time
     TTFT                = until a request's prompt is processed, on average
-    ITL                 = (time - TTFT) / steps,  TPOT = ITL / acceptance length
+    ITL                 = (time - TTFT) / steps
 
 More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay those of the
 requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
@@ -70,6 +70,7 @@ def performance(
     names: Collection[str | None] = TARGET_ALONE,
     *,
     fit: Fit | None = None,
+    geometry: Geometry | None = None,
     engines: int = 1,
 ) -> Performance:
     """The performance of one engine with ``load`` concurrent requests of this size. ``runs`` are
@@ -97,7 +98,7 @@ def performance(
     running = slots(case, fit or compute_fit(case), workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(read_geometry(case), gpu, model)
+    times = StepTimes(geometry or read_geometry(case), gpu, model)
     batched = engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
     factor, width, used = _correction(times, workload, load, engine.vllm, runs, names)
@@ -126,7 +127,6 @@ def performance(
         high=tokens * (1 + width),
         ttft_seconds=first,
         itl_seconds=itl,
-        tpot_seconds=itl / acceptance.length,
         cached_prompt_tokens=workload.cached_prompt_tokens,
         conversations=conversations,
         extrapolated=acceptance.extrapolated,
@@ -263,7 +263,6 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         high=at(below.high or low, above.high or high),
         ttft_seconds=mean("ttft_seconds"),
         itl_seconds=mean("itl_seconds"),
-        tpot_seconds=mean("tpot_seconds"),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from peagle.catalog.schema import Drafter, SpeedRun
@@ -23,8 +22,7 @@ SAME_SPEED_SHARE = 0.03
 """Settings tie if one is at most this share slower than the fastest, and within its interval."""
 
 
-@dataclass(frozen=True)
-class Acceptance:
+class Acceptance(NamedTuple):
     """The mean acceptance length, tokens per step: 1 without speculation. ``source`` names the
     text, file or publication. ``extrapolated``: none is known of this K or a larger one."""
 
@@ -34,14 +32,12 @@ class Acceptance:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True)
-class Performance:
+class Performance(NamedTuple):
     """One engine (one copy of the model) at one load. Seconds are means. ``low`` and ``high`` bound
     ``tokens_per_second``, output tokens of all requests together. ``itl_seconds`` is between two
-    outputs of a request, ``tpot_seconds`` per token after the first output. All numbers are
-    ``None`` where ``basis`` is ``unknown``. ``source`` says which file and rows, or which
-    constants. The KV cache keeps so many ``conversations`` of this size. ``extrapolated``: K is
-    above every K of the drafter with a known acceptance."""
+    outputs of a request. All numbers are ``None`` where ``basis`` is ``unknown``. ``source`` says
+    which file and rows, or which constants. The KV cache keeps so many ``conversations`` of this
+    size. ``extrapolated``: K is above every K of the drafter with a known acceptance."""
 
     basis: Basis
     acceptance: Acceptance
@@ -51,7 +47,6 @@ class Performance:
     high: float | None = None
     ttft_seconds: float | None = None
     itl_seconds: float | None = None
-    tpot_seconds: float | None = None
     cached_prompt_tokens: int = 0
     conversations: int | None = None
     extrapolated: bool = False

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -133,7 +133,6 @@ class Geometry(NamedTuple):
         return self._replace(k=k, draft=draft)
 
 
-@lru_cache(maxsize=1024)
 def read_geometry(case: FitCase) -> Geometry:
     """The geometry of a case; sizes are of the whole model, not of one GPU."""
     target, engine, shape = case.target, case.engine, case.target.architecture
@@ -152,7 +151,7 @@ def read_geometry(case: FitCase) -> Geometry:
     numbers = matrices * shape.hidden_size * shape.intermediate_size
     element = cache_element_bytes(engine, target.dtype)
     # With fewer max-num-seqs vLLM captures fewer sizes, but always those that can occur.
-    most = replace(engine, k=0, max_num_seqs=max(engine.max_num_seqs, _MANY))
+    most = engine._replace(k=0, max_num_seqs=max(engine.max_num_seqs, _MANY))
     captured, _ = capture_sizes(most, None, shape.class_name)
     return Geometry(
         layers=shape.layers,
@@ -212,7 +211,7 @@ def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tup
 @lru_cache(maxsize=256)
 def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
     parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
-    body = stored_parameters(replace(drafter, own_embeddings=False, own_output=False))
+    body = stored_parameters(drafter._replace(own_embeddings=False, own_output=False))
     shape, rows = drafter.shape, drafter.draft_vocab_size
     if drafter.method == "eagle3" and not parallel and rows == shape.vocab_size:
         rows = min(rows, _REDUCED_VOCABULARY)
@@ -336,14 +335,16 @@ class StepTimes:
 
     def decode_terms(self, requests: float, context: float) -> Terms:
         """The terms of a step with this many requests of this mean length."""
-        geo, draft = self.geometry, self.geometry.draft
+        geo, draft, (bandwidth, peak) = self.geometry, self.geometry.draft, self.rates
         tokens = requests * (geo.k + 1)
         read = requests * sum(c.token_bytes * c.length(context) for c in geo.caches)
         attention = tokens * sum(c.token_flops * c.length(context) for c in geo.caches)
         kernels = [
             *self._layers(tokens),
-            self._kernel(geo.lm_head_bytes, 2 * tokens * geo.vocab_size * geo.hidden_size),
-            self._kernel(read, attention, of_cache=True),
+            Kernel(
+                geo.lm_head_bytes / bandwidth, 2 * tokens * geo.vocab_size * geo.hidden_size / peak
+            ),
+            Kernel(read / bandwidth, attention / peak, of_cache=True),
         ]
         logits, drafter_layers = tokens * geo.vocab_size, 0
         if draft:
@@ -353,10 +354,11 @@ class StepTimes:
             drafted = requests * geo.k
             read = draft.passes * requests
             read *= sum(c.token_bytes * c.length(context) for c in draft.caches)
+            body, head = draft.body_bytes, draft.lm_head_bytes
             kernels += [
-                self._kernel(draft.passes * draft.body_bytes, (first + later) * draft.body_bytes),
-                self._kernel(draft.passes * draft.lm_head_bytes, drafted * draft.lm_head_bytes),
-                self._kernel(read, 0.0, of_cache=True),
+                Kernel(draft.passes * body / bandwidth, (first + later) * body / peak),
+                Kernel(draft.passes * head / bandwidth, drafted * head / peak),
+                Kernel(read / bandwidth, 0.0, of_cache=True),
             ]
             logits += drafted * draft.vocab_size
             drafter_layers = draft.layers * draft.passes
@@ -366,21 +368,18 @@ class StepTimes:
             kernels=tuple(kernels),
             layer=geo.layers,
             request=requests,
-            logits=logits * _LOGIT_BYTES / self.rates[0],
+            logits=logits * _LOGIT_BYTES / bandwidth,
             drafter=1 if draft else 0,
             drafter_layer=drafter_layers,
             fixed=fixed,
         )
 
-    def _kernel(self, read: float, flops: float, **kind: bool) -> Kernel:
-        bandwidth, peak = self.rates
-        return Kernel(read / bandwidth, flops / peak, **kind)
-
     def _layers(self, tokens: float) -> list[Kernel]:
         """The projections and the experts of all layers."""
-        geo = self.geometry
-        projections = self._kernel(
-            geo.layers * geo.attention_bytes, 2 * tokens * geo.layers * geo.attention_numbers
+        geo, (bandwidth, peak) = self.geometry, self.rates
+        projections = Kernel(
+            geo.layers * geo.attention_bytes / bandwidth,
+            2 * tokens * geo.layers * geo.attention_numbers / peak,
         )
         # The expected number of a layer's experts that so many independent tokens use.
         untouched: float = (1 - geo.experts_per_token / geo.experts) ** max(tokens, 1)
@@ -400,9 +399,9 @@ class StepTimes:
                 # E=128,N=768,device_name=NVIDIA_H200.json).
                 rows = max(_SMALLEST_TILE, min(2 * rows, rows + _LARGEST_EXTRA))
             computed = active * rows
-        experts = self._kernel(
-            geo.layers * loaded * geo.expert_bytes,
-            2 * computed * geo.layers * geo.expert_numbers,
+        experts = Kernel(
+            geo.layers * loaded * geo.expert_bytes / bandwidth,
+            2 * computed * geo.layers * geo.expert_numbers / peak,
             grouped=geo.experts > 1,
             converts=geo.converts_experts,
         )
@@ -412,7 +411,7 @@ class StepTimes:
         # output are written and read.
         numbers = 2 * geo.hidden_size + 6 * geo.expert_numbers / (3 * geo.hidden_size)
         moved = tokens * geo.experts_per_token * numbers
-        return [projections, experts, self._kernel(geo.layers * moved * _BF16, 0.0)]
+        return [projections, experts, Kernel(geo.layers * moved * _BF16 / bandwidth, 0.0)]
 
     def decode_seconds(self, requests: float, context: float) -> float:
         """One decode step."""
@@ -424,20 +423,21 @@ class StepTimes:
     def prefill_terms(self, tokens: float, workload: Workload) -> Terms:
         """The terms of a step with ``tokens`` of these prompts, without launches and the step's
         own time. Tokens of the prefix cache are attended to and read, not computed."""
-        geo, cached = self.geometry, workload.cached_prompt_tokens
+        geo, cached, (bandwidth, peak) = self.geometry, workload.cached_prompt_tokens, self.rates
         attended = cached + workload.new_prompt_tokens / 2
-        requests = tokens / workload.new_prompt_tokens
         attention = tokens * sum(c.token_flops * c.length(attended) for c in geo.caches)
         kernels = [
             *self._layers(tokens),
-            self._kernel(geo.lm_head_bytes, 0.0),
-            self._kernel(0.0, attention),
+            Kernel(geo.lm_head_bytes / bandwidth, 0.0),
+            Kernel(0.0, attention / peak),
         ]
         if cached:
+            requests = tokens / workload.new_prompt_tokens
             read = requests * sum(c.token_bytes * c.length(cached) for c in geo.caches)
-            kernels.append(self._kernel(read, 0.0, of_cache=True))
+            kernels.append(Kernel(read / bandwidth, 0.0, of_cache=True))
         if geo.draft:
-            kernels.append(self._kernel(geo.draft.body_bytes, tokens * geo.draft.body_bytes))
+            body = geo.draft.body_bytes
+            kernels.append(Kernel(body / bandwidth, tokens * body / peak))
         return Terms(tuple(kernels), step=0.0, fixed=self._reduce_seconds(tokens))
 
     def prefill_step_seconds(self, tokens: float, workload: Workload) -> float:

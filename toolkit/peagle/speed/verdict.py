@@ -5,16 +5,17 @@ The speed of a setting comes from a function, so measurements and the model are 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from peagle.catalog.tables import NotNegative, Positive, Version
+from peagle.frozen import Frozen
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
-from peagle.text import format_usd, usd_per_million
+from peagle.speed.ranking import NO_SPECULATION, Line, Setting, Speeds, rank_settings, speed_or_zero
+from peagle.text import usd_per_million
 from peagle.workload import Workload
 
 VERDICT_FORMAT = 1
@@ -23,43 +24,12 @@ VERDICT_FORMAT = 1
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Load = Annotated[float, Field(ge=1, le=2**31, allow_inf_nan=False)]
-Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-"""Text for people."""
-
 FARTHEST = 2.0
 """A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
 beyond it another setting is often the fastest."""
 
 
-class VerdictEntry(BaseModel):
-    """Immutable and strict; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class Setting(VerdictEntry):
-    """What to draft with, by its name in the catalogue, and how much; without a drafter K is 0."""
-
-    drafter: Line | None
-    k: NotNegative
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (self.drafter is None) != (self.k == 0):
-            raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
-        return self
-
-    @property
-    def text(self) -> str:
-        """``p-eagle K=3``, or ``no speculation``."""
-        return "no speculation" if self.drafter is None else f"{self.drafter} K={self.k}"
-
-
-NO_SPECULATION = Setting(drafter=None, k=0)
-"""The target without speculation."""
-
-
-class SettingSpeed(VerdictEntry):
+class SettingSpeed(Frozen):
     """One setting at one load; the numbers are those of ``Performance``. ``regret_percent`` is what
     it loses against the fastest setting there; ``None`` where unknown or overruled by a
     measurement. ``break_even_acceptance_length`` is the mean number of tokens per step above which
@@ -82,7 +52,7 @@ class SettingSpeed(VerdictEntry):
     extrapolated: bool = False
 
 
-class LoadVerdict(VerdictEntry):
+class LoadVerdict(Frozen):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
     ``ties`` are the others; ``None`` where no speed is known. ``tensor_parallel_size`` is that of
     a plan for this load, ``None`` where it is the verdict's."""
@@ -98,7 +68,7 @@ class LoadVerdict(VerdictEntry):
         return next((speed for speed in self.speeds if speed.setting == setting), None)
 
 
-class VerdictCrossover(VerdictEntry):
+class VerdictCrossover(Frozen):
     """The load at which speculation, with its best setting, ``stops`` or ``starts`` to pay. Between
     ``low`` and ``high`` requests both are about equally fast. ``usd_per_million_tokens`` is what a
     million output tokens cost there, either way."""
@@ -111,7 +81,7 @@ class VerdictCrossover(VerdictEntry):
     basis: Basis
 
 
-class WorkloadVerdict(VerdictEntry):
+class WorkloadVerdict(Frozen):
     """The verdict for requests of one size. ``robust`` is the setting to use if the load is not
     known: the one with the smallest worst-case loss over these loads (minimax regret), which is
     ``robust_regret_percent``."""
@@ -133,7 +103,7 @@ class WorkloadVerdict(VerdictEntry):
         return Workload(self.prompt_tokens, self.output_tokens, cached, shared)
 
 
-class VerdictChange(VerdictEntry):
+class VerdictChange(Frozen):
     """What would change the verdict: another acceptance, the default context, evidence that is
     missing, or another version of vLLM."""
 
@@ -141,7 +111,7 @@ class VerdictChange(VerdictEntry):
     text: Line
 
 
-class Verdict(VerdictEntry):
+class Verdict(Frozen):
     """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
     it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
 
@@ -202,19 +172,8 @@ PerformanceOf = Callable[[Setting, Workload, float], Performance]
 HoldsLoad = Callable[[Setting, Workload, float], bool]
 """Whether the KV cache of an engine with a setting is large enough for a load."""
 
-Speeds = Mapping[Setting, Performance | SettingSpeed]
 
-SAME_ESTIMATE_SHARE = 0.02
-"""The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
-choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/estimates.md)."""
-
-ESTIMATE_MUST_WIN_BY = 0.1
-"""A measured setting yields only to an estimate that is faster by more than this share, about the
-error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
-
-
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """What is compared: settings (the target alone is one of them), loads in ascending order, the
     speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
     simpler. ``assumed`` is the speed of a setting with an acceptance that is assumed where none is
@@ -247,7 +206,7 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     kept = {NO_SPECULATION} | ({robust} if robust else set())
     for load in decided:
         kept |= {setting for setting in (load.best, *load.ties) if setting}
-        kept.add(max(load.speeds, key=_tokens).setting)
+        kept.add(max(load.speeds, key=speed_or_zero).setting)
     for drafter in {setting.drafter for setting in question.settings}:
         of_drafter = (setting for setting in question.settings if setting.drafter == drafter)
         kept.add(min(of_drafter, key=lambda setting: regrets[setting]))
@@ -319,58 +278,6 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-class Ranking(NamedTuple):
-    """The settings that tie with the fastest, the simplest first, and the tokens/s of the fastest.
-    ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
-    K is measured, nor one above the winner that does not tie with it."""
-
-    tied: tuple[Setting, ...]
-    fastest: float
-    counted: frozenset[Setting] = frozenset()
-
-
-def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
-    """The best settings of these; none where no speed is known. Estimates of a drafter do not count
-    where another K of it is measured. Where something is measured, the fastest measured setting
-    wins, unless the estimate of another drafter is clearly faster; the target alone may tie with it
-    by an estimate."""
-    drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
-    eligible = {
-        setting: speed
-        for setting, speed in speeds.items()
-        if speed.tokens_per_second and (speed.basis == "measured" or setting.drafter not in drafted)
-    }
-    if not eligible:
-        return Ranking((), 0.0)
-    measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
-    top, compared = max(eligible.values(), key=_tokens), eligible
-    if measured:
-        best = max(measured.values(), key=_tokens)
-        if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
-            top = best
-            compared = {
-                setting: speed
-                for setting, speed in eligible.items()
-                if setting in measured or setting == NO_SPECULATION
-            }
-
-    def ties(speed: Performance | SettingSpeed) -> bool:
-        estimates = speed.basis == top.basis == "estimated"
-        share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
-        return _tokens(speed) >= max(_tokens(top) * (1 - share), top.low or 0)
-
-    def simplicity(setting: Setting) -> tuple[bool, bool, int, str]:
-        return bool(setting.k), setting.drafter != default_drafter, setting.k, setting.drafter or ""
-
-    tied = [setting for setting, speed in compared.items() if ties(speed)]
-    slower = (setting for setting, speed in eligible.items() if _tokens(speed) <= _tokens(top))
-    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), frozenset([*tied, *slower]))
-
-
-def _tokens(speed: Performance | SettingSpeed) -> float:
-    return speed.tokens_per_second or 0.0
-
-
 class _Gain(NamedTuple):
     """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
     best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
@@ -413,9 +320,9 @@ def _gain(load: float, speeds: Speeds) -> _Gain | None:
     ranked = rank_settings(drafting).tied
     if alone is None or not alone.tokens_per_second or not ranked:
         return None
-    best = max((drafting[setting] for setting in ranked), key=_tokens)
+    best = max((drafting[setting] for setting in ranked), key=speed_or_zero)
     measured = alone.basis == best.basis == "measured"
-    ratio = _tokens(best) / alone.tokens_per_second
+    ratio = speed_or_zero(best) / alone.tokens_per_second
     fastest = rank_settings(speeds).tied
     wins = NO_SPECULATION not in fastest and ratio > 1
     loses = fastest == (NO_SPECULATION,) and ratio < 1
@@ -463,17 +370,4 @@ def _crossover(
         high=round(max(high, requests), 1),
         usd_per_million_tokens=usd_per_million(usd_per_hour, alone),
         basis="measured" if before.measured and after.measured else "estimated",
-    )
-
-
-def crossover_text(crossover: VerdictCrossover) -> str:
-    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
-    tokens; measured.``"""
-    price = crossover.usd_per_million_tokens
-    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
-    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
-    between = f" ({low} to {high})" if low != high else ""
-    return (
-        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
-        f"{between}{cost}; {crossover.basis}."
     )

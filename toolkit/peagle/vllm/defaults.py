@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
@@ -68,8 +67,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(NamedTuple):
     """The settings of one vLLM process. ``gpu_memory_gib`` is what CUDA reports for one GPU;
     lengths are in tokens.
 

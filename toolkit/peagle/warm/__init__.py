@@ -27,14 +27,13 @@ from typing import Any
 from pydantic import Field
 
 from peagle.aws import runtime
-from peagle.aws.client import Aws, Clock, original_status
+from peagle.aws.client import Aws, original_status
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.deploy.apply import deploy
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.removal import destroy
-from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in
 from peagle.engine import state as engine_state
 from peagle.engine.local import (
@@ -45,7 +44,7 @@ from peagle.engine.local import (
     start_local,
     stop_local,
 )
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.errors import (
     CloudError,
     EngineError,
@@ -56,7 +55,7 @@ from peagle.errors import (
     parsing,
     to_count,
 )
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.protocol import engine_message
@@ -188,19 +187,16 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
 
 
 def collect_on_aws(
-    aws: Aws,
+    context: DeploymentContext,
     preflight: Preflight,
     place: WeightsPrefix,
-    observe: Observer = unobserved,
-    failed: Callable[[BaseException, Deployment], object] = lambda error, record: None,
-    clock: Clock | None = None,
+    failed: Callable[[BaseException], object] = lambda error: None,
 ) -> CollectedWarmStart:
     """Deploy what ``preflight`` describes, prove it, store its artifact at ``place``, and remove
     the deployment, however this ends. After an error, ``failed`` is called before the removal."""
-    clock, name = clock or Clock(), preflight.desired.plan.name
+    aws, clock, name = context.aws, context.clock, context.record.name
     try:
-        record = deploy(aws, preflight, observe, clock=clock)
-        context = DeploymentContext(aws, record, observe, clock)
+        deploy(context, preflight)
         with TemporaryDirectory(prefix="peagle-warm-") as folder:
             stand_in = read_stand_in(aws, name)
             context.say("Packing", "compile caches")
@@ -217,12 +213,13 @@ def collect_on_aws(
                 sizes[place.warm_start_id(file) or ""] += size
             others = {key: size for key, size in sizes.items() if key not in ("", artifact.key)}
     except BaseException as error:
-        if left := load_record(aws.scope, aws.region, name):
-            failed(error, left)
-            destroy(DeploymentContext(aws, left, observe, clock))
+        if left := load_record(*context.record.key):
+            context.record = left
+            failed(error)
+            destroy(context)
         raise
+    created = context.record.billing_since
     destroy(context)
-    created = record.billing_since
     seconds = clock.now() - created if created else 0.0
     return CollectedWarmStart(artifact, place, others, stand_in, seconds)
 
@@ -261,13 +258,12 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
 
 
 def collect_locally(
-    plan: Plan, folder: Path, progress: StepProgress, options: LocalOptions | None = None
+    plan: Plan, folder: Path, progress: StepProgress, runner: LocalRunner = AS_PROCESS
 ) -> WarmArtifact:
     """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it, however
     this ends. The log of a failure is kept."""
     plan = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
-    options = options or LocalOptions()
-    options = replace(options, compiled=not options.gpus, collecting=True)
+    runner = replace(runner, compiled=not runner.gpus, collecting=True)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
@@ -278,7 +274,7 @@ def collect_locally(
 
     with exclusive(plan.name, "warm --local"):
         try:
-            engine = start_local(plan, progress=progress, options=options)
+            engine = start_local(plan, progress=progress, runner=runner)
             try:
                 progress("packing", "compile caches")
                 artifact = fetch(send, folder, show_bytes, log=engine.process.log)

@@ -19,13 +19,15 @@ from peagle.aws.errors import Missing
 from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
-from peagle.options import Result
+from peagle.frozen import Result
 from peagle.text import json_object, sanitize
 from peagle.weights.bucket import (
     Bucket,
+    FileEntry,
     FolderEntry,
     Lock,
     Manifest,
+    ObjectInfo,
     hold_lock,
     read_lock,
     read_manifest,
@@ -151,20 +153,14 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
     if not manifest:
         refuse_folder_of_pair(bucket, prefix)
-    files: dict[str, tuple[FileStatus, ...]] = {}
-    for part, folder in manifest.items():
-        states = []
-        for name, entry in sorted(folder.files.items()):
-            key = prefix.file_key(part, name)
-            head = bucket.head(key) if key in present else None
-            if head is None:
-                states.append(FileStatus(name, "missing", entry.size, 0))
-                continue
-            state: FileState = "whole" if entry.checksum else "unchecked"
-            if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
-                state = "differs"
-            states.append(FileStatus(name, state, entry.size, head.size, head.checksum or None))
-        files[part] = tuple(states)
+    files = {
+        part: tuple(
+            _file_status(name, entry, bucket.head(key) if key in present else None)
+            for name, entry in sorted(folder.files.items())
+            for key in [prefix.file_key(part, name)]
+        )
+        for part, folder in manifest.items()
+    }
     warm = tuple(
         start
         for place in prefix.mountable_prefixes
@@ -182,6 +178,16 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
         warm,
         read_lock(bucket, prefix) if prefix.lock_key in present else None,
     )
+
+
+def _file_status(name: str, entry: FileEntry, head: ObjectInfo | None) -> FileStatus:
+    """The file of the manifest's ``entry``, of which S3 has ``head``."""
+    if head is None:
+        return FileStatus(name, "missing", entry.size, 0)
+    state: FileState = "whole" if entry.checksum else "unchecked"
+    if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
+        state = "differs"
+    return FileStatus(name, state, entry.size, head.size, head.checksum or None)
 
 
 def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) -> None:

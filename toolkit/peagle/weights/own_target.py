@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peagle.case import NO_OPTIONS, Checkpoints, build_case
+from peagle.case import build_case
 from peagle.catalog.documents import Location, dotted
 from peagle.catalog.find import UNKNOWN_DRAFTER, find_pair, target_named
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Target
@@ -313,8 +313,8 @@ def entry_findings(
 ) -> tuple[Finding, ...]:
     """What the rules find in the two checkpoints, as a pair."""
     drafter = next(iter(entry.target.drafters), None)
-    read = Checkpoints(model, head, own_target=True)
-    return check(build_case(catalog, entry.target, drafter, NO_OPTIONS, read), about="head")
+    read = Options(pair=entry.target.id, target_checkpoint=model, drafter_checkpoint=head)
+    return check(build_case(catalog, entry.target, drafter, read), about="head")
 
 
 def head_reader(catalog: Catalog, pair: str, aws_of: AwsOf) -> AwsOf | None:
@@ -347,8 +347,8 @@ def plan_pair(
     options = Options(pair=pair, **fields)
     try:
         if verdict is not None:  # most plans have none, and its models take 20 ms to import
-            from peagle.planning.verdict import plan_by_verdict
-            from peagle.render.plan_file import read_verdict
+            from peagle.planning.by_verdict import plan_by_verdict
+            from peagle.render.verdict_file import read_verdict
 
             plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
         else:

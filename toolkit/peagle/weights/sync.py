@@ -20,7 +20,6 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import (
     ALGORITHM,
     PART_BYTES,
-    S3Source,
     abort_uploads,
     bucket_exists,
     copy_object,
@@ -29,7 +28,7 @@ from peagle.aws.s3 import (
     upload_stream,
 )
 from peagle.catalog.schema import Catalog
-from peagle.checkpoints import FolderSource, Source, read_checkpoint
+from peagle.checkpoints import Source, read_checkpoint
 from peagle.checkpoints.files import (
     CONFIG,
     check_links,
@@ -38,7 +37,7 @@ from peagle.checkpoints.files import (
     vocabulary_folder,
     with_vocabulary,
 )
-from peagle.checkpoints.hub import COMMIT, Hub, HubSource, resolve_revision
+from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
 from peagle.checkpoints.models import hub_snapshot
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
@@ -61,7 +60,13 @@ from peagle.weights.bucket import (
     require_lock,
     write_manifest,
 )
-from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects, weights_prefix
+from peagle.weights.layout import (
+    PARTS,
+    WeightsPrefix,
+    choose_source,
+    unknown_objects,
+    weights_prefix,
+)
 from peagle_serve.contract import VOCABULARY_FILE
 
 ATTEMPTS = 5
@@ -190,19 +195,17 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
     """The files that vLLM reads of these weights; a branch of the Hub becomes its current commit.
     Reads the headers of all weight files, so that no damaged file is copied."""
     copied_from = weights_prefix(weights.location) if weights.kind == "s3" else None
-    source: Source
+    place = weights.location
     if weights.kind == "hub":
         commit = weights.revision
         if not (commit and COMMIT.fullmatch(commit)):
             hub = Hub.of_environment()
             commit = resolve_revision(hub, weights.location, weights.revision).commit
-        source = HubSource(weights.location, commit)
+        place = f"{weights.location}@{commit}"
     elif weights.kind == "directory":
-        folder = Path(weights_folder(weights.location))
-        check_links(folder)
-        source = FolderSource(folder)
-    else:
-        source = S3Source(connect(), weights.location)
+        place = str(Path(weights_folder(weights.location)).absolute())
+        check_links(Path(place))
+    source = choose_source(place, connect)
     location = weights.location if weights.kind == "directory" else source.location
     source = source if copied_from else with_vocabulary(source)
     sizes = source.names()

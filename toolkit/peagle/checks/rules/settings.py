@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from peagle.case import Case
-from peagle.catalog.tables import find_support
 from peagle.checks.facts import destinations, is_aws_image
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, nearest
@@ -136,11 +135,6 @@ def speculative_setting(case: Case) -> Findings:
         and case.is_eagle
         and (case.is_parallel or case.setting("async-scheduling") is True),
     }
-    adaptive = "enable_adaptive_verification"
-    if drafter is not None and asked.get(adaptive) is True:
-        parallel = drafter.parallel_drafting
-        support = find_support(case.runtimes, drafter.method, parallel, vllm)
-        conflicts[adaptive] = support is not None and not support.adaptive
     for what in (key for key, conflict in conflicts.items() if conflict):
         name = drafter.title if drafter else case.target.id
         message = f"vLLM {vllm} refuses {what} for {name}"

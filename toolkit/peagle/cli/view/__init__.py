@@ -1,1 +1,1 @@
-"""What commands print: tables, progress and messages, one module per command."""
+"""What commands print: every sentence about a result, one module per group of commands."""

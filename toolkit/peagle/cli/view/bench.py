@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Times, highest
-from peagle.cli.view.console import print_documents, print_line, print_status, print_table
-from peagle.text import format_usd, sanitize
+from peagle.bench.sweep import EndpointSweep, SweepProgress
+from peagle.cli.view.console import (
+    print_documents,
+    print_facts,
+    print_line,
+    print_status,
+    print_table,
+)
+from peagle.text import format_duration, format_price, format_usd, sanitize
 
 _HEADINGS = (
     "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
@@ -114,6 +121,37 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
         print_line(summary)
     if any(row.saturated for row in result.rows):
         print_line("* saturated: more requests only wait longer; the report has the reasons.")
+
+
+def progress_text(progress: SweepProgress) -> str:
+    """``row 3 of 12: p-eagle K=3, short-prompt x 8, 40%, about 5m left``."""
+    row = min(progress.done + 1, progress.total)
+    text = f"row {row} of {progress.total}: {progress.setting.text}, {progress.load.text}"
+    text += f", {progress.share:.0%}" if progress.share else ""
+    if progress.seconds_left is not None:
+        text += f", about {format_duration(progress.seconds_left)} left"
+    return text
+
+
+def print_sweep_price(prepared: EndpointSweep, sandbox: bool, max_cost: float | None) -> None:
+    """What a sweep of a deployment takes and costs: on stderr, before asking."""
+    settings, total = len(prepared.sweep.settings), prepared.sweep.total
+    text = f"{prepared.record.name}: settings {settings}, rows {total}"
+    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
+    free = " on AWS (free in the sandbox)" if sandbox else ""
+    limit = prepared.default_limit if max_cost is None else max_cost
+    spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
+    print_facts(
+        (
+            ("sweep", f"{text}, about {format_duration(prepared.seconds)}"),
+            ("price", f"the endpoint: {format_price(prepared.usd_per_hour, sandbox)}"),
+            (
+                "cost",
+                f"about {usd}{free}; during each update the instances of both revisions are paid",
+            ),
+            ("limit", "" if limit is None else f"{format_usd(limit)} in all{spent}"),
+        )
+    )
 
 
 def print_acceptance(result: AcceptanceResult) -> None:

@@ -26,20 +26,15 @@ from peagle.cli.view.console import (
 )
 from peagle.fit.estimate import INSIDE, Fit
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
-from peagle.speed.verdict import (
-    NO_SPECULATION,
-    LoadVerdict,
-    Verdict,
-    WorkloadVerdict,
-    crossover_text,
-)
+from peagle.speed.ranking import NO_SPECULATION
 from peagle.text import format_concurrency, format_usd
 
-if TYPE_CHECKING:  # a list must not import boto3
+if TYPE_CHECKING:  # a list must not import boto3, nor a plan the types of verdicts
     from peagle.aws.refresh import Change
-    from peagle.catalog.evidence import Evidence
+    from peagle.catalog.summary import Evidence, TargetSummary
     from peagle.checks.report import CheckReport
     from peagle.fit.report import FitReport
+    from peagle.speed.verdict import LoadVerdict, Verdict, VerdictCrossover, WorkloadVerdict
 
 
 _COLUMNS = ("", "drafter", "method", "K", "vLLM", "licence", "evidence")
@@ -50,11 +45,11 @@ _TABLES = {
 """Parts of an entry with a table of their own."""
 
 
-def print_list(targets: list[dict[str, Any]]) -> None:
+def print_list(targets: Sequence[TargetSummary]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
-        name = click.style(f"{target['short_name']} ({target['id']})", bold=True)
-        print_line(f"{name}  vLLM {target['min_vllm']} or later, {target['licence']}")
+        name = click.style(f"{target.short_name} ({target.id})", bold=True)
+        print_line(f"{name}  vLLM {target.min_vllm} or later, {target.licence}")
         print_table(_COLUMNS, _rows(target), whole=("drafter",))
     print_line(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
@@ -65,7 +60,7 @@ def print_list(targets: list[dict[str, Any]]) -> None:
 def print_pair(
     pair: Pair,
     measured: tuple[Evidence, ...],
-    target: dict[str, Any],
+    target: TargetSummary,
     support: MethodSupport | None,
 ) -> None:
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
@@ -77,7 +72,7 @@ def print_pair(
         print_document({**values, **more}, title)
 
     def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
-        print_documents([entry.model_dump(mode="json") for entry in entries], keys.split(), title)
+        print_documents(entries, keys.split(), title)
 
     shape, drafter = pair.target.architecture, pair.drafter
     cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
@@ -107,21 +102,21 @@ def print_changes(changes: Sequence[Change]) -> None:
         print_line(f"{confirmed} prices are unchanged and get today's date")
 
 
-def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _rows(target: TargetSummary) -> Iterator[tuple[str, ...]]:
     """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
-    for drafter in target["drafters"]:
-        k, trained = drafter["k_recommended"], drafter["k_trained"]
-        evidence = "unverified" if drafter["public"] else "not public"
-        if drafter["public"] and drafter["evidence"]:
-            near = min(drafter["evidence"], key=lambda item: abs(item["k"] - k))
-            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
+    for drafter in target.drafters:
+        k, trained = drafter.k_recommended, drafter.k_trained
+        evidence = "unverified" if drafter.public else "not public"
+        if drafter.public and drafter.evidence:
+            near = min(drafter.evidence, key=lambda measured: abs(measured.k - k))
+            evidence = f"{near.acceptance_length:.2f} at K={near.k}"
         yield (
-            "*" if drafter["name"] == target["default_drafter"] else "",
-            drafter["name"],
-            drafter["kind"],
+            "*" if drafter.name == target.default_drafter else "",
+            drafter.name,
+            drafter.kind,
             f"{k} of {trained}" if trained else str(k),
-            drafter["min_vllm"],
-            drafter["licence"] or "-",
+            drafter.min_vllm,
+            drafter.licence or "-",
             evidence,
         )
 
@@ -298,6 +293,19 @@ def _print_size(size: WorkloadVerdict) -> None:
         pays = any(load.best and load.best != NO_SPECULATION for load in size.loads)
         print_line(f"Speculation {'pays' if pays else 'does not pay'} at these loads.")
     _print_regrets(size)
+
+
+def crossover_text(crossover: VerdictCrossover) -> str:
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
+    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
+    between = f" ({low} to {high})" if low != high else ""
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
+        f"{between}{cost}; {crossover.basis}."
+    )
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:

@@ -1,4 +1,5 @@
-"""How every command prints: one JSON document, or facts, tables and findings; and progress.
+"""How every command prints: one JSON document, or facts, tables, findings and the next command; and
+progress.
 
 A terminal gets lines of its width; a pipe gets each text in one line, without colour, and all of
 it. With ``COLUMNS`` both have that width. Commands and addresses are never broken.
@@ -132,9 +133,13 @@ def fact_lines(
 
 
 def print_facts(
-    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True
+    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True, title: str = ""
 ) -> None:
-    """Print labels and texts in two columns, on stderr or on stdout."""
+    """Print labels and texts in two columns, on stderr or on stdout, below a title, if there are
+    any."""
+    facts = tuple(facts)
+    if title and facts:
+        print_line(f"\n{title}", bold=True, err=err)
     for line in fact_lines(facts, line_width(err), label, indent):
         name = click.style(line[: label + indent], bold=True)
         click.echo(f"{name}{line[label + indent :]}", err=err)
@@ -241,8 +246,9 @@ def print_documents(results: Sequence[Any], keys: Sequence[str], title: str = ""
     print_table([*headings.values()], rows, numbers, title)
 
 
-def print_small(document: Any, as_json: bool) -> None:
-    """Print a small document: as JSON, else its keys and values; a list as a table."""
+def print_small(result: Any, as_json: bool) -> None:
+    """Print a small result: as JSON, else its keys and values; several as a table."""
+    document = plain(result)
     if as_json:
         print_json(document)
     elif isinstance(document, dict):
@@ -251,14 +257,6 @@ def print_small(document: Any, as_json: bool) -> None:
         print_documents(document, [*document[0]])
     else:
         print_line("none")
-
-
-def print_section(title: str, facts: Iterable[Fact], label: int = LABEL) -> None:
-    """Print a heading, if any, and its facts on stdout, if there are any."""
-    if facts := tuple(facts):
-        if title:
-            print_line(f"\n{title}", bold=True)
-        print_facts(facts, label, indent=0, err=False)
 
 
 def print_document(result: Any, title: str = "") -> None:
@@ -272,7 +270,7 @@ def print_document(result: Any, title: str = "") -> None:
         elif value not in (None, "", []):
             facts[key] = value
     width = max((len(key) for key in facts), default=0) + 2
-    print_section(title, document_facts(facts), max(width, LABEL))
+    print_facts(document_facts(facts), max(width, LABEL), indent=0, err=False, title=title)
     for key, value in sections:
         if isinstance(value, dict):
             print_document(value, key.replace("_", " "))

@@ -1,55 +1,39 @@
-"""What ``peagle deploy``, ``compare``, ``promote``, ``drop`` and ``top`` print."""
+"""What ``peagle deploy``, ``compare``, ``promote`` and ``drop`` print before and after a change."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import click
 
-from peagle.account import Account
+from peagle.account import Account, DeploymentChange
 from peagle.aws.client import Aws
-from peagle.bench.result import Interval
-from peagle.bench.variants import VariantComparison
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.view.console import (
-    LABEL,
     Fact,
-    bar,
-    can_print,
-    fact_lines,
-    folded,
-    plain_text,
     print_facts,
     print_findings,
     print_line,
     print_status,
-    print_table,
 )
 from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
+from peagle.cli.view.watch import measured, second_turn_text
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.records import load_record
-from peagle.deploy.state import Deployment, ListedResource, utc_text
+from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import (
-    ComparedPlan,
     DeploymentStatus,
     deployment_status,
     price_remaining,
 )
-from peagle.engine.usage import Usage
-from peagle.engine_log import WarmStart
-from peagle.errors import NotProved, PeagleError, command_line
+from peagle.errors import command_line
 from peagle.planning.operation import cost_text, limit_text
-from peagle.planning.plan import FloorSource
-from peagle.proof import SecondTurn
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
 from peagle.sandbox.state import engine_version
-from peagle.text import format_duration, format_price, format_usd, k_text
+from peagle.text import format_price, format_usd
 
 _CHANGES = {
     "nothing": "none: this plan is in service and proved",
@@ -169,82 +153,50 @@ ContentType='application/json', Body=body)
     )
 
 
-def measured(status: DeploymentStatus) -> str:
-    """The acceptance length of a proved deployment; empty without one."""
-    length, floor = status.acceptance_length, status.acceptance_floor
-    if length is None:
-        return ""
-    least = floor_text(None if status.stand_in else floor, status.acceptance_floor_source)
-    return f": acceptance length {length:.2f} over {status.drafts} drafts{least}"
-
-
 def _engine_text(planned: str, here: str | None) -> str:
     if here in (None, planned):
         return f"vLLM {planned}"
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_remaining_resources(
-    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
-) -> None:
+def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:
     """Show what remains after a failure, its cost, and how to continue with the argv ``again``;
-    without it the deployment serves, and only its cost is shown."""
-    destroy = in_context(("peagle", "destroy", record.name))
-    rollback = in_context(("peagle", "rollback", record.name))
-    has_undo = again and record.serving and record.pending and tuple(again) != rollback
-    undo = rollback if has_undo else ()
-    if again:
-        print_status("These resources exist:")
-        for resource in record.resources:
-            print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-    usd_per_hour = price_remaining(aws, record)
-    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    if again:
-        remove = destroy if tuple(again) != destroy else ()
-        commands = (("Continue", again), ("Undo", undo), ("Remove", remove))
-        facts = ((label, ("", command_line(argv))) for label, argv in commands)
-        print_facts(facts, label=9, indent=0)
-    add_remaining(record.listed_resources, usd_per_hour, again, undo, destroy)
+    without it the deployment serves, and only its cost is shown. ``--json`` has it in
+    ``remaining``, next to the error; programs run its commands, which ask nothing."""
+    record, commands = change.record, dict[str, tuple[str, ...]]()
+    usd_per_hour = price_remaining(change.aws, record)
+    if record.resources:
+        rollback = in_context(("peagle", "rollback", record.name))
+        has_undo = record.serving and record.pending and "rollback" not in again
+        commands["Continue"] = tuple(again)
+        commands["Undo"] = rollback if again and has_undo else ()
+        commands["Remove"] = in_context(("peagle", "destroy", record.name))
+        if again:
+            print_status("These resources exist:")
+            for resource in record.resources:
+                print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
+        print_status(f"Costs    {format_price(usd_per_hour, change.account.sandbox)}")
+        if again:
+            shown = commands | ({"Remove": ()} if "destroy" in again else {})
+            facts = ((label, ("", command_line(argv))) for label, argv in shown.items())
+            print_facts(facts, label=9, indent=0)
+    else:
+        print_status("Nothing remains.")
 
-
-def add_remaining(
-    resources: Sequence[ListedResource] = (),
-    usd_per_hour: float | None = 0.0,
-    again: Sequence[str] = (),
-    undo: Sequence[str] = (),
-    remove: Sequence[str] = (),
-) -> None:
-    """Add ``remaining`` to the document of the error. Programs run its commands, which ask
-    nothing."""
-
-    def unattended(command: Sequence[str]) -> tuple[str, ...] | None:
-        is_asked = bool(command) and not {"--yes", "-y"} & {*command}
-        return (*command, *(("--yes",) if is_asked else ())) or None
+    def unattended(label: str) -> tuple[str, ...] | None:
+        command = commands.get(label, ())
+        return (*command, "--yes") if command else None
 
     add_to_error_document(
         "remaining",
         {
-            "resources": resources,
+            "resources": record.listed_resources,
             "price_per_hour_usd": usd_per_hour,
-            "continue_command": unattended(again),
-            "undo_command": unattended(undo),
-            "remove_command": unattended(remove),
+            "continue_command": unattended("Continue"),
+            "undo_command": unattended("Undo"),
+            "remove_command": unattended("Remove"),
         },
     )
-
-
-@contextmanager
-def remaining_resources_shown(
-    aws: Aws, record: Deployment, account: Account, again: Sequence[str]
-) -> Iterator[None]:
-    """If an error ends the block, show what remains; after a failed proof, what serves."""
-    try:
-        yield
-    except (PeagleError, KeyboardInterrupt) as error:
-        left = load_record(*record.key) or record
-        is_serving = isinstance(error, NotProved)
-        show_remaining_resources(aws, left, account, () if is_serving else again)
-        raise
 
 
 def show_not_applied(name: str, region: str) -> tuple[str, ...]:
@@ -296,181 +248,3 @@ def show_candidate(
         )
     )
     show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")
-
-
-def comparison_text(comparison: ComparedPlan | None) -> str:
-    """The second variant in the state of a deployment, in one line; empty without one."""
-    if comparison is None:
-        return ""
-    where = f"{comparison.instances_running} x {comparison.instance_type} running"
-    if comparison.state != "running":
-        where = comparison.state.replace("-", " ")
-    return (
-        f"{comparison.share:.1%} of the requests to {comparison.variant}: "
-        f"{comparison.pair}, {k_text(comparison.k)}, {where}"
-    )
-
-
-_COMPARED = {
-    "pair": "pair", "k": "K", "instances": "instances", "instance_type": "instance type",
-    "requests": "requests", "share": "share of requests", "errors": "errors",
-    "in_progress": "in progress", "ttft_p50_seconds": "TTFT in ms, median",
-    "ttft_p90_seconds": "TTFT in ms, p90", "ttft_seconds": "TTFT in ms, mean",
-    "itl_seconds": "ITL in ms", "seconds_per_token": "ms per token",
-    "latency_seconds": "ms per request", "acceptance_length": "acceptance length",
-    "usd_per_million_tokens": "USD per 1M tokens",
-}  # fmt: skip
-
-
-def print_comparison_report(report: VariantComparison) -> None:
-    """A line per number with both variants and the difference, the verdict and the notes."""
-
-    def number(key: str, value: Interval | float | str | None) -> str:
-        if isinstance(value, int | float):
-            return plain_text(value * 1000.0 if "seconds" in key else value)
-        if not isinstance(value, Interval):
-            return plain_text(value)
-        text = number(key, value.value)
-        if value.low == value.high:  # of one minute
-            return text
-        return f"{text} ({number(key, max(value.low, 0))} to {number(key, value.high)})"
-
-    def difference(key: str) -> str:
-        change = report.changes.get(key)
-        return f"{change.value:+.1%} ({change.low:+.1%} to {change.high:+.1%})" if change else ""
-
-    span = format_duration(max(report.until - report.since, 0))
-    print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
-    rows = [
-        (
-            label,
-            *(number(key, getattr(variant, key)) for variant in report.variants),
-            difference(key),
-        )
-        for key, label in _COMPARED.items()
-    ]
-    print_table(("", *(variant.variant for variant in report.variants), "difference"), rows)
-    slower = difference("seconds_per_token")
-    failing = [variant.variant for variant in report.variants if variant.only_errors]
-    if failing:
-        print_line(f"{' and '.join(failing)} answered no request.")
-    elif not slower:
-        print_line("Which one is faster is unknown.")
-    elif report.faster is None:
-        print_line(f"No difference is shown yet: time per token {slower}.")
-    else:
-        print_line(f"{report.faster} is faster: time per token of the second {slower}.")
-    for variant in report.variants:
-        if variant.errors:
-            cause = variant.cause or "the container failed"
-            command = command_text(("peagle", "logs", report.name))
-            print_status(f"errors of {variant.variant}: {cause}; to read the engine's log", command)
-    for note in report.notes:
-        print_status(f"note: {note}")
-
-
-_BARS = "▁▂▃▄▅▆▇█"
-_PLAIN_BARS = ".:-=+*#@"
-_GAUGE = 20
-_UNKNOWN = "-"
-_BELOW = ", below the floor"
-
-
-def usage_screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen; of several variants each fact stands side by side."""
-    instances = f"{usage.instances} x {usage.instance_type}" if usage.instance_type else ""
-    instances = f"{len(usage.variants)} variants" if usage.variants else instances
-    place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
-    over = f"last {format_duration(usage.window_seconds)}"
-    state = ", ".join(filter(None, (usage.state, instances, place, over)))
-    lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
-    lines.append("")
-    facts = dict(_usage_facts(usage, 0 if usage.variants else width - LABEL - 2))
-    if usage.variants:
-        together = "; ".join(facts[label] for label in ("requests", "in progress", "cost"))
-        facts = {}
-        for variant in usage.variants:
-            running = f"{variant.instances} x {variant.instance_type}"
-            for label, text in (("instances", running), *_usage_facts(variant, 0)):
-                before = f"{facts[label]}; " if label in facts else ""
-                facts[label] = f"{before}{variant.variant} {text}"
-        facts["together"] = together
-    for label, text in facts.items():
-        is_low = label == "acceptance" and _BELOW in text
-        shown = fact_lines([(label, text)], width)
-        lines += (click.style(line, fg="red") if is_low else line for line in shown)
-    for note in usage.notes:
-        lines += folded(f"  {note}", width, "")
-    return lines
-
-
-def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
-    def number(value: float | None, shown: str, scale: float = 1.0) -> str:
-        return _UNKNOWN if value is None else shown.format(value * scale)
-
-    if usage.share is not None:
-        yield "share", f"{usage.share:.1%} of the requests"
-    requests, by_minute = number(usage.requests_per_minute, "{:.1f} per minute"), ""
-    if len(usage.requests_by_minute) > 1:  # the newest minute is the last bar
-        bars = _BARS if can_print(_BARS) else _PLAIN_BARS
-        most = max(usage.requests_by_minute) or 1.0
-        by_minute = "".join(
-            bars[round(value / most * (len(bars) - 1))] for value in usage.requests_by_minute
-        )
-    has_room = by_minute and len(requests) + len(by_minute) + 2 <= width
-    yield "requests", f"{requests}  {by_minute}" if has_room else requests
-    running = f"{usage.running or 0:.0f} running, {usage.waiting or 0:.0f} waiting"
-    yield "in progress", _UNKNOWN if usage.running is None else running
-    if usage.where != "local":
-        yield "errors", number(usage.error_share, "{:.1%} with a 5xx status")
-    median, p90 = (number(ms, "{:,.0f}", 1000) for ms in (usage.ttft_p50, usage.ttft_p90))
-    yield "TTFT", f"{median} ms median, {p90} ms p90" if usage.ttft_p50 is not None else _UNKNOWN
-    yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
-    yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
-    share = usage.kv_cache_share
-    gauge = _UNKNOWN if share is None else f"{bar([(share, '')], _GAUGE).plain} {share:.1%}"
-    yield "KV cache", gauge
-    acceptance = "no speculation"
-    if usage.k is not None:
-        floor = f", floor {usage.acceptance_floor:g}" if usage.acceptance_floor is not None else ""
-        length = number(usage.acceptance_length, "{:.2f} tokens per step")
-        acceptance = f"{length} (K={usage.k}{floor})"
-        if (usage.acceptance_length or math.inf) < (usage.acceptance_floor or 0):
-            acceptance += _BELOW
-    yield "acceptance", acceptance
-    cost = "this machine" if usage.where == "local" else "unknown price"
-    if usage.where != "local" and usage.usd_per_hour is not None:
-        cost = f"{format_usd(usage.usd_per_hour)} per hour"
-        if usage.usd_per_million_tokens is not None:
-            cost += f", {format_usd(usage.usd_per_million_tokens)} per million output tokens"
-        cost += " on AWS" if usage.where == "sandbox" else ""
-    yield "cost", cost
-
-
-_BY: dict[FloorSource, str] = {
-    "catalogue": "by the catalogue",
-    "break-even": "to break even",
-    "option": "by --floor",
-}
-
-
-def floor_text(floor: float | None, source: FloorSource | None) -> str:
-    """``, at least 2.10 required by the catalogue``; empty where any accepted draft passes."""
-    if floor is None or floor <= 1:
-        return ""
-    return f", at least {floor:.2f} required {_BY[source] if source else ''}".rstrip()
-
-
-def warm_start_text(warm: WarmStart) -> str:
-    """How an engine started, in one line."""
-    return f"{'Warm' if warm.restored else 'No warm'} start: {warm.detail}"
-
-
-def second_turn_text(second: SecondTurn) -> str:
-    """The acceptance length, and how much of the prompts came from the cache."""
-    share, length = second.cached_share, second.acceptance_length
-    cached = "unknown" if share is None else f"{share:.0%}"
-    if share is not None and second.source == "log":
-        cached += " (the engine's own rate, first turns included)"
-    accepted = "unknown" if length is None else f"{length:.2f} over {second.drafts} drafts"
-    return f"acceptance length {accepted}, prompt tokens from the cache: {cached}"

@@ -17,7 +17,6 @@ from peagle.cli.view.console import (
     print_facts,
     print_findings,
     print_line,
-    print_section,
     print_table,
     seconds_text,
 )
@@ -307,13 +306,12 @@ def print_details(plan: Plan) -> None:
     if not _is_priced(plan):
         print_findings(plan.findings)
         return
-    print_section(plan.pair, _details(plan), label=13)
+    print_facts(_details(plan), label=13, indent=0, err=False, title=plan.pair)
     print_line("\nGPU memory", bold=True)
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
     print_line(capacity_text(plan.fit, plan.max_model_len, load))
-    alternatives = [other.model_dump(mode="json") for other in plan.alternatives]
-    print_documents(alternatives, _PLACE, "Best instances for this load")
+    print_documents(plan.alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason_text(reason) for reason in plan.reasons}
     arguments = [
@@ -336,7 +334,7 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "price", price_text(plan)
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
-    yield from document_facts(plan.runtime.model_dump(mode="json"))
+    yield from document_facts(plan.runtime)
     for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if part is not None:
             yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"

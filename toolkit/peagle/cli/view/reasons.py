@@ -11,6 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from peagle.planning.plan import Reason
+from peagle.planning.weights import (
+    HUB_BYTES_PER_SECOND,
+    LOAD_BYTES_PER_SECOND,
+    MOUNT_BYTES_PER_SECOND,
+)
 from peagle.text import (
     format_concurrency,
     format_duration,
@@ -20,17 +25,12 @@ from peagle.text import (
     format_usd,
 )
 
-_HOURLY = (
-    "{usd_per_hour:?at {usd_per_hour:usd} an hour|price unknown}{instances:? for {instances}|}"
-)
+_HOURLY = "{usd_per_hour:?at {usd_per_hour:usd} an hour{instances:for_all}|price unknown}"
 _PER_MILLION = "{usd_per_million_tokens:usd} per million output tokens"
 _FITS = "{holds_load:? for this load|}{required:?, {meets:?|not }known to meet what is required|}"
 _TYPES = f"{{types}} types that fit{_FITS}"
 _COST = f"{_TYPES}: {_PER_MILLION}, {_HOURLY}"
-_ELSEWHERE = (
-    "{other_instance_type:? on {other_instances:times}{other_instance_type}|}"
-    "{other_misses:?, which is not known to meet what is required|}"
-)
+_ELSEWHERE = "{other_instance_type:? on {other_instance_type}|}"
 _TIMES = (
     "{ttft_seconds:?ttft {ttft_seconds:.3g} s, |}{itl_seconds:?itl {itl_seconds:.3g} s, |}{basis}"
 )
@@ -39,15 +39,16 @@ _AT_ONCE = (
     "{requests:requests} at once (--concurrency)}, more would queue"
 )
 _BREAKS = f"{{slo}} breaks with {{requests:requests}} ({_TIMES})"
-_FROM_HUB = "{hub_bytes:size} from the Hub at {hub_bytes_per_second:rate}"
-_TO_GPU = "{loaded_bytes:size} to the GPU at {loaded_bytes_per_second:rate}"
+_FROM_HUB = f"{{hub_bytes:size}} from the Hub at {format_rate(HUB_BYTES_PER_SECOND)}"
+_FROM_S3 = f"{{s3_bytes:size}} from S3 at {format_rate(MOUNT_BYTES_PER_SECOND)}"
+_TO_GPU = f"{{loaded_bytes:size}} to the GPU at {format_rate(LOAD_BYTES_PER_SECOND)}"
 _COPIES = (
     "{copies_seconds_before:?; the copies are deleted {copies_seconds_before:duration} before|}"
 )
 _NOT_MEASURED = (
     "not measured: {instance_seconds:duration} for an instance and its image"
     f"{{hub_bytes:?, {_FROM_HUB}|}}"
-    "{s3_bytes:?, {s3_bytes:size} from S3 at {s3_bytes_per_second:rate}|}"
+    f"{{s3_bytes:?, {_FROM_S3}|}}"
     f"{{loaded_bytes:?, {_TO_GPU}|}}"
 )
 
@@ -89,7 +90,6 @@ SENTENCES: Mapping[str, str] = {
         f"about the lowest cost of {_COST}; costs within {{tie_percent}} % count as equal, and it "
         "has the lowest price per hour"
     ),
-    "best-without-speculation": f"{_HOURLY}{{usd_per_million_tokens:?, {_PER_MILLION}|}}",
     "one-gpu": "the instance has one GPU",
     "least-missing-memory": "needs the least additional memory",
     "fastest-gpus": "the fastest on up to {gpus} GPUs ({basis})",
@@ -127,16 +127,7 @@ SENTENCES: Mapping[str, str] = {
         "{tokens_per_second:,.0f} tokens/s without, {other_tokens_per_second:,.0f} with "
         "{other_drafter}, on the same GPUs"
     ),
-    "speed-known-without": (
-        "the speed with {drafter} is unknown here, that without is known; --drafter {drafter} "
-        "plans it"
-    ),
-    "cheaper-without": (
-        "the speed with {drafter} is unknown here, and it needs "
-        "{drafter_instances:times}{drafter_instance_type} at "
-        "{drafter_usd_per_hour:?{drafter_usd_per_hour:usd} an hour|no known price}; without it, "
-        "{instances:times}{instance_type} at {usd_per_hour:usd} an hour is enough"
-    ),
+    "drafter-unknown": "the speed with {drafter} is unknown here; --drafter {drafter} plans it",
     "drafter-too-large": "the drafter does not fit in addition to the target",
     "verdict-drafter": "the verdict {verdict}; its speed here is unknown",
     "named-drafter": "the drafter that you name; its speed here is unknown",
@@ -157,9 +148,6 @@ SENTENCES: Mapping[str, str] = {
     "k-of-own-head": "recommended for {source}",
     "k-without-card": "the model card of your head is unknown; recommended for {source}",
     "k-of-drafter": "recommended for {drafter} ({source})",
-    "break-even": "with fewer, the target alone is faster",
-    "break-even-above-k": "the target alone is faster even if all {k} drafts count",
-    "break-even-unknown": "the speed with the drafter or without it is unknown here",
     # The engine
     "catalogue-setting": "{because}",
     "crash-exits": (
@@ -183,13 +171,11 @@ SENTENCES: Mapping[str, str] = {
         "the proof"
     ),
     # Its start
-    "copied-from-s3": "{mounted_bytes:size} from S3 at {bytes_per_second:rate}, and a minute",
-    "weights-in-image": "SageMaker copies no weights; the image contains them",
-    "not-copied": "SageMaker copies no weights; the engine {streams:?streams|downloads} them",
+    "copied-from-s3": f"{_FROM_S3}, and a minute",
+    "not-copied": "SageMaker copies no weights",
     "time-to-start": (
         f"{{hub_bytes:?{_FROM_HUB}, |}}"
-        "{streamed_bytes:?{streamed_bytes:size} from S3 at {streamed_bytes_per_second:rate}|}"
-        "{readers:? ({readers} GPUs read all)|}{streamed_bytes:?, |}"
+        f"{{s3_bytes:?{_FROM_S3}|}}{{readers:? ({{readers}} GPUs read all)|}}{{s3_bytes:?, |}}"
         f"{{loaded_bytes:?{_TO_GPU}, |}}and {{engine_seconds:duration}} to compile"
     ),
     "start-as-measured": (
@@ -206,8 +192,9 @@ SENTENCES: Mapping[str, str] = {
     "none-queues": f"{_AT_ONCE}; --slo plans for response times instead",
     "objective-unknown": f"{_AT_ONCE}; whether {{slo}} holds is unknown",
     "objective-holds": f"{{slo}} holds with {{requests:requests}} ({_TIMES}); {_AT_ONCE}",
-    "objective-breaks": f"{_BREAKS}; with {{holds_with}} it holds",
-    "objective-missed": f"{_BREAKS}: more instances do not help",
+    "objective-breaks": (
+        f"{_BREAKS}{{holds_with:?; with {{holds_with}} it holds|: more instances do not help}}"
+    ),
     "cooldown-of-aws": "AWS's own; a start takes less",
     "cooldown-of-start": "starting another {unit} takes about this long (start_time)",
     "end-by-ttl": f"EventBridge Scheduler deletes the endpoint then{_COPIES}",
@@ -226,8 +213,8 @@ def reason_text(reason: Reason) -> str:
     return reason.code if sentence is None else _SENTENCE.vformat(sentence, (), reason.values)
 
 
-def _format_times(count: int) -> str:
-    return f"{count} x " if count > 1 else ""
+def _format_for_all(count: int) -> str:
+    return f" for {count}" if count > 1 else ""
 
 
 def _format_gpus(count: int) -> str:
@@ -242,11 +229,10 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "by_k": _format_speeds,
     "concurrency": format_concurrency,
     "duration": format_duration,
+    "for_all": _format_for_all,
     "gpus": _format_gpus,
-    "rate": format_rate,
     "requests": format_requests,
     "size": format_size,
-    "times": _format_times,
     "usd": format_usd,
 }
 

@@ -1,0 +1,152 @@
+"""What a kind of resource is, and the comparison of what a plan wants with what the account has.
+
+A kind says what a plan wants (``desired``) and what the account has (``read``), compares the two,
+and makes the second the first (``put``, ``delete``). ``compare_kind`` is what a deploy shows before
+it changes anything, and what drift is; ``find_resources`` lists what another machine made.
+
+What an endpoint serves is spread over its model, configuration and component, and is compared as
+one ``Served`` (``diff``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.diff import Change
+from peagle.deploy.state import Resource, ResourceType, Revision
+from peagle.planning.plan import Plan
+
+Body = Mapping[str, Any]
+
+EXISTS = "exists"
+"""In a comparison, a resource that is on one side only."""
+
+
+def differing(area: str, planned: Body, actual: Body) -> Iterator[Change]:
+    """The keys that differ: before, what the account has; after, what the plan wants."""
+    for key in dict.fromkeys((*planned, *actual)):
+        if planned.get(key) != actual.get(key):
+            yield Change(f"{area}.{key}", actual.get(key), planned.get(key))
+
+
+def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
+    """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
+    if isinstance(planned, Mapping) and isinstance(actual, Mapping):
+        for key, value in planned.items():
+            yield from nested(f"{path}.{key}", value, actual.get(key))
+    elif isinstance(planned, list) and isinstance(actual, list) and len(planned) == len(actual):
+        for at, pair in enumerate(zip(planned, actual, strict=True)):
+            yield from nested(f"{path}[{at}]", *pair)
+    elif planned != actual and not (planned is None and not actual):
+        yield Change(path, actual, planned)
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """What the tags in the account say of a deployment: ``configs`` and ``models`` as described,
+    each with its revision. ``revision`` is the one in service."""
+
+    name: str
+    revision: str = ""
+    configs: Collection[tuple[Body, str]] = ()
+    models: Collection[tuple[Body, str]] = ()
+    ends: bool = False
+    copies: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A plan as the revision with that name, and with that end, in epoch seconds."""
+
+    plan: Plan
+    revision: str = ""
+    ends_at: float | None = None
+
+
+class Kind:
+    """One kind of resource. ``area`` is its name in a drift, ``path`` how the fields of one begin,
+    and ``missing`` the field of one that does not exist."""
+
+    type: ResourceType
+    noun: str = ""
+    area: ClassVar[str] = ""
+    path: ClassVar[str] = ""
+    missing: ClassVar[str] = ""
+
+    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
+        """Name -> document of what the plan wants."""
+        return {}
+
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
+        """Name -> document of those that the account has. Raises AccessDenied."""
+        return {}
+
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """Create it, or make it equal to ``body``; it is on record before and after."""
+        with context.creating(revision.resource(self.type, name)):
+            context.say(f"Creating {self.noun}", name)
+            self.create(context, revision, name, body)
+
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """The call of AWS."""
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> bool:
+        """Remove it; ``False`` if it was not ours to remove."""
+        self.delete(context.aws, context.record.name, resource)
+        return True
+
+    def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
+        """The call of AWS; ignores one that does not exist."""
+
+    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        """Those that the endpoint has, which another machine may have made: they carry no tags that
+        AWS would find, but their names are known. Raises AccessDenied."""
+        yield from ()
+
+    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+        """Those that the endpoint had, which no deploy may have recorded. Raises AccessDenied."""
+        yield from ()
+
+    def made(self, name: str, revision: str = "") -> Resource:
+        """One that the account has."""
+        return Resource(type=self.type, name=name, made=True, revision=revision)
+
+    def is_stale(self, plan: Plan, name: str) -> bool:
+        """Whether one that is on record goes, as this plan does not want it."""
+        return name not in self.desired(Wanted(plan))
+
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+        """The fields that differ."""
+        return nested(self.path.format(name), desired, actual)
+
+
+def compare_kind(
+    kind: Kind, aws: Aws, wanted: Wanted, recorded: Collection[Resource] = ()
+) -> Iterator[Change]:
+    """Where the account differs from what is wanted. Those that are ``recorded`` and that the plan
+    removes are too many; further resources are others'. Raises AccessDenied."""
+    plan, desired = wanted.plan, kind.desired(wanted)
+    stale = [each.name for each in recorded if kind.is_stale(plan, each.name)]
+    stale = [name for name in stale if name not in desired]
+    names = (*desired, *stale)
+    actual = kind.read(aws, plan, names) if names else {}
+    for name in names:
+        if name in desired and name in actual:
+            yield from kind.compare(name, desired[name], actual[name])
+        elif name in desired:
+            yield Change(kind.missing.format(name), None, EXISTS)
+        elif name in actual:
+            yield Change(kind.missing.format(name), EXISTS, None)
+
+
+def find_resources(aws: Aws, tagged: Tagged, kinds: Collection[Kind]) -> Iterator[Resource]:
+    """What the endpoint has of these kinds, as far as it may be read."""
+    for kind in kinds:
+        with suppress(AccessDenied):
+            yield from kind.find(aws, tagged)

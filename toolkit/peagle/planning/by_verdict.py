@@ -1,0 +1,173 @@
+"""A plan whose drafter and K are those of a verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peagle.catalog.find import find_instance, find_pair
+from peagle.catalog.schema import Catalog
+from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
+from peagle.findings import severity, warning
+from peagle.options import Options, arguments
+from peagle.planning.load import USUAL_CONCURRENCY, choose_size_of_requests, with_workload
+from peagle.planning.plan import Plan, Reason, reason
+from peagle.planning.planner import make_plan
+from peagle.planning.verdict import VerdictOptions
+from peagle.speed.ranking import Setting
+from peagle.speed.verdict import LoadVerdict, Verdict, WorkloadVerdict, is_covered
+from peagle.text import format_concurrency
+from peagle.vllm import versions
+
+
+class _Answer(NamedTuple):
+    """What a verdict says of the load of a plan's engines, and the setting that it selects."""
+
+    size: WorkloadVerdict
+    entry: LoadVerdict
+    setting: Setting
+
+
+def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
+    """The plan with the verdict's drafter and K for the load of each instance, on the verdict's
+    instance type unless the options name another with the same GPU.
+
+    Raises VerdictFileError for a verdict on another target, GPU or vLLM version and for a load
+    that it does not cover (``is_covered``), UserError for options that decide the same, and what
+    ``make_plan`` raises.
+    """
+    for flag, is_given in (
+        ("--drafter", options.drafter is not None),
+        ("--k", options.k is not None),
+        ("--no-speculation", not options.speculation),
+    ):
+        if is_given:
+            raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
+    instance_type = options.instance_type or verdict.instance_type
+    gpu = find_instance(catalog.instances, instance_type).gpu
+    target = find_pair(catalog, options.pair).target
+    _check_subject(options, file, verdict.target, target.id, gpu=verdict.gpu)
+    _check_subject(options, file, verdict.gpu, gpu, instance_type=instance_type)
+    options = with_workload(options).model_copy(update={"instance_type": instance_type})
+    plan, answer = _follow(options, verdict, file, catalog)
+    gpus = plan.fit.tensor_parallel_size
+    again = VerdictOptions(
+        pair=options.pair, instance_type=plan.instance_type, tensor_parallel_size=gpus
+    )
+    _check_covered(plan, answer, file, again)
+    findings = [*plan.findings]
+    compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
+    if gpus != compared:
+        message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
+        fix = Fix("create a verdict for this number of GPUs", _command(again, file))
+        findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
+    drafter, k = answer.setting.drafter or "none", answer.setting.k
+    reasons = [_reason("drafter", drafter, answer, file)]
+    reasons += [_reason("k", str(k), answer, file)] if k else []
+    changed = {
+        "reasons": (*reasons, *plan.reasons),
+        "findings": tuple(sorted(findings, key=severity)),
+    }
+    return plan.model_copy(update=changed)
+
+
+def _follow(
+    options: Options, verdict: Verdict, file: Path, catalog: Catalog
+) -> tuple[Plan, _Answer]:
+    """The plan decides the numbers of instances and the size of requests, thus the load, by which
+    the verdict decides drafter and K. A setting that comes again ends it: each plan follows from
+    its setting."""
+    load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
+    workload = None
+    if options.prompt_tokens and options.output_tokens:
+        workload = choose_size_of_requests(options)
+    plans: dict[Setting, Plan] = {}
+    while True:
+        size, entry = verdict.at(workload, load)
+        best = entry.best
+        if best is None:
+            raise VerdictFileError(
+                f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
+                "leave out --verdict",
+                code="load-not-in-verdict",
+            )
+        if best in plans:
+            last, plan = plans.popitem()
+            return plan, _Answer(size, entry, last)
+        _check_named(options, best, file, catalog)
+        changes: dict[str, object] = {"chosen_by": file.name}
+        changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
+        plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
+        vllm = plan.runtime.vllm
+        if versions.compare(vllm, verdict.vllm) != 0:
+            versions_differ = f"vLLM {verdict.vllm}", f"vLLM {vllm}"
+            _check_subject(options, file, *versions_differ, gpu=verdict.gpu, vllm=vllm)
+        workload = plan.request_size or workload
+        load = plan.concurrency / plan.engines
+
+
+def _check_named(options: Options, best: Setting, file: Path, catalog: Catalog) -> None:
+    """Raise UserError where the pair names another drafter than the verdict selects."""
+    pair = find_pair(catalog, options.pair)
+    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
+    if named and best.drafter not in (None, named):
+        raise UserError(
+            f"{options.pair} names the drafter {named}, and the verdict {file} selects "
+            f"{best.drafter}",
+            f"use {pair.target.short_name} with --verdict, or omit --verdict",
+            code="verdict-selects-another",
+        )
+
+
+def _check_covered(plan: Plan, answer: _Answer, file: Path, again: VerdictOptions) -> None:
+    """Raise VerdictFileError for a load of each engine that is too far from the nearest one;
+    ``again`` makes a verdict on these GPUs."""
+    planned = plan.request_size or answer.size.workload
+    requests = math.ceil(plan.concurrency / plan.engines)
+    if is_covered(answer.size, answer.entry, planned, requests):
+        return
+    sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
+    again = again.model_copy(update={"loads": (requests,), **sizes})
+    size = answer.size
+    raise VerdictFileError(
+        f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
+        f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
+        f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
+        f"{size.output_tokens:,} tokens",
+        Fix("create a verdict for this load", _command(again, file)),
+        code="load-not-in-verdict",
+    )
+
+
+def _reason(what: str, value: str, answer: _Answer, file: Path) -> Reason:
+    speed = answer.entry.speed(answer.setting)
+    return reason(
+        what,
+        value,
+        "best-in-verdict",
+        file=file.name,
+        requests=answer.entry.concurrency,
+        prompt_tokens=answer.size.prompt_tokens,
+        output_tokens=answer.size.output_tokens,
+        tokens_per_second=speed.tokens_per_second if speed else None,
+        basis=speed.basis if speed else None,
+    )
+
+
+def _check_subject(options: Options, file: Path, has: str, needs: str, **on: Any) -> None:
+    """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
+    to create instead."""
+    if has != needs:
+        command = _command(VerdictOptions(pair=options.pair, **on), file)
+        raise VerdictFileError(
+            f"{file} is a verdict on {has}, not on {needs}",
+            Fix("create a verdict for this plan", command),
+            code="verdict-of-another-plan",
+        )
+
+
+def _command(options: VerdictOptions, file: Path) -> tuple[str, ...]:
+    """The command that writes this verdict to the file."""
+    return ("peagle", "verdict", options.pair, *arguments(options), "--output", str(file))

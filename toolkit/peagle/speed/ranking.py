@@ -1,0 +1,115 @@
+"""The best settings of the drafter by their speeds: the one rule of plans and verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple, Protocol
+
+from pydantic import ConfigDict, Field
+
+from peagle.catalog.tables import NotNegative
+from peagle.speed.models import SAME_SPEED_SHARE, Basis
+
+Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""Text for people."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to draft with, by its name in the catalogue, and how much; without a drafter K is 0."""
+
+    drafter: Line | None
+    k: NotNegative
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    def __post_init__(self) -> None:
+        if (self.drafter is None) != (self.k == 0):
+            raise ValueError("a drafter needs a K of at least 1, and a K a drafter")
+
+    @property
+    def text(self) -> str:
+        """``p-eagle K=3``, or ``no speculation``."""
+        return "no speculation" if self.drafter is None else f"{self.drafter} K={self.k}"
+
+
+NO_SPECULATION = Setting(drafter=None, k=0)
+"""The target without speculation."""
+
+
+class Speed(Protocol):
+    """A speed of one setting, with its origin: ``Performance``, or what a verdict keeps of it."""
+
+    @property
+    def basis(self) -> Basis: ...
+
+    @property
+    def tokens_per_second(self) -> float | None: ...
+
+    @property
+    def low(self) -> float | None: ...
+
+
+Speeds = Mapping[Setting, Speed]
+
+SAME_ESTIMATE_SHARE = 0.02
+"""The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
+choice among held-out rows loses more than 5 %, with 0.03 one in 24 does (docs/estimates.md)."""
+
+ESTIMATE_MUST_WIN_BY = 0.1
+"""A measured setting yields only to an estimate that is faster by more than this share, about the
+error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
+
+
+class Ranking(NamedTuple):
+    """The settings that tie with the fastest, the simplest first, and the tokens/s of the fastest.
+    ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
+    K is measured, nor one above the winner that does not tie with it."""
+
+    tied: tuple[Setting, ...]
+    fastest: float
+    counted: frozenset[Setting] = frozenset()
+
+
+def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
+    """The best settings of these; none where no speed is known. Estimates of a drafter do not count
+    where another K of it is measured. Where something is measured, the fastest measured setting
+    wins, unless the estimate of another drafter is clearly faster; the target alone may tie with it
+    by an estimate."""
+    drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
+    eligible = {
+        setting: speed
+        for setting, speed in speeds.items()
+        if speed.tokens_per_second and (speed.basis == "measured" or setting.drafter not in drafted)
+    }
+    if not eligible:
+        return Ranking((), 0.0)
+    measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
+    top, compared = max(eligible.values(), key=speed_or_zero), eligible
+    if measured:
+        best = max(measured.values(), key=speed_or_zero)
+        if speed_or_zero(top) <= speed_or_zero(best) * (1 + ESTIMATE_MUST_WIN_BY):
+            top = best
+            compared = {
+                setting: speed
+                for setting, speed in eligible.items()
+                if setting in measured or setting == NO_SPECULATION
+            }
+
+    fastest = speed_or_zero(top)
+
+    def ties(speed: Speed) -> bool:
+        estimates = speed.basis == top.basis == "estimated"
+        share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
+        return speed_or_zero(speed) >= max(fastest * (1 - share), top.low or 0)
+
+    def simplicity(setting: Setting) -> tuple[bool, bool, int, str]:
+        return bool(setting.k), setting.drafter != default_drafter, setting.k, setting.drafter or ""
+
+    tied = [setting for setting, speed in compared.items() if ties(speed)]
+    slower = (setting for setting, speed in eligible.items() if speed_or_zero(speed) <= fastest)
+    return Ranking(tuple(sorted(tied, key=simplicity)), fastest, frozenset([*tied, *slower]))
+
+
+def speed_or_zero(speed: Speed) -> float:
+    """Tokens per second; 0 where unknown."""
+    return speed.tokens_per_second or 0.0
