@@ -53,7 +53,6 @@ ENGINE_VARIABLES = {f"{PREFIX}API_KEY": "VLLM_API_KEY", f"{PREFIX}HF_TOKEN": "HF
 """The container's variable -> the variable that vLLM or huggingface_hub reads."""
 _NO_SECRET = ("", "true", "false")
 
-PLUGINS = ("peagle-small-layers", "peagle-quick-start")
 PLUGINS_FOLDER = Path(__file__).resolve().parent / "plugin"
 
 
@@ -142,23 +141,17 @@ def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def _python_variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The environment with Python's variables for vLLM: UTF-8 arguments, the paths of the
-    middleware and of the plugins, which are also allowed if not all are, and no modules from the
-    working folder."""
-    users, allowed = environment.get(b"PYTHONPATH"), environment.get(b"VLLM_PLUGINS")
+    middleware and of the plugins, and no modules from the working folder."""
+    users = environment.get(b"PYTHONPATH")
     paths = [os.fsencode(Path(__file__).resolve().parent.parent), *([users] if users else [])]
-    plugins = {}
     if is_for_cpu(distributions()):
         paths.append(os.fsencode(PLUGINS_FOLDER))
-        if allowed is not None:
-            names = ",".join(PLUGINS).encode()
-            plugins[b"VLLM_PLUGINS"] = b",".join([allowed, names] if allowed else [names])
     return {
         **environment,
         b"PYTHONUTF8": b"1",
         b"PYTHONSAFEPATH": b"1",
         b"PYTHONUNBUFFERED": b"1",
         b"PYTHONPATH": os.pathsep.encode().join(paths),
-        **plugins,
     }
 
 

@@ -66,8 +66,8 @@ class HeadConfig(NamedTuple):
     target's layers whose hidden states it reads; ``built_for`` is the number of hidden states for
     which vLLM builds ``fc``, from another key. ``windows`` has the sliding window of each layer
     (``None``: full attention); ``window_problem`` is why vLLM does not start with them. ``biases``
-    are the projections that have one in vLLM (``q_proj``, ...). ``invalid`` maps keys with unusable
-    values to a message about them.
+    are the projections that have one in vLLM (``q_proj``, ...). ``invalid`` says what is wrong with
+    the list of layers.
     """
 
     classes: tuple[str, ...]
@@ -93,7 +93,7 @@ class HeadConfig(NamedTuple):
     norm_before_fc: bool
     fc_norm: bool
     quantized: bool
-    invalid: Mapping[str, str]
+    invalid: str
 
     @property
     def speculators_format(self) -> bool:
@@ -102,29 +102,25 @@ class HeadConfig(NamedTuple):
 
 
 def read_head(config: Mapping[str, Any]) -> HeadConfig:
-    """The head that ``config`` describes; what is wrong with it is in ``invalid``."""
-    invalid: dict[str, str] = {}
+    """The head that ``config`` describes. Its numbers are those that ``wrong_value`` accepts; any
+    other is read as absent."""
+    invalid = ""
     nested = config.get("transformer_layer_config") or config
-    if not isinstance(nested, Mapping):
-        invalid["transformer_layer_config"] = "transformer_layer_config is not an object"
     inner: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
     eagle_config = inner.get("eagle_config")
     eagle: Mapping[str, Any] = eagle_config if isinstance(eagle_config, Mapping) else {}
 
     def number(key: str, holder: Mapping[str, Any] = inner) -> int | None:
         value = holder.get(key)
-        if value is None or (type(value) is int and 0 < value <= largest_value(key)):
-            return value
-        expected = f"a positive whole number of at most {largest_value(key):,}"
-        invalid[key] = f"{key} is {ascii(value)[:80]}, not {expected}"
-        return None
+        return value if type(value) is int and 0 < value <= largest_value(key) else None
 
     def layers(holder: Mapping[str, Any]) -> tuple[int, ...] | None:
+        nonlocal invalid
         value = holder.get(AUX_LAYERS) or []
         is_list = isinstance(value, list) and len(value) <= MOST_LAYERS
         if is_list and all(type(layer) is int for layer in value):
             return tuple(value) or None  # vLLM ignores an empty list too
-        invalid[AUX_LAYERS] = f"{AUX_LAYERS} is {ascii(value)[:80]}, not a list of whole numbers"
+        invalid = f"{AUX_LAYERS} is {ascii(value)[:80]}, not a list of whole numbers"
         return None
 
     hidden, heads = number("hidden_size"), number("num_attention_heads")
@@ -360,8 +356,8 @@ def _auxiliary_problems(
     layers = config.auxiliary_layers or default_layers(count or 0)
     values: dict[str, object]
     if count is not None:
-        if AUX_LAYERS in config.invalid:
-            yield Problem("config-damaged", OTHER_HEAD, {AUX_LAYERS: config.invalid[AUX_LAYERS]})
+        if config.invalid:
+            yield Problem("config-damaged", OTHER_HEAD, {AUX_LAYERS: config.invalid})
         values = {"layers": list(layers), "num_hidden_layers": count}
         if any(not 0 <= layer <= count for layer in layers):
             yield Problem("aux-layers-outside", OTHER_HEAD, values)

@@ -187,7 +187,6 @@ class Cloud:
         self.engine = Engine()
         self.streams: dict[str, Engine] = {}
         self.engines: dict[str, Engine] = {}
-        self.log_delay = 0.0
         self._turn = 0
         self.packed = Packed()
         self.price: float | None = None
@@ -473,7 +472,7 @@ class Cloud:
             raise service_error(
                 "ResourceNotFoundException", "The specified log group does not exist."
             )
-        last = min(endTime or math.inf, (self.now - self.log_delay) * 1000)
+        last = min(endTime or math.inf, self.now * 1000)
         return {
             "events": [
                 event
@@ -552,10 +551,6 @@ class Cloud:
         return self._pass_on("update_inference_component", parameters)
 
     # the engine
-
-    def counters(self, variant: str = "AllTraffic") -> dict[str, Any]:
-        """The counters of the engine that serves the variant."""
-        return self.engines.get(variant, self.engine).counters()
 
     def _choose(self, name: str, parameters: dict[str, Any]) -> tuple[str, Engine]:
         """The stream and the engine of the instance that the sandbox chooses for an invocation."""

@@ -68,24 +68,6 @@ QWEN35 = nested(
             linear_num_value_heads=48, mamba_ssm_dtype="float32",
             layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 16),
 )  # fmt: skip
-GRANITE4 = config(
-    "GraniteMoeHybridForCausalLM", "granitemoehybrid", "4096 768 40 32 8 100352 131072",
-    layer_types=["attention" if n in (5, 15, 25, 35) else "mamba" for n in range(40)],
-    num_local_experts=72, num_experts_per_tok=10, shared_intermediate_size=1536, mamba_n_heads=128,
-    mamba_d_head=64, mamba_d_state=128, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2,
-    tie_word_embeddings=True,
-)  # fmt: skip
-NEMOTRON_H = config(
-    "NemotronHForCausalLM", "nemotron_h", "4480 15680 56 40 8 131072 131072",
-    hybrid_override_pattern="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
-    head_dim=128, mamba_num_heads=128, mamba_head_dim=80, ssm_state_size=128, n_groups=8,
-    conv_kernel=4, expand=2, mlp_hidden_act="relu2",
-)  # fmt: skip
-JAMBA = config(
-    "JambaForCausalLM", "jamba", "4096 14336 32 32 8 65536 262144", attn_layer_period=8,
-    attn_layer_offset=4, expert_layer_period=2, expert_layer_offset=1, num_experts=16,
-    num_experts_per_tok=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
-)  # fmt: skip
 LLAMA4_SCOUT = nested(
     "Llama4ForConditionalGeneration", "llama4",
     config("", "llama4_text", "5120 8192 48 40 8 202048 10485760", head_dim=128,
@@ -147,9 +129,6 @@ BILLIONS: dict[str, tuple[Config, float]] = {
     "DeepSeek-V2-Lite": (DEEPSEEK_V2_LITE, 15.7),
     "Qwen3-Next-80B": (QWEN3_NEXT, 79.7),
     "Qwen3.5-27B": (QWEN35, 27.0),
-    "Granite-4.0-H-Small": (GRANITE4, 32.2),
-    "Nemotron-Nano-9B-v2": (NEMOTRON_H, 8.89),
-    "Jamba-Mini": (JAMBA, 51.6),
     "Llama-4-Scout": (LLAMA4_SCOUT, 107.8),
     "Llama-4-Maverick": (LLAMA4_MAVERICK, 400.0),
     "Gemma-3-4B": (GEMMA3_4B, 3.88),

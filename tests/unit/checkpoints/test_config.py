@@ -223,6 +223,9 @@ def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> Non
     assert refused.value.fix
 
 
+LINEAR = LLAMA | {"layer_types": ["linear_attention", "full_attention"] * 2}
+
+
 def test_a_published_config_without_sizes_is_not_damaged() -> None:
     with raises_code("not-estimated", CheckpointError) as refused:
         read_architecture({"architectures": ["HfMoondream"], "model_type": "moondream1"})
@@ -233,9 +236,10 @@ def test_a_published_config_without_sizes_is_not_damaged() -> None:
     ("config", "change", "text"),
     [
         (public.DEEPSEEK_V3, {"qk_rope_head_dim": "64"}, "qk_rope_head_dim is '64'"),
-        (public.GRANITE4, {"mamba_n_groups": [1]}, "mamba_n_groups is [1]"),
+        (public.DEEPSEEK_V3, {"kv_lora_rank": -1}, "kv_lora_rank is -1"),
+        (LINEAR, {"linear_attn_config": [1]}, "linear_attn_config is [1], not an"),
         (public.QWEN3_NEXT, {"linear_key_head_dim": None}, "no linear_key_head_dim"),
-        (public.GRANITE4, {"layer_types": ["mamba"]}, "layer_types is no list of"),
+        (public.QWEN3_NEXT, {"layer_types": ["mamba"]}, "layer_types is no list of"),
     ],
 )
 def test_an_invalid_size_of_a_cache_is_reported(

@@ -221,7 +221,6 @@ QWEN_30B = moe(2048, 768, 48, 32)
         (dense(27648, quant_method="fp8", weight_block_size=[128, 128]), [1, 2, 4, 8],
          [1, 2, 4, 8]),
         (dense(27648, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.NEMOTRON_H, [1, 2, 4, 8], [1, 2, 4, 8]),
         (public.QWEN3_NEXT, [1, 2, 4, 8], [1, 2, 4, 8]),
     ],
 )  # fmt: skip

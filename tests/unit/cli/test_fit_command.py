@@ -156,6 +156,10 @@ def written(
     [
         {"model_type": "rwkv", "layer_types": ["rwkv", "full_attention"] * 2},
         {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"},
+        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2},
+        {"model_type": "jamba", "attn_layer_period": 2, "mamba_d_state": 16},
+        {"model_type": "bamba", "attn_layer_indices": [1, 3], "mamba_d_state": 16},
+        {"layers_block_type": ["mamba", "attention"] * 2},
         {"model_type": "deepseek_v4", "compress_ratios": [1, 4, 4, 128]},
         {"model_type": "nemotron-nas", "block_configs": [{"attention": {"no_op": True}}]},
     ],

@@ -166,10 +166,8 @@ AWQ = public.config(
 )  # fmt: skip
 
 
-def written(folder: Path, config: dict[str, Any], *files: str) -> str:
+def written(folder: Path, config: dict[str, Any]) -> str:
     folder.mkdir(exist_ok=True)
-    for name in files:
-        (folder / name).write_text("{}")
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
@@ -177,7 +175,7 @@ def written(folder: Path, config: dict[str, Any], *files: str) -> str:
 @pytest.mark.parametrize(
     "config",
     [public.KIMI_LINEAR, public.QWEN3_NEXT, public.GEMMA3_27B, public.GEMMA_3N, public.EXAONE4,
-     public.LLAMA4_SCOUT, public.NEMOTRON_H, public.DEEPSEEK_V3, AWQ,
+     public.LLAMA4_SCOUT, public.DEEPSEEK_V3, AWQ,
      *(public.PUBLISHED[name][0] for name in
        ("gpt2", "falcon-7b", "LLaVA-1.5-7b", "Qwen2-Audio-7B"))],
     ids=lambda config: str(config["model_type"]),
@@ -244,13 +242,6 @@ def test_a_model_without_speculation_is_no_damaged_file(class_name: str, tmp_pat
     for command in ("plan", "check"):
         done = in_process(command, written(tmp_path / "model", config), "--json")
         assert (done.code, json.loads(done.err)["error"]["code"]) == (2, "not-estimated")
-
-
-@pytest.mark.parametrize("file", ["config_sentence_transformers.json", "modules.json"])
-def test_an_embedding_model_with_the_class_of_a_generator_is_refused(
-    file: str, tmp_path: Path
-) -> None:
-    _refused(written(tmp_path / "model", AWQ, file))
 
 
 def _refused(place: str) -> None:

@@ -50,7 +50,6 @@ HYBRID, MLA = read_architecture(public.QWEN3_NEXT), read_architecture(public.DEE
 CATALOGS = {
     "as published": CATALOG,
     "hybrid": _with_attention(FULL, of=HYBRID),
-    "mamba": _with_attention(FULL, of=read_architecture(public.GRANITE4)),
     "mla": _with_attention(MLA.attention[0].model_copy(update={"layers": 48}), of=MLA),
     "sliding": _with_attention(
         FULL, FULL.model_copy(update={"kind": "sliding", "layers": 36, "window": 1024})

@@ -61,29 +61,24 @@ class LatentAttention(Frozen):
 
 
 class RecurrentGroup(Frozen):
-    """Layers that keep a state of fixed size per request: Mamba, linear attention, convolution.
-    ``divided`` are numbers that the tensor-parallel size must divide; ``parameters`` are of one
-    layer; ``conv_of_drafts``: the convolution keeps the tokens of the K drafts too."""
+    """Layers with linear attention, which keep a state of fixed size per request: a convolution
+    over ``channels``, and ``values``. ``divided`` are numbers that the tensor-parallel size must
+    divide; ``parameters`` are of one layer."""
 
     layers: Layers
     channels: NotNegative
-    groups: Positive = 1
-    group_channels: NotNegative = 0
     kernel: Positive
-    conv_of_drafts: bool = False
     values: NotNegative
     value_bytes: Positive = 2
     divided: tuple[Positive, ...] = ()
     parameters: Positive
 
     def state_bytes(self, tensor_parallel_size: int, k: int, element_bytes: int = 2) -> int:
-        """Bytes of one layer's state on one GPU (mamba_utils.py of vLLM 0.28.0)."""
+        """Bytes of one layer's state on one GPU (mamba_utils.py of vLLM 0.28.0). The convolution
+        keeps the tokens of the K drafts too."""
         tp = tensor_parallel_size
-        # Groups are repeated until every rank has one (extra_groups_for_head_shards).
-        groups = self.groups if self.groups % tp == 0 else tp
-        width = (self.channels + groups * self.group_channels) // tp
-        tokens = self.kernel - 1 + (k if self.conv_of_drafts else 0)
-        return width * tokens * element_bytes + self.values // tp * self.value_bytes
+        convolution = self.channels // tp * (self.kernel - 1 + k) * element_bytes
+        return convolution + self.values // tp * self.value_bytes
 
 
 class QuantizedWeights(Frozen):

@@ -27,7 +27,7 @@ from peagle_serve.checkpoint import PER_LAYER, largest_value
 
 Config = Mapping[str, Any]
 
-Kind = Literal["full", "sliding", "recurrent", "none", "unknown"]
+Kind = Literal["full", "sliding", "recurrent", "unknown"]
 
 _PATTERNS = {
     "gemma2": 2, "gemma3_text": 6, "gemma3n_text": 5, "gpt_oss": 2, "cohere2": 4, "exaone4": 4,
@@ -76,29 +76,25 @@ _MLA = {
 
 _KINDS: dict[str, Kind] = {
     "full_attention": "full", "attention": "full", "full": "full", "sliding_attention": "sliding",
-    "chunked_attention": "full", "linear_attention": "recurrent", "mamba": "recurrent",
-    "mamba2": "recurrent", "kda": "recurrent", "mlp": "none", "moe": "none",
+    "chunked_attention": "full", "linear_attention": "recurrent", "kda": "recurrent",
 }  # fmt: skip
 """Entries of ``layer_types``. Llama 4's chunked layers keep every token: vLLM 0.28.0 switches its
 hybrid cache manager off for them (config/vllm.py:1728)."""
 
-_LETTERS: dict[str, Kind] = {
-    "M": "recurrent", "*": "full", "-": "none", "E": "none", "L": "sliding", "G": "full",
-}  # fmt: skip
-"""Nemotron-H's ``hybrid_override_pattern`` and EXAONE's ``sliding_window_pattern``."""
+_LETTERS: dict[str, Kind] = {"L": "sliding", "G": "full"}
+"""EXAONE's ``sliding_window_pattern``."""
 
 _FOREIGN = (
     "compress_ratios", "block_configs", "attention_sink_size", "cross_attention_layers",
-    "block_types", "num_mem_blocks", "mamba_d_ssm", "conv_L_cache",
+    "block_types", "num_mem_blocks", "mamba_d_ssm", "conv_L_cache", "hybrid_override_pattern",
+    "layers_block_type", "attn_layer_indices", "attn_layer_period",
 )  # fmt: skip
 """Keys of caches whose accounting in vLLM is not modelled: compressed ones, of layers with several
-shapes (Nemotron's NAS models, Falcon-H1), of images, RecurrentGemma's, Zamba2's shared blocks, and
-LFM2's convolutions."""
+shapes (Nemotron's NAS models, Falcon-H1), of images, RecurrentGemma's, Zamba2's shared blocks,
+LFM2's convolutions, and the Mamba layers of Nemotron-H, Bamba and Jamba."""
 
-_STATE_SIZES = ("mamba_d_state", "ssm_state_size", "state_size")
-_STATES = ("linear_num_value_heads", "linear_attn_config",
-           *_STATE_SIZES)  # fmt: skip
-"""Keys with which ``recurrent_group`` knows the size of a state."""
+_STATES = ("linear_num_value_heads", "linear_attn_config")
+"""Keys with which ``_recurrent_group`` knows the size of a state."""
 
 _NESTED = (
     "text_config", "llm_config", "language_config", "thinker_config", "transformer_layer_config",
@@ -148,7 +144,7 @@ def read_architecture(config: Config) -> Architecture:
         elif experts and _count(text, "moe_intermediate_size") is not None:
             wide = "moe_intermediate_size"
         latent, tied = _latent_attention(text), config.get("tie_word_embeddings")
-        blocks, without_experts = _feed_forward(text, layers, bool(experts))
+        without_experts = _count_dense(text, layers) if experts else 0
         dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
             class_name=class_name(config),
@@ -157,12 +153,11 @@ def read_architecture(config: Config) -> Architecture:
             query_heads=heads,
             attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
-            intermediate_size=number(text, wide) if blocks else hidden,
+            intermediate_size=number(text, wide),
             max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS,
             tied_embeddings=bool(text.get("tie_word_embeddings") if tied is None else tied),
             experts=experts,
             experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
-            feed_forward_layers=None if blocks == layers else blocks,
             feed_forward_matrices=_matrices(text),
             dense_layers=without_experts,
             dense_intermediate_size=dense if without_experts else None,
@@ -397,9 +392,8 @@ def _read_kind(name: str) -> Kind:
 
 def _read_layer_names(text: Config, layers: int) -> list[str] | None:
     """The names of a list with one entry per layer; ``None`` without such a list."""
-    for key in ("layer_types", "layers_block_type"):
-        if isinstance(text.get(key), list) and len(text[key]) >= layers:
-            return [str(kind) for kind in text[key][:layers]]
+    if isinstance(text.get("layer_types"), list):
+        return [str(kind) for kind in text["layer_types"][:layers]]
     flags = text.get("attn_type_list")
     if isinstance(flags, list) and len(flags) >= layers:
         return ["full_attention" if flag else "linear_attention" for flag in flags[:layers]]
@@ -408,22 +402,13 @@ def _read_layer_names(text: Config, layers: int) -> list[str] | None:
 
 def _kinds_by_pattern(text: Config, layers: int) -> list[Kind]:
     places = range(layers)
-    pattern = text.get("hybrid_override_pattern")
-    if isinstance(pattern, str) and len(pattern) >= layers:
-        return [_LETTERS.get(letter, "full") for letter in pattern[:layers]]
     linear = text.get("linear_attn_config")
     full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
     if isinstance(full, list):  # Kimi Linear counts from 1
         return ["full" if place + 1 in full else "recurrent" for place in places]
-    listed = text.get("attn_layer_indices") or text.get("full_attn_idxs")
-    if isinstance(listed, list):
-        return ["full" if place in listed else "recurrent" for place in places]
-    every, period = text.get("full_attention_interval"), text.get("attn_layer_period")
+    every = text.get("full_attention_interval")
     if type(every) is int and every > 0:
         return ["recurrent" if (place + 1) % every else "full" for place in places]
-    if type(period) is int and period > 0:
-        offset = text.get("attn_layer_offset", 0)
-        return ["full" if place % period == offset else "recurrent" for place in places]
     return _kinds_by_window(text, layers)
 
 
@@ -447,27 +432,16 @@ def _latent_attention(text: Config) -> LatentAttention | None:
     # The defaults are those of DeepSeek-V2 and V3 in transformers.
     return LatentAttention(
         kv_rank=number(text, "kv_lora_rank"),
-        nope_dim=_number_or(128, text, "qk_nope_head_dim"),
-        rope_dim=_number_or(64, text, "qk_rope_head_dim"),
-        value_dim=_number_or(128, text, "v_head_dim"),
-        query_rank=_number_or(0, text, "q_lora_rank") or None,
-        indexer_dim=_number_or(0, text, "index_head_dim") or None,
+        nope_dim=_count(text, "qk_nope_head_dim") or 128,
+        rope_dim=_count(text, "qk_rope_head_dim") or 64,
+        value_dim=_count(text, "v_head_dim") or 128,
+        query_rank=_count(text, "q_lora_rank"),
+        indexer_dim=_count(text, "index_head_dim"),
         cached=str(text.get("model_type")) in _MLA,
     )
 
 
-def _number_or(default: int, text: Config, *keys: str) -> int:
-    """The number under the first of ``keys`` that is stated and not 0, else ``default``."""
-    key = next((key for key in keys if text.get(key)), None)
-    return default if key is None else number(text, key)
-
-
 def _recurrent_group(text: Config, layers: int, hidden: int) -> RecurrentGroup:
-    kda = text.get("linear_attn_config")
-    # The file's type, else float32 for Nemotron-H, else the model's (models/config.py:638 and 781).
-    default = "float32" if text.get("model_type") == "nemotron_h" else ""
-    state = text.get("mamba_ssm_dtype") or text.get("mamba_ssm_cache_dtype") or default
-    wide = 4 if state == "float32" else 2
     if text.get("linear_num_value_heads"):  # gated_delta_net_state_shape
         keys, values = number(text, "linear_num_key_heads"), number(text, "linear_num_value_heads")
         key_dim, inner = number(text, "linear_key_head_dim"), values
@@ -475,42 +449,18 @@ def _recurrent_group(text: Config, layers: int, hidden: int) -> RecurrentGroup:
         channels = 2 * keys * key_dim + inner
         return RecurrentGroup(
             layers=layers, channels=channels, kernel=number(text, "linear_conv_kernel_dim"),
-            values=inner * key_dim, value_bytes=wide, divided=(keys, values), conv_of_drafts=True,
+            values=inner * key_dim, divided=(keys, values),
+            value_bytes=4 if text.get("mamba_ssm_dtype") == "float32" else 2,
             parameters=hidden * (channels + 2 * inner + 2 * values),
         )  # fmt: skip
-    if isinstance(kda, Mapping):  # kda_state_shape
-        heads, width = number(kda, "num_heads"), number(kda, "head_dim")
-        return RecurrentGroup(
-            layers=layers, channels=3 * heads * width, kernel=number(kda, "short_conv_kernel_size"),
-            values=heads * width * width, value_bytes=4, divided=(heads,), conv_of_drafts=True,
-            parameters=hidden * 4 * heads * width + 4 * hidden * width,
-        )  # fmt: skip
-    return _mamba(text, layers, hidden, wide)
-
-
-def _mamba(text: Config, layers: int, hidden: int, wide: int) -> RecurrentGroup:
-    """mamba1_state_shape (without heads) and mamba2_state_shape."""
-    state = _number_or(0, text, *_STATE_SIZES)
-    kernel = _number_or(4, text, "mamba_d_conv", "conv_kernel")
-    expanded = _number_or(2, text, "mamba_expand", "expand") * hidden
-    heads = _number_or(0, text, "mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
-    if not heads:
-        return RecurrentGroup(
-            layers=layers, channels=expanded, kernel=kernel, values=expanded * state,
-            value_bytes=wide, divided=(expanded,),
-            parameters=3 * hidden * expanded + expanded * (2 * state + hidden // 8),
-        )  # fmt: skip
-    stated = {key: value for key, value in text.items() if value != "auto"}
-    sizes = ("mamba_d_head", "mamba_head_dim", "mamba_headdim")
-    head_dim = _number_or(max(expanded // heads, 1), stated, *sizes)
-    groups = _number_or(1, text, "mamba_n_groups", "n_groups", "mamba_ngroups")
-    inner = heads * head_dim
+    kda = text["linear_attn_config"]  # kda_state_shape
+    if not isinstance(kda, Mapping):
+        raise _damaged(f"linear_attn_config is {ascii(kda)[:80]}, not an object")
+    heads, width = number(kda, "num_heads"), number(kda, "head_dim")
     return RecurrentGroup(
-        layers=layers, channels=inner, groups=groups, group_channels=2 * state, kernel=kernel,
-        values=inner * state, value_bytes=wide,
-        divided=(heads, groups) if groups > 1 else (heads,),
-        conv_of_drafts=text.get("model_type") == "nemotron_h",
-        parameters=hidden * (3 * inner + 2 * groups * state + heads),
+        layers=layers, channels=3 * heads * width, kernel=number(kda, "short_conv_kernel_size"),
+        values=heads * width * width, value_bytes=4, divided=(heads,),
+        parameters=hidden * 4 * heads * width + 4 * hidden * width,
     )  # fmt: skip
 
 
@@ -527,17 +477,9 @@ def _matrices(text: Config) -> Literal[2, 3]:
     return 2 if squared or text.get("model_type") in _UNGATED else 3
 
 
-def _feed_forward(text: Config, layers: int, experts: bool) -> tuple[int, int]:
-    """How many of ``layers`` layers have a feed-forward block, and how many of these no experts."""
-    listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
-    blocks = listed[:layers] if isinstance(listed, str | list) else ()
-    dense = sum(block in ("-", "mlp") for block in blocks)
-    sparse = sum(block in ("E", "moe") for block in blocks)
-    if dense or sparse:
-        return dense + sparse, dense if sparse else 0
-    if not experts:
-        return layers, 0
-    return layers, sum(not _is_sparse(text, place) for place in range(layers))
+def _count_dense(text: Config, layers: int) -> int:
+    """How many of ``layers`` layers have no experts."""
+    return sum(not _is_sparse(text, place) for place in range(layers))
 
 
 def _is_sparse(text: Config, place: int) -> bool:
@@ -562,9 +504,6 @@ def _is_sparse(text: Config, place: int) -> bool:
         step = text.get(key)
         if type(step) is int and step > 1 and (place + shift) % step:
             return False
-    period = text.get("expert_layer_period")
-    if type(period) is int and period > 1:
-        return bool(place % period == text.get("expert_layer_offset", 0))
     return True
 
 

@@ -129,18 +129,11 @@ _NO_TEXT = re.compile(
 )
 """Classes of classifiers, rerankers, encoders and models without an output matrix."""
 
-_ENCODERS = {
-    "albert", "bert", "camembert", "clip", "deberta", "deberta-v2", "distilbert", "electra",
-    "modernbert", "mpnet", "new", "nomic_bert", "roberta", "siglip", "siglip2", "vit",
-    "xlm-roberta",
-}  # fmt: skip
-"""``model_type`` of encoders, whatever their class."""
-
 
 def target_from_checkpoint(read: Checkpoint) -> Target:
     """A target known only from its checkpoint: its sizes, with ``weight_bytes`` 1 where no header
     was read, and no licence. Raises CheckpointError, also for a model that generates no text."""
-    name, model_type = class_name(read.config), read.config.get("model_type")
+    name = class_name(read.config)
     unsupported = ("rwkv", "xlstm", "mamba", "falconmamba")
     if name.lower().startswith(unsupported) or read.config.get("is_encoder_decoder") is True:
         raise CheckpointError(
@@ -148,8 +141,7 @@ def target_from_checkpoint(read: Checkpoint) -> Target:
             "use a decoder with attention",
             code="not-estimated",
         )
-    is_encoder = isinstance(model_type, str) and model_type in _ENCODERS
-    if is_encoder or _NO_TEXT.search(name) or read.embeds:
+    if _NO_TEXT.search(name):
         raise CheckpointError(
             f"{name} generates no text: it classifies, ranks or embeds",
             "use a model that generates text; speculative decoding does not speed up others",

@@ -45,7 +45,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
 def _check(head: HeadConfig) -> None:
     if head.invalid:
         raise DamagedCheckpoint(
-            f"config.json of the head: {next(iter(head.invalid.values()))}",
+            f"config.json of the head: {head.invalid}",
             "correct the head's config.json, or copy it again",
             code="config-damaged",
         )

@@ -44,8 +44,7 @@ class Checkpoint:
     ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is
     ``None`` if there is none. ``bytes_read`` counts all files, without listings.
     ``takes_media``: the files include a processor for images, audio or video, without which vLLM
-    serves text only. ``embeds``: they include settings of sentence-transformers, which makes
-    vectors of text. ``pair`` is the catalogue's pair, in full, of which the head is a copy; empty
+    serves text only. ``pair`` is the catalogue's pair, in full, of which the head is a copy; empty
     where that is unknown.
     """
 
@@ -56,7 +55,6 @@ class Checkpoint:
     bytes_read: int = 0
     other_weights: tuple[str, ...] = ()
     takes_media: bool = True
-    embeds: bool = False
     pair: str = ""
 
 

@@ -34,8 +34,6 @@ FIRST_BYTES = 64 * 1024
 """Bytes of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 """Files of the processor that Transformers loads for a model that takes media."""
-_EMBEDDERS = {"config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}
-"""Files of sentence-transformers, beside weights whose class may be that of a generator."""
 
 _SETTINGS, _VOCABULARY = "tokenizer_config.json", "tokenizer.json"
 _GENERATION = "generation_config.json"
@@ -88,7 +86,6 @@ def read_checkpoint(source: Source, *, seconds: float = SECONDS) -> Checkpoint:
         bytes_read=reader.bytes_read,
         other_weights=other_weights(sizes),
         takes_media=not _PROCESSORS.isdisjoint(sizes),
-        embeds=not _EMBEDDERS.isdisjoint(sizes),
     )
 
 

@@ -42,7 +42,6 @@ from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
 from peagle.planning.plan import Plan, Weights
-from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import (
     VOCABULARY,
     Baked,
@@ -402,7 +401,7 @@ def build_context(packages: Packages) -> list[Member]:
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     """The plan's findings for an image of this toolkit, which exposes speculation counters."""
-    return tuple(finding for finding in plan.findings if finding.code != LOG_STATS_OFF)
+    return tuple(finding for finding in plan.findings if finding.code != "log-stats-off")
 
 
 def findings_for_build(plan: Plan) -> tuple[Finding, ...]:

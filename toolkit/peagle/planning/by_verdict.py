@@ -79,6 +79,8 @@ def _follow(
     """The plan decides the numbers of instances and the size of requests, thus the load, by which
     the verdict decides drafter and K. A setting that comes again ends it: each plan follows from
     its setting."""
+    pair = find_pair(catalog, options.pair)
+    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
     workload = None
     if options.prompt_tokens and options.output_tokens:
@@ -96,7 +98,13 @@ def _follow(
         if best in plans:
             last, plan = plans.popitem()
             return plan, _Answer(size, entry, last)
-        _check_named(options, best, file, catalog)
+        if named and best.drafter not in (None, named):
+            raise UserError(
+                f"{options.pair} names the drafter {named}, and the verdict {file} selects "
+                f"{best.drafter}",
+                f"use {pair.target.short_name} with --verdict, or omit --verdict",
+                code="verdict-selects-another",
+            )
         changes: dict[str, object] = {"chosen_by": file.name}
         changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
@@ -106,19 +114,6 @@ def _follow(
             _check_subject(options, file, *versions_differ, gpu=verdict.gpu, vllm=vllm)
         workload = plan.request_size or workload
         load = plan.concurrency / plan.engines
-
-
-def _check_named(options: Options, best: Setting, file: Path, catalog: Catalog) -> None:
-    """Raise UserError where the pair names another drafter than the verdict selects."""
-    pair = find_pair(catalog, options.pair)
-    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
-    if named and best.drafter not in (None, named):
-        raise UserError(
-            f"{options.pair} names the drafter {named}, and the verdict {file} selects "
-            f"{best.drafter}",
-            f"use {pair.target.short_name} with --verdict, or omit --verdict",
-            code="verdict-selects-another",
-        )
 
 
 def _check_covered(plan: Plan, answer: _Answer, file: Path, again: VerdictOptions) -> None:

@@ -250,12 +250,11 @@ def _price(selection: Selection) -> Iterator[Finding]:
             fix = _use_type(cheapest, f", the cheapest that fits, at {format_usd(usd)} an hour")
         else:
             enough = f"{math.ceil(round(usd * 100, 6)) / 100:.2f}"
-            which = f"{instances_text(cheapest)} is"
-            options = ["--max-price-per-hour", enough]
+            which = f": {instances_text(cheapest)} is the cheapest that fits"
+            fix = use_option("--max-price-per-hour", enough, which)
             if candidate.asked.instance_type and cheapest.instance != candidate.instance:
-                options += ["--instance-type", cheapest.instance.type]
-            sentence = f"use --max-price-per-hour {enough}: {which} the cheapest that fits"
-            fix = Fix(sentence, options=tuple(options))
+                more = ("--instance-type", cheapest.instance.type)
+                fix = Fix(fix.sentence, options=(*fix.options, *more))
     yield error("price-above-limit", "max_price_per_hour", message, fix)
 
 

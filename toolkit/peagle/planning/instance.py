@@ -29,13 +29,8 @@ def _instance_reason(selection: Selection) -> Reason:
     """By cost per token or price, among those that are as good otherwise."""
     candidate, ranked, asked = selection.candidate, selection.ranked, selection.candidate.asked
     name, usd = candidate.instance.type, candidate.usd_per_million_tokens
-    hourly, instances = candidate.usd_per_hour, candidate.count
     if not ranked:
         return reason("instance_type", name, "largest-instance")
-    if candidate.excess is not None and not candidate.meets:
-        return reason(
-            "instance_type", name, "nearest-instance", usd_per_hour=hourly, instances=instances
-        )
 
     def apart_from_cost(peer: Candidate) -> tuple[bool, ...]:
         return peer.holds_load, peer.affordable, peer.meets, peer.excess is None
@@ -43,7 +38,9 @@ def _instance_reason(selection: Selection) -> Reason:
     peers = sum(apart_from_cost(other) == apart_from_cost(candidate) for other in ranked)
     speeds = [other.tokens_per_second for other in ranked if other.usd_per_hour is not None]
     costs = (other.usd_per_million_tokens for other in ranked)
-    if peers == 1:
+    if candidate.excess is not None and not candidate.meets:
+        code = "nearest-instance"
+    elif peers == 1:
         code = "only-instance"
     elif usd is None or None in speeds:
         code = "cheapest-instance"  # by price per hour, since a speed is unknown
@@ -60,8 +57,8 @@ def _instance_reason(selection: Selection) -> Reason:
         required=bool(asked.min_tokens_per_second or asked.slo or asked.within),
         meets=candidate.meets,
         usd_per_million_tokens=usd,
-        usd_per_hour=hourly,
-        instances=instances,
+        usd_per_hour=candidate.usd_per_hour,
+        instances=candidate.count,
         tie_percent=round(SAME_COST_FACTOR * 100 - 100),
     )
 

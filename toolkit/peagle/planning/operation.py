@@ -353,8 +353,8 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
             requests=limit,
             in_cache=limit < engine.case.engine.max_num_seqs,
             slo=slo.text if slo else None,
-            ttft_seconds=_round(times.ttft_seconds),
-            itl_seconds=_round(times.itl_seconds),
+            ttft_seconds=times.ttft_seconds,
+            itl_seconds=times.itl_seconds,
             basis=times.basis,
         )
         return Decision(limit, (because,))
@@ -369,16 +369,12 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         "objective-breaks",
         slo=slo.text,
         requests=high,
-        ttft_seconds=_round(breaks.ttft_seconds),
-        itl_seconds=_round(breaks.itl_seconds),
+        ttft_seconds=breaks.ttft_seconds,
+        itl_seconds=breaks.itl_seconds,
         basis=breaks.basis,
         holds_with=low,
     )
     return Decision(most, (because,))
-
-
-def _round(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 5)
 
 
 COPIES_BEFORE_SECONDS = 600

@@ -62,9 +62,13 @@ class Reason(Frozen):
 
 
 def reason(what: str, value: object, code: str, /, **values: Detail | None) -> Reason:
-    """The reason with those values that are known."""
-    known_values = {name: detail for name, detail in values.items() if detail is not None}
-    return Reason(what=what, value=str(value), code=code, values=known_values)
+    """The reason with those values that are known, in five decimal places."""
+    details = {
+        name: round(detail, 5) if isinstance(detail, float) else detail
+        for name, detail in values.items()
+        if detail is not None
+    }
+    return Reason(what=what, value=str(value), code=code, values=details)
 
 
 class Pins(Frozen):

@@ -6,8 +6,7 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from peagle.catalog.find import find_instance
@@ -205,7 +204,7 @@ def _read_placement(placement: Placement) -> dict[str, Any]:
         "max_model_len": load.max_model_len,
         "concurrency": load.concurrency,
         "workload": options.workload,
-        **dataclasses.asdict(load.workload),
+        **asdict(load.workload),
         "slo": options.slo,
         "batch": candidate.batch,
         "mounts": placement.placed.mounts,

@@ -31,9 +31,6 @@ from peagle.planning.speculation import SelectedPair
 from peagle.text import format_usd
 from peagle.vllm import versions
 
-LOG_STATS_OFF = "log-stats-off"
-"""The code of the finding that the log of AWS's image will have no statistics."""
-
 MAX_NAME_LENGTH = 63
 """Of an endpoint, its config and its model, from SageMaker's service model."""
 

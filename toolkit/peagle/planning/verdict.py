@@ -245,8 +245,7 @@ def make_verdict(
         price_date=price.date.isoformat() if price else None,
         workloads=tuple(decided),
         changes=(
-            *_shorter_context(compared.load.max_model_len, usual),
-            *_changes(compared, question, decided),
+            *_changes(compared, question, decided, usual),
             *(VerdictChange(kind="evidence", text=f.message) for f in priced.findings),
             *_versions(compared),
         ),
@@ -357,16 +356,14 @@ def _choose_engine(
     )
 
 
-def _shorter_context(length: int, usual: int) -> Iterator[VerdictChange]:
-    if length < usual:
-        text = f"the default context of {usual:,} tokens does not fit there; engines with "
-        yield VerdictChange(kind="context", text=f"{text}{length:,} are compared")
-
-
 def _changes(
-    compared: _Compared, question: Question, decided: Sequence[WorkloadVerdict]
+    compared: _Compared, question: Question, decided: Sequence[WorkloadVerdict], usual_length: int
 ) -> Iterator[VerdictChange]:
-    """What would change the verdict: the acceptance of its own settings, and missing evidence."""
+    """What would change the verdict: the usual context, the acceptance of its own settings, and
+    missing evidence."""
+    if (length := compared.load.max_model_len) < usual_length:
+        text = f"the default context of {usual_length:,} tokens does not fit there; engines with "
+        yield VerdictChange(kind="context", text=f"{text}{length:,} are compared")
     for size in decided:
         yield from _acceptance(size)
     texts, unknown = list[str](), set[str]()

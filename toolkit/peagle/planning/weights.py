@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -332,24 +332,19 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
     """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
     ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
     size = bytes_by_way(sizes, gpus)
-    download = _timeout(
-        "download_timeout_seconds",
-        options.download_timeout,
-        size.mounted / MOUNT_BYTES_PER_SECOND + SHORTEST,
-    )
-    startup = _timeout(
-        "startup_timeout_seconds",
-        options.startup_timeout,
+    copying = _whole_minutes(size.mounted / MOUNT_BYTES_PER_SECOND + SHORTEST)
+    starting = _whole_minutes(
         size.hub / HUB_BYTES_PER_SECOND
         + size.streamed / MOUNT_BYTES_PER_SECOND
         + size.loaded / LOAD_BYTES_PER_SECOND
-        + ENGINE_START_SECONDS,
+        + ENGINE_START_SECONDS
     )
     code = "copied-from-s3" if size.mounted else "not-copied"
-    copied = reason("download_timeout_seconds", download.value, code, s3_bytes=size.mounted)
+    shown = min(copying, LONGEST)
+    copied = reason("download_timeout_seconds", shown, code, s3_bytes=size.mounted)
     started = reason(
         "startup_timeout_seconds",
-        startup.value,
+        min(starting, LONGEST),
         "time-to-start",
         hub_bytes=size.hub,
         s3_bytes=size.streamed,
@@ -357,16 +352,18 @@ def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Dec
         loaded_bytes=size.loaded,
         engine_seconds=ENGINE_START_SECONDS,
     )
-    if options.download_timeout is None:
-        download = replace(download, reasons=(copied,))
-    if options.startup_timeout is None:
-        startup = replace(startup, reasons=(started,))
-    return [download, startup]
+    return [
+        _timeout(options.download_timeout, copying, copied),
+        _timeout(options.startup_timeout, starting, started),
+    ]
 
 
-def _timeout(name: str, asked: int | None, needed: float) -> Decision[int]:
-    """The user's timeout, else the needed one in whole minutes, within SageMaker's bounds."""
-    seconds = max(-int(-needed // 60) * 60, SHORTEST)
+def _whole_minutes(seconds: float) -> int:
+    return max(math.ceil(seconds / 60) * 60, SHORTEST)
+
+
+def _timeout(asked: int | None, seconds: int, because: Reason) -> Decision[int]:
+    """The user's timeout, else the needed one, at most SageMaker's longest."""
     findings: tuple[Finding, ...] = ()
     if seconds > LONGEST:
         message = f"a slow case takes {format_duration(seconds)}; SageMaker waits at most "
@@ -375,8 +372,10 @@ def _timeout(name: str, asked: int | None, needed: float) -> Decision[int]:
             "choose a smaller target, let SageMaker mount weights in S3 (--model-source), whose "
             "copy does not count as startup, or use weights_by stream"
         )
-        findings = (warning("timeout-at-maximum", name, message, fix),)
-    return Decision(min(seconds, LONGEST) if asked is None else asked, findings=findings)
+        findings = (warning("timeout-at-maximum", because.what, message, fix),)
+    if asked is not None:
+        return Decision(asked, findings=findings)
+    return Decision(min(seconds, LONGEST), (because,), findings)
 
 
 def start_time(
