@@ -12,13 +12,16 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import HERE
+from peagle.deploy.preflight import preflight
 from peagle.engine import gpus as module
 from peagle.engine import state as records
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
 from peagle.errors import OutOfRange, Refused
 from peagle.planning import Options, make_plan
+from peagle.render import render
 from tests.support import in_process, raises_code
+from tests.unit.aws.cloud import Cloud, FakeAws
 from tests.unit.local.nvml import A10G, A100, H100, H100_PCIE, H200, L4, RTX_4090, T4, Card, Nvml
 
 Cards = Callable[..., Nvml]
@@ -72,6 +75,21 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert plan["speed"]["tokens_per_second"] > plan["without_speculation"]["tokens_per_second"]
     codes = {finding["code"] for finding in plan["findings"]}
     assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
+
+
+def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
+    cards: Cards, tmp_path: Path
+) -> None:
+    cards(H200)
+    catalog = this_machine_in(load_catalog())
+    plan = make_plan(Options(pair="tiny", instance_type=HERE), catalog)
+    with raises_code("planned-for-here", Refused):
+        render("terraform", plan, catalog)
+    with raises_code("planned-for-here", Refused):
+        preflight(FakeAws(Cloud()), plan, catalog.instances)
+    shown = in_process("plan", "tiny", "--here").out
+    assert "Next: peagle local up tiny --here" in shown
+    assert "ml." not in shown
 
 
 def test_an_unknown_gpu_is_planned_from_what_nvml_reports_with_a_wide_range(cards: Cards) -> None:

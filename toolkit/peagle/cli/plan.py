@@ -236,13 +236,14 @@ def plan(
     else:
         from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
+        verb = ("local", "up") if plan.is_here else ("deploy",)
         if output:
-            deploy = command_text(("peagle", "deploy", str(output)), ctx)
+            apply = command_text(("peagle", *verb, str(output)), ctx)
         else:  # the words of this command
             words = own_command(ctx, without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
-            deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
-        print_answer(plan, None if refused else deploy, verbose)
+            apply = command_line((*words[:at], *verb, *words[at + 1 :]))
+        print_answer(plan, None if refused else apply, verbose)
         if verbose:
             print_details(plan)
     return raise_first_error(refused)

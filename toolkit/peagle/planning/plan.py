@@ -7,6 +7,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
+from peagle.catalog.tables import HERE
+from peagle.errors import Fix, Refused
 from peagle.findings import Finding, severity
 from peagle.fit.estimate import Fit
 from peagle.frozen import Frozen
@@ -475,6 +477,11 @@ class Plan(Frozen):
     __str__ = __repr__
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is for the GPUs of the machine that made it, not for SageMaker."""
+        return self.instance_type == HERE
+
+    @property
     def request_size(self) -> Workload | None:
         """The size of requests; ``None`` where the plan has none."""
         if not self.prompt_tokens or not self.output_tokens:
@@ -526,3 +533,11 @@ def price_origin(plan: Plan) -> str:
     if "price-not-from-aws" in codes:
         source = "not AWS's price, queried on"
     return f"{source} {plan.price_date}{', of another region' if PRICE_ELSEWHERE in codes else ''}"
+
+
+def refuse_here(plan: Plan) -> None:
+    """Raise Refused for a plan that is for a machine of the user's own."""
+    if plan.is_here:
+        fix = Fix("run it on that machine", ("peagle", "local", "up", plan.pair))
+        message = f"{plan.name} is planned for a machine of your own, not for SageMaker"
+        raise Refused(message, fix, code="planned-for-here")
