@@ -22,7 +22,7 @@ from peagle.planning import Options, make_plan
 from peagle.render import render
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
-from tests.unit.local.nvml import A10G, A100, H100, H100_PCIE, H200, L4, RTX_4090, T4, Card, Nvml
+from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml
 
 Cards = Callable[..., Nvml]
 
@@ -52,19 +52,24 @@ def test_clocks_and_widths_give_the_rates_of_the_data_sheets(cards: Cards) -> No
 
 
 @pytest.mark.parametrize(
-    ("card", "name"),
-    [(H100, "H100"), (H200, "H200"), (T4, "T4"), (L4, "L4"), (A10G, "A10G"), (A100, "A100"),
-     (H100_PCIE, None), (RTX_4090, None)],
-    ids=lambda value: value.name if isinstance(value, Card) else str(value),
-)  # fmt: skip
+    ("reported", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 SE"),
+        ("NVIDIA H100 PCIe", None),  # slower than the H100 of the catalogue
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
 def test_a_gpu_has_the_name_of_the_catalogue_if_it_is_that_one(
-    cards: Cards, card: Card, name: str | None
+    cards: Cards, reported: str, name: str | None
 ) -> None:
-    cards(card)
-    assert (
-        catalogue_name(visible_gpus().gpus[0], {"T4", "L4", "L40S", "A10G", "A100", "H100", "H200"})
-        == name
-    )
+    names = {"H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 6000 SE"}
+    cards(H100._replace(name=reported))
+    assert catalogue_name(visible_gpus().gpus[0], names) == name
 
 
 def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: Cards) -> None:

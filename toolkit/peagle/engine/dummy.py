@@ -6,7 +6,6 @@ The tokenizer is made up too: each word of a prompt is a token.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from peagle.errors import NotFound
 from peagle.planning.plan import Plan, Weights
 from peagle.planning.speculation import with_speculation
 from peagle.store import home, write_json
+from peagle_serve import json_reader
 from peagle_serve.contract import MODEL, PREFIX
 
 PLUGIN = Path(__file__).resolve().parent / "dummy_weights"
@@ -87,7 +87,7 @@ def _find_config(weights: Weights, target: Target, name: str) -> Path:
 
 
 def _make_folder(source: Path, folder: Path, words: Iterable[str]) -> Path:
-    config = json.loads(source.read_text(encoding="utf-8"))
+    config = json_reader.read(source.read_text(encoding="utf-8"), str(source))
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     if words:
