@@ -63,6 +63,9 @@ def test_the_files_are_those_that_vllm_loads(
         (b'{"weight_map": {"a": ""}}', "names no file for 'a'"),
         (index_of(a="../x.safetensors"), "'../x.safetensors', which is not in the same folder"),
         (index_of(a=".."), "not in the same folder"),
+        (index_of(a="."), "not in the same folder"),
+        (index_of(a="x/y.safetensors"), "not in the same folder"),
+        (index_of(a="x\\y.safetensors"), "not in the same folder"),
     ],
 )
 def test_an_invalid_index_is_refused(content: bytes, text: str) -> None:
@@ -105,6 +108,48 @@ def library_reads(content: bytes) -> bool:
     except SafetensorError:
         return False
     return True
+
+
+def header_of(**change: Any) -> bytes:
+    text = json.dumps({"a": TENSOR | change}).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("change", "is_valid"),
+    [
+        ({}, True),
+        ({"shape": [2**64 - 1]}, True),
+        ({"shape": [0]}, True),
+        ({"shape": []}, True),
+        ({"shape": [2**64]}, False),
+        ({"shape": [-1]}, False),
+        ({"shape": [True]}, False),
+        ({"shape": None}, False),
+        ({"dtype": 8}, False),
+        ({"data_offsets": [0]}, False),
+        ({"data_offsets": [0, 4, 4]}, False),
+        ({"data_offsets": [4, 0]}, False),
+        ({"data_offsets": [0.0, 4]}, False),
+    ],
+)
+def test_an_entry_of_a_header_has_bounds(change: dict[str, Any], is_valid: bool) -> None:
+    content = header_of(**change) + bytes(4)
+    if is_valid:
+        assert parse_header(content, len(content), "f")["a"].size == 4
+    else:
+        assert "its header does not describe 'a'" in refusal(content)
+
+
+def test_an_empty_tensor_and_no_tensors_are_valid() -> None:
+    empty = header_of(data_offsets=[0, 0])
+    assert parse_header(empty, len(empty), "f")["a"].size == 0
+    none = struct.pack("<Q", 2) + b"{}"
+    assert parse_header(none, len(none), "f") == {}
+    assert refusal(none + b"x") == refusal(none, len(none) + 1)
+    assert "is damaged" in refusal(none + b"x")
+    assert "is truncated" in refusal(header_of() + bytes(3))
+    assert "is damaged" in refusal(header_of() + bytes(5))
 
 
 @pytest.mark.thorough

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from peagle.data import entrypoint_folder
+from peagle_serve import environment as environment_module
 from peagle_serve.checks import (
     check,
     check_no_code,
     code_variables,
+    read_port,
 )
 from peagle_serve.command import command
-from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
+from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment, read_number
 from peagle_serve.environment import (
     KNOWN,
     arguments,
     canonical_name,
     check_arguments,
+    distributions,
+    is_for_cpu,
     make_flag,
     normalized,
 )
@@ -56,6 +61,10 @@ def refusal(environment: dict[str, str]) -> str:
         ('{"model": "a/b", "num_speculative_tokens": 7}', 'no method ... "method": "eagle3"'),
         (GOOD, ""),
         ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
+        ('{"method": "ngram", "num_speculative_tokens": 1}', ""),
+        ('{"method": "ngram", "num_speculative_tokens": null}', "num_speculative_tokens null"),
+        ('{"method": "eagle", "num_speculative_tokens": 1, "model": ""}', "no drafter"),
+        ('{"method": "deepseek_mtp"}', ""),
         ('{"method": "suffix"}', "")
     ],
 )  # fmt: skip
@@ -239,7 +248,10 @@ CHOOSES_CODE: dict[str, tuple[str, ...]] = {
         '{"cache_dir": "/tmp"}',
         '{"mode": 3, "inductor_compile_config": {"cpp.cxx": [null, "/tmp/cc"]}}',
         '{"inductor_compile_config": {"rocm.ck_dir": "/tmp"}}',
-        '{"inductor_compile_config": {"fx_graph_remote_cache": true}}'
+        '{"inductor_compile_config": {"fx_graph_remote_cache": true}}',
+        '{"inductor_compile_config": {"fx_graph_remote_cache": null}}',
+        '{"inductor_compile_config": {"max_autotune": true, "cxx": "cc"}}',
+        '{"a": [{"b": [1, {"cache_dir": ""}]}]}'
     ),
     "SM_VLLM_LOGITS": ('[{"x_qualname": "a.b"}]',),
     "SM_VLLM_SPECULATIVE_CONFIG": ('{"method": "custom_class", "model": "a.B"}',),
@@ -254,7 +266,9 @@ HARMLESS = {
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "mp", "VLLM_ALLOW_INSECURE_SERIALIZATION": "0",
     "SM_VLLM_SPECULATIVE_CONFIG": '{"method": "eagle3", "model": "/opt/ml/model/drafter.v1"}',
     "SM_VLLM_COMPILATION_CONFIG": '{"cudagraph_mode": "FULL", "backend": "inductor", '
-                                  '"inductor_compile_config": {"max_autotune": true}}',
+                                  '"inductor_compile_config": {"max_autotune": true, "n": 2, '
+                                  '"x": 0.5, "y": null}, "pass_config": {"name": "a text"}}',
+    "SM_VLLM_COMPILATION": '{"inductor_compile_config": "text"}',
     "SM_VLLM_COMPILATION_CONFIG.MODE": "3", "SM_VLLM_COMPILATION_CONFIG.BACKEND": "inductor",
     "VLLM_USE_MODELSCOPE": "False", "SM_VLLM_HF_OVERRIDES": "{broken", "HF_HOME": "/tmp",
     "VLLM_USE_V1": "1", "TZ": "UTC", "VLLM_PLUGINS": "", "CUDA_VISIBLE_DEVICES": "0",
@@ -275,6 +289,74 @@ def test_what_vllm_and_plans_need_is_passed_on() -> None:
     with pytest.raises(InvalidEnvironment) as refused:
         check_no_code({"LD_PRELOAD": "/a", "PYTHONPATH": "/a", "SM_VLLM_MODEL": "m"})
     assert refused.value.message.startswith("LD_PRELOAD, PYTHONPATH: this chooses the code")
+
+
+@pytest.mark.parametrize("server", ["openai", "launchers", "common", None])
+def test_the_arguments_are_read_in_the_source_of_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str | None
+) -> None:
+    unknown = {"SM_VLLM_ZZZ": ""}
+    for folder, text in (("engine", SOURCE), (f"entrypoints/{server}", "    other: int = 1")):
+        (tmp_path / folder).mkdir(parents=True)
+        name = "arg_utils.py" if folder == "engine" else "cli_args.py"
+        (tmp_path / folder / name).write_text(text)
+    monkeypatch.setattr(environment_module, "vllm_folder", lambda: tmp_path)
+    if server is None:
+        check_arguments(unknown)
+        return
+    check_arguments({"SM_VLLM_OTHER": "1"})
+    with pytest.raises(InvalidEnvironment, match="SM_VLLM_ZZZ is not an argument"):
+        check_arguments(unknown)
+    monkeypatch.setattr(environment_module, "vllm_folder", lambda: None)
+    check_arguments(unknown)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_cpu"),
+    [
+        (("torch-2.13.0+cpu.dist-info", "vllm-0.28.0.dist-info"), True),
+        (("torch-2.13.0+CPU.dist-info",), True),
+        (("torch-2.13.0+cu130.dist-info",), False),
+        (("torchvision-0.28.0+cpu.dist-info",), False),
+        ((), False),
+    ],
+)
+def test_the_build_of_torch_says_whether_it_is_for_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], is_cpu: bool
+) -> None:
+    for name in (*names, "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    installed = distributions(["", "/no/such/folder"])
+    assert installed == sorted(name.removesuffix(".dist-info") for name in names)
+    assert is_for_cpu(installed) is is_cpu
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0), ("1000000", 1_000_000), (" 7 ", 7), ("1000001", None), ("-1", None),
+        ("", None), ("1.5", None), ("\u0663", None), ("0000000001", None),
+    ],
+)  # fmt: skip
+def test_a_number_has_bounds(text: str, number: int | None) -> None:
+    if number is None:
+        with pytest.raises(InvalidEnvironment, match="X is "):
+            read_number("X", text)
+    else:
+        assert read_number("X", text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "port"), [("1", 1), ("65535", 65535), ("0", None), ("65536", None), ("", 8080)]
+)
+def test_the_port_is_sagemakers(text: str, port: int | None) -> None:
+    variables = {"SAGEMAKER_BIND_TO_PORT": text}
+    if port is None:
+        with pytest.raises(InvalidEnvironment, match="SAGEMAKER_BIND_TO_PORT is"):
+            read_port(variables)
+    else:
+        assert read_port(variables) == port
 
 
 # JSON from outside is read strictly; variables become vLLM's arguments byte for byte.

@@ -15,7 +15,16 @@ from peagle.engine.logs import find_crash
 from peagle.engine_log import log_text
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.crash import parse_crash
-from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor, engine_fields, is_secret
+from peagle_serve.logs import (
+    LONGEST,
+    SERVING,
+    STARTING,
+    Log,
+    Redactor,
+    engine_fields,
+    is_secret,
+    restored_text,
+)
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
 AWS_KEY = "AKIA" + "ABCDEFGH23456789"
@@ -74,6 +83,20 @@ def test_lines_of_the_engine_are_parsed(
 ) -> None:
     expected = {"level": level, "message": message, "process": process, "place": place}
     assert engine_fields(line) == {name: v for name, v in expected.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cold", "text"),
+    [
+        (0.5, 80.4, "restored 3 files, 1.5 MB in 0.50 s (key k; a cold start takes 80 s)"),
+        (0.0, None, "restored 3 files, 1.5 MB in 0.00 s (key k)"),
+        (None, 80.4, "3 files, 1.5 MB were restored before (key k; a cold start takes 80 s)"),
+        (None, None, "3 files, 1.5 MB were restored before (key k)"),
+    ],
+)
+def test_what_was_restored(seconds: float | None, cold: float | None, text: str) -> None:
+    fields = {"files": 3, "unpacked_bytes": 1_500_000, "key": "k"}
+    assert restored_text({**fields, "seconds": seconds, "seconds_cold": cold}) == text
 
 
 def test_every_line_has_time_level_and_stage() -> None:

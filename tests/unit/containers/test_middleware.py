@@ -22,6 +22,8 @@ from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     CAPTURE_VARIABLE,
     COUNTERS_ATTRIBUTE,
+    FAILED,
+    HEALTHY,
     LARGEST_PART,
     SUBJECT_VARIABLE,
     WARM_ATTRIBUTE,
@@ -46,7 +48,6 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="a",pos
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="a",position="2"} 2.0
 vllm:num_requests_running{engine="0"} 3.0
 """
-pytestmark = pytest.mark.thorough
 
 
 class Server:
@@ -96,8 +97,13 @@ class World:
             assert message["type"] == "lifespan.startup.complete"
 
         self.life = asyncio.create_task(self.middleware({"type": "lifespan"}, receive, send))
-        await asyncio.sleep(0.1)
-        return self.received()
+        heard: list[str] = []
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            heard += self.received()
+            if heard and heard[-1].startswith((HEALTHY, FAILED)):
+                break
+        return heard
 
     async def ask(self, path: str) -> int:
         status, _ = await call(self.middleware, {"type": "http"}, "GET", path)
@@ -213,6 +219,7 @@ def test_only_methods_that_always_draft_are_proved(
     assert always_drafts(environment) is expected
 
 
+@pytest.mark.thorough
 def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()

@@ -189,7 +189,9 @@ def test_other_files_are_refused(
      '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
      '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
      '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-     ' "checksum": "SHA256:!"}}}}}'],
+     ' "checksum": "SHA256:!"}}}}}',
+     *('{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+       f' "part_size": {part}}}}}}}}}' for part in ("0", "true", '"1"'))],
 )  # fmt: skip
 def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str
@@ -228,6 +230,21 @@ def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: 
     (mounted.model / "target" / "vocabulary.txt").write_bytes(bytes(size))
     with pytest.raises(InvalidEnvironment, match="other content"):
         mounted.check(**FULL)
+
+
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_a_digest_in_hexadecimal_is_compared(mounted: Mounted, content: bytes) -> None:
+    file = mounted.model / "target" / "notes.txt"
+    file.write_bytes(content)
+    mounted.document["folders"]["target"]["files"]["notes.txt"] = {
+        "size": len(content), "sha256": hashlib.sha256(content).hexdigest(),
+    }  # fmt: skip
+    mounted.pin = mounted.write()
+    mounted.check(**FULL)
+    file.write_bytes(b"x" * len(content))
+    if content:
+        with pytest.raises(InvalidEnvironment, match="other content"):
+            mounted.check(**FULL)
 
 
 def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mounted) -> None:

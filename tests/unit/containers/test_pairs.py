@@ -93,6 +93,31 @@ def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> N
     assert pair_refusal({**environment, "SM_VLLM_LOAD_FORMAT": "dummy"}) == ""
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"SM_VLLM_MODEL": "org/target"},
+        {SPECULATION: json.dumps({"method": "eagle3", "model": "org/head"})},
+        {SPECULATION: json.dumps({"method": "eagle3"})},
+    ],
+    ids=str,
+)
+def test_a_model_of_the_hub_is_not_compared(tmp_path: Path, more: dict[str, str]) -> None:
+    environment = pair(tmp_path, target={**TARGET, "hidden_size": 16})
+    assert pair_refusal(environment) != ""
+    check_pair({**environment, **more})
+
+
+@pytest.mark.parametrize(
+    ("method", "is_compared"), [("eagle3", True), ("eagle", False), ("draft_model", False)]
+)
+def test_only_heads_of_eagle3_are_compared(tmp_path: Path, method: str, is_compared: bool) -> None:
+    environment = pair(tmp_path, target={**TARGET, "hidden_size": 16})
+    assert bool(pair_refusal(environment, method=method)) is is_compared
+    (tmp_path / "target" / "config.json").unlink()
+    assert pair_refusal(environment, method=method) == "", "there is nothing to compare"
+
+
 BUILT = {
     "pair": "a/target+p-eagle",
     "target": "a/target",

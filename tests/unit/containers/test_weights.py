@@ -134,6 +134,23 @@ def test_weights_in_other_formats_are_refused(root: Path, name: str) -> None:
     assert "which is a file" in refusal(root, SM_VLLM_MODEL=str(folder / name)).message
 
 
+@pytest.mark.parametrize(
+    ("files", "more", "is_set"),
+    [
+        (("config.json", "o200k_base.tiktoken"), {}, True),
+        (("config.json", "o200k_base.tiktoken"), {"TIKTOKEN_ENCODINGS_BASE": "/mine"}, False),
+        (("config.json", "tokenizer.json"), {}, False),
+    ],
+)
+def test_a_vocabulary_beside_the_weights_is_used(
+    tmp_path: Path, files: tuple[str, ...], more: dict[str, str], is_set: bool
+) -> None:
+    folder = str(model(tmp_path / "m", *files))
+    variables = weights.vocabulary(more, {"SM_VLLM_MODEL": folder})
+    assert variables == ({"TIKTOKEN_ENCODINGS_BASE": folder} if is_set else {})
+    assert weights.vocabulary(more, {"SM_VLLM_MODEL": "org/name"}) == {}
+
+
 def test_of_the_hub_only_safetensors_are_loaded(root: Path) -> None:
     assert served(root, HF_MODEL_ID="org/name")[LOAD_FORMAT] == "safetensors"
     assert served(root, HF_MODEL_ID="org/name", **{LOAD_FORMAT: "dummy"})[LOAD_FORMAT] == "dummy"
