@@ -12,6 +12,7 @@ import click
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE
 from peagle.cli.view.console import print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
@@ -157,30 +158,31 @@ needs no option."""
 
 
 def here_option(command: Command, is_local: bool = False) -> Command:
-    """``--here``: plan for the GPUs of this machine. A command that ``is_local`` does so where
-    there are some, unless an instance type or a container is asked for."""
+    """``--here``: plan for the GPUs of this machine, as ``--instance-type here`` does, whose help
+    names it. A command that ``is_local`` does so where there are some, unless an instance type or a
+    container is asked for."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value or is_local:
             ctx.meta[_HERE] = value
 
-    text = "Plan for the GPUs of this machine, in place of an instance type."
-    text += "  [default: if it has some]" if is_local else ""
-    return click.option("--here", is_flag=True, expose_value=False, callback=keep, help=text)(
-        command
-    )
+    text = "Plan for the GPUs of this machine.  [default: if it has some]"
+    return click.option(
+        "--here", is_flag=True, expose_value=False, callback=keep, hidden=not is_local, help=text
+    )(command)
 
 
 def is_here(ctx: click.Context) -> bool:
     """Whether the command plans for this machine."""
-    if _HERE not in ctx.meta or ctx.meta[_HERE]:
-        return bool(ctx.meta.get(_HERE))
     names = ctx.params
-    if names.get("instance_type") or names.get("engine_kind") == "docker":
+    if ctx.meta.get(_HERE) or names.get("instance_type") == HERE:
+        return True
+    is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
+    if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
         return False
     from peagle.engine.gpus import find_gpus
 
-    return not str(names.get("pair", "")).endswith(".json") and find_gpus() is not None
+    return find_gpus() is not None
 
 
 _CATALOG = "peagle.catalog"
