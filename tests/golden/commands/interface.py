@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import KeyOfFile
 from peagle.cli.main import cli
 
 Description = dict[str, Any]
@@ -57,7 +56,7 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
     described = [
         _described(parameter, context)
         for parameter in command.get_params(context)
-        if not isinstance(parameter, KeyOfFile)
+        if not getattr(parameter, "hidden", False)
     ]
     yield (
         words,
