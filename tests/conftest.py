@@ -1,7 +1,5 @@
 """What all tests share: a home of their own, no AWS account, and the command line."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Runs the Python sessions that a document shows, and compares what they print."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """``peagle`` as a process that is a fork of the tests' own: it can be interrupted and killed, and
 begins without the second of processor time that its imports take."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

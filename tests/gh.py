@@ -1,8 +1,6 @@
 """``gh api`` for the comments of a pull request, which it keeps in the file ``$COMMENTS``; a filter
 is run by jq."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A fake container that has compiled something, for `peagle warm`, with scripted faults."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The steps of a workflow of GitHub Actions, and the commands of a build specification."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

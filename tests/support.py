@@ -1,7 +1,5 @@
 """What tests share: ``peagle`` in this process and as a process, errors by code, catalogues."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Small wheels and locks of them, which uv installs without a network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

@@ -33,7 +33,7 @@ from peagle_serve.environment import (
     vllm_folder,
 )
 from peagle_serve.logs import STARTING, Log, Redactor
-from peagle_serve.supervisor import Supervisor, check_port
+from peagle_serve.supervisor import Supervisor
 from peagle_serve.weights import (
     artifact_folder,
     check_mounted_weights,
@@ -96,11 +96,6 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     check_mounted_weights(chosen, settings.verify, log)
     argv = _argv(chosen)
     tokens = [token.encode("utf-8", "replace") for token in argv]
-
-    def check_before_start() -> None:
-        check_port(environment.get(f"{PREFIX}HOST", ""), read_port(environment))
-
-    check_before_start()
     log.stage = STARTING
     added = {}
     has_artifacts = environment.get(WARM_FOLDER_VARIABLE) or artifact_folder(environment).is_dir()
@@ -115,7 +110,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
         variables.pop(name.encode(), None)
         added[ENGINE_VARIABLES[name]] = value
     variables |= {name.encode(): value.encode("utf-8", "replace") for name, value in added.items()}
-    return Supervisor(tokens, variables, log, settings, check_before_start)
+    return Supervisor(tokens, variables, log, settings)
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:

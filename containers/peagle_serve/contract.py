@@ -94,7 +94,7 @@ HELLO, HEALTHY, IDLE, FAILED, DRAIN = "hello", "healthy", "idle", "failed", "dra
 
 SUBJECT_VARIABLE = "PEAGLE_WARM_SUBJECT"
 """From the entrypoint to the middleware: the subject of a warm start, as canonical JSON."""
-CAPTURE_VARIABLE = "PEAGLE_WARM_PLACE"
+COLLECT_FOLDER_VARIABLE = "PEAGLE_WARM_PLACE"
 """From the entrypoint to the middleware: the folder of the caches, named after the key."""
 
 ATTRIBUTES_HEADER = "X-Amzn-SageMaker-Custom-Attributes"

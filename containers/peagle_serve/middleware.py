@@ -37,8 +37,8 @@ from typing import Any
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     CACHE_VARIABLE,
-    CAPTURE_VARIABLE,
     COLLECT,
+    COLLECT_FOLDER_VARIABLE,
     COUNTERS_ATTRIBUTE,
     DRAIN,
     FAILED,
@@ -216,7 +216,7 @@ class Middleware:
         def read_archive() -> bytes:
             from peagle_serve.warm import locate_archive
 
-            with locate_archive(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
+            with locate_archive(Path(os.environ[COLLECT_FOLDER_VARIABLE])).open("rb") as file:
                 file.seek(offset)
                 return file.read(length)
 
@@ -357,7 +357,7 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
     from peagle_serve.logs import Redactor
     from peagle_serve.warm import Manifest, NothingCompiled, locate_archive, pack
 
-    place = Path(os.environ[CAPTURE_VARIABLE])
+    place = Path(os.environ[COLLECT_FOLDER_VARIABLE])
     try:
         packed = pack(place, locate_archive(place), Redactor(os.environ).secrets)
     except NothingCompiled as error:

@@ -13,7 +13,6 @@ answered), ``failed REASON``. From the supervisor: ``drain``.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import selectors
 import signal
@@ -32,7 +31,6 @@ from peagle_serve.contract import (
     IDLE,
     SOCKET_VARIABLE,
     STARTED_VARIABLE,
-    InvalidEnvironment,
     Settings,
 )
 from peagle_serve.logs import DRAINING, ENDED, SERVING, STARTING, Log
@@ -53,8 +51,7 @@ _NEVER = float("inf")
 
 
 class Supervisor:
-    """Starts ``argv`` with ``environment`` until it has ended for good. ``before_start`` is called
-    before each start; the engine does not start if it raises InvalidEnvironment."""
+    """Starts ``argv`` with ``environment`` until it has ended for good."""
 
     def __init__(
         self,
@@ -62,12 +59,10 @@ class Supervisor:
         environment: Mapping[bytes, bytes],
         log: Log,
         settings: Settings,
-        before_start: Callable[[], object] = lambda: None,
     ) -> None:
         self._argv, self._environment = argv, environment
         self._log = log
         self._settings = settings
-        self._before_start = before_start
         self._signals = 0
         self._restarts: deque[float] = deque()
 
@@ -102,15 +97,9 @@ class Supervisor:
         while True:
             self._log.stage = STARTING
             try:
-                self._before_start()
                 engine = Engine(
                     self._argv, self._environment, self._log, self._settings, lambda: self._signals
                 )
-            except InvalidEnvironment as error:
-                return self._report_end(
-                    f"cannot start the engine: {error.message}", error.message, error.fix,
-                    "environment",
-                )  # fmt: skip
             except OSError as error:
                 message = f"cannot start the engine: {error}"
                 return self._report_end(message, str(error), "rebuild the image", "image")
@@ -336,18 +325,3 @@ class Engine:
         if self.exit_status is None:
             os.kill(self._pid, signal.SIGTERM)
         self._deadline, self._at_deadline = time.monotonic() + STOP_SECONDS, self.kill
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise InvalidEnvironment if the port is in use; vLLM would notice only after its imports."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise InvalidEnvironment(
-                    f"port {port} is in use: Address already in use",
-                    "use another port, or stop the process that listens on this one",
-                ) from None

@@ -41,8 +41,8 @@ from peagle_serve.contract import (
     ARCHIVE_SUFFIX,
     ARTIFACT_FORMAT,
     CACHE_VARIABLE,
-    CAPTURE_VARIABLE,
     COLLECT,
+    COLLECT_FOLDER_VARIABLE,
     IMAGE_CONTENT_VARIABLE,
     IMAGE_DIGEST_VARIABLE,
     MANIFEST_SUFFIX,
@@ -117,7 +117,7 @@ class Manifest(NamedTuple):
         return {"format": ARTIFACT_FORMAT, **self._asdict()}
 
 
-def key_of(subject: Mapping[str, Any]) -> str:
+def compute_key(subject: Mapping[str, Any]) -> str:
     """The first 32 hexadecimal digits of the SHA-256 over the subject's canonical JSON."""
     return hashlib.sha256(canonical(subject)).hexdigest()[:32]
 
@@ -141,7 +141,7 @@ def read_manifest(file: Path) -> Manifest:
         raise Damaged(str(error)) from None
 
 
-def sha256_in(content: bytes) -> str | None:
+def read_sha256(content: bytes) -> str | None:
     """The SHA-256 of the archive, from a manifest of which nothing else is checked; ``None``
     without a valid one."""
     try:
@@ -165,7 +165,8 @@ def parse_manifest(document: Any, name: str) -> Manifest:
     ]
     if values.get("format") != ARTIFACT_FORMAT:
         wrong.append("format")
-    if not isinstance(subject, dict) or key != key_of(subject) or name != f"{key}{MANIFEST_SUFFIX}":
+    has_name = name == f"{key}{MANIFEST_SUFFIX}"
+    if not isinstance(subject, dict) or key != compute_key(subject) or not has_name:
         wrong.append("key")
     if not isinstance(digest, str) or not SHA256.fullmatch(digest):
         wrong.append("sha256")
@@ -407,8 +408,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def make_cache_folder(environment: Mapping[str, str]) -> Path:
-    """The same folder, created if needed. The engine loads code from it, so it belongs to this user
-    and no other user may write there; the folder that the user names is theirs to protect. Raises
+    """``cache_folder``, created if needed. The engine loads code from it, so it belongs to this
+    user and no other user may write there; a folder that the user names is not checked. Raises
     OSError, with that as its reason."""
     folder = cache_folder(environment)
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -441,7 +442,7 @@ def prepare(
     if warm == COLLECT:
         return _collect(environment, chosen, log)
     try:
-        return _restored(environment, chosen, log)
+        return _restore_variables(environment, chosen, log)
     except OSError as error:
         fix = f"copy the artifact again, or set {CACHE_VARIABLE} to a folder with free space"
         place = error.filename or cache_folder(environment)
@@ -460,7 +461,7 @@ def _log_cold(log: Log, reason: str, **fields: object) -> None:
     )  # fmt: skip
 
 
-def _restored(
+def _restore_variables(
     environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
 ) -> dict[str, str]:
     """The variables of a restored artifact; empty without a matching one."""
@@ -477,7 +478,7 @@ def _restored(
             "(deploy again: the plan then pins it)"
         )
     subject = make_subject(environment, chosen)
-    key = key_of(subject)
+    key = compute_key(subject)
     if f"{key}{MANIFEST_SUFFIX}" not in names:
         _log_no_match(log, subject, folder, names)
         return {}
@@ -526,7 +527,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
             "collect where the engine can run",
         ) from None
     cache = cache_folder(environment)
-    place = cache / key_of(subject)
+    place = cache / compute_key(subject)
     try:
         make_cache_folder(environment)
         shutil.rmtree(place, ignore_errors=True)
@@ -547,7 +548,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     return {
         **cache_variables(place, environment, "cpu" in subject["device"]),
         SUBJECT_VARIABLE: canonical(subject).decode(),
-        CAPTURE_VARIABLE: str(place),
+        COLLECT_FOLDER_VARIABLE: str(place),
     }
 
 
@@ -572,7 +573,7 @@ def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
             partial.mkdir()
             unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, partial)
             (partial / _MARK).write_text(json.dumps(mark), encoding="ascii")
-            shutil.rmtree(place, ignore_errors=True)  # another archive, or half of one
+            shutil.rmtree(place, ignore_errors=True)  # of another archive, or incomplete
             partial.rename(place)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -8,8 +8,6 @@ end, also after an error or Ctrl-C, and compares what the account has before and
 goes to a file of evidence, as it happens. With AWS_ENDPOINT_URL of a sandbox it runs there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """A Docker engine with an image of the tiny pair; where there is none, these tests skip."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """The compose files of `peagle local up --emit-compose` and `peagle render compose`, run by Compose
 itself."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The CPU image as it was built: small, labelled, not root, and the same when built again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

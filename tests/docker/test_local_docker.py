@@ -1,7 +1,5 @@
 """`peagle local up --engine docker` with real vLLM: streams, drafts, drains, ends."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

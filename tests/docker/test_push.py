@@ -1,7 +1,5 @@
 """`peagle image push` to a registry of this machine that wants a login: Debian's own."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

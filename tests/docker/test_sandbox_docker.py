@@ -1,8 +1,6 @@
 """`peagle sandbox start --engine docker`: an endpoint of the sandbox is a container, also with an
 image that has its weights."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ line of the output is what this function returns. Each call runs in a fork, so t
 another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """A sandbox with the real engine and the tiny pair: started once for all tests here."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Broken pairs for the real engine, and how their outcomes are reported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Mapping

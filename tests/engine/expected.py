@@ -1,7 +1,5 @@
 """What real vLLM 0.28.0 does with the broken pairs of the corpus, and what no test here shows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.engine.damage import TILES

@@ -1,7 +1,5 @@
 """What vLLM's parsers make of a model's output, as its server calls them. Imported by asking.py."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

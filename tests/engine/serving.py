@@ -1,7 +1,5 @@
 """The entrypoint with real vLLM, as a process on loopback."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """What an image's RUN instruction downloads with the Hub library of the engine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

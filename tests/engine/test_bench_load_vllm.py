@@ -1,7 +1,5 @@
 """`peagle bench` with aiperf and real vLLM: the tiny pair on this machine's CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

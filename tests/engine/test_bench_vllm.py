@@ -1,7 +1,5 @@
 """`peagle bench --acceptance` and `--lossless` with real vLLM: the tiny pair, a damaged head."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

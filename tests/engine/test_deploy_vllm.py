@@ -1,7 +1,5 @@
 """`peagle deploy`, and the commands that use its endpoint, with real vLLM and the tiny pair."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The integers of the fit equal those of vLLM's functions, for the real geometry of every pair."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

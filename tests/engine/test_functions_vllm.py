@@ -1,7 +1,5 @@
 """Rules for large pairs and for GPUs agree with vLLM's own functions."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

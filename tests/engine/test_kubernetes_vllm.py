@@ -1,8 +1,6 @@
 """The manifests for Kubernetes with real vLLM: each platform's own command line drafts, and the
 gate's proof passes."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

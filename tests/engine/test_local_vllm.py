@@ -1,7 +1,5 @@
 """`peagle local` with real vLLM: start, streamed answers, counters, and stop."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

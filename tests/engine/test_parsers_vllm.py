@@ -5,8 +5,6 @@ template, GPT-OSS's the documented harmony format with OpenAI's real vocabulary,
 openai_harmony checks.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -54,11 +52,8 @@ def qwen_call(name: str, **parameters: str) -> str:
 
 
 QWEN: dict[str, tuple[str, str | None, list[tuple[str, dict[str, Any]]]]] = {
-    "a call after text": (
-        "I look it up.\n" + qwen_call("get_weather", city="Paris", days="3"),
-        "I look it up.",
-        [("get_weather", {"city": "Paris", "days": 3})],
-    ),
+    "a call after text": ("I look it up.\n" + qwen_call("get_weather", city="Paris", days="3"),
+     "I look it up.", [("get_weather", {"city": "Paris", "days": 3})]),
     "two calls": (
         f"{qwen_call('get_weather', city='Paris')}\n{qwen_call('get_climate', city='Oslo')}",
         None,
@@ -70,7 +65,7 @@ QWEN: dict[str, tuple[str, str | None, list[tuple[str, dict[str, Any]]]]] = {
         [("get_weather", {"city": 'São\n"x" < y & z', "units": {"t": ["K", 1.5]}})],
     ),
     "an answer without a call": ("2 < 3, and <b>bold</b>.", "2 < 3, and <b>bold</b>.", []),
-}
+}  # fmt: skip
 ANALYSIS = "<|channel|>analysis<|message|>The user asks about Paris.<|end|><|start|>assistant"
 REASONING = "The user asks about Paris."
 
@@ -87,12 +82,8 @@ HARMONY: dict[str, tuple[str, str | None, str | None, list[tuple[str, dict[str, 
         "It is sunny — 21 °C.",
         [],
     ),
-    "reasoning and a call": (
-        ANALYSIS + harmony_call("get_weather", '{"city":"Paris","days":3}'),
-        REASONING,
-        None,
-        [("get_weather", {"city": "Paris", "days": 3})],
-    ),
+    "reasoning and a call": (ANALYSIS + harmony_call("get_weather", '{"city":"Paris","days":3}'),
+     REASONING, None, [("get_weather", {"city": "Paris", "days": 3})]),
     "a preamble and a call": (
         f"{ANALYSIS}<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant"
         + harmony_call("get_climate", '{"city": "S\\u00e3o \\"x\\""}'),
@@ -101,7 +92,7 @@ HARMONY: dict[str, tuple[str, str | None, str | None, list[tuple[str, dict[str, 
         [("get_climate", {"city": 'São "x"'})],
     ),
     "only an answer": ("<|channel|>final<|message|>Hello.<|return|>", None, "Hello.", []),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Conversations in real vLLM with a P-EAGLE head: the prefix cache has hits and changes nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Rules and vLLM get the same folders. vLLM refuses some pairs with an error; othe
 problem as a request that ends the engine, or as drafts that are not accepted.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checks import Case, Rule, check, rules_found
+from peagle.checks import Case, Rule, check, list_rules
 from peagle.engine.machine import Engine
 from tests.engine import expected, trials
 from tests.engine.damage import FEW_TOKENS, Outcome, Trial, outcomes_of
@@ -31,7 +29,7 @@ SHOWN = {
 NOT_SHOWN = expected.NOT_SHOWN | {
     broken.code for broken in CORPUS.values() if broken.not_shown and broken.code not in SHOWN
 }
-RULES = {rule.code: rule for rule in rules_found()}
+RULES = {rule.code: rule for rule in list_rules()}
 
 # A rule without an expectation must behave as the rule states: its first case in the corpus.
 NEW: dict[str, Verdict] = {
@@ -115,7 +113,7 @@ def test_rules_listed_as_not_shown_exist_and_have_no_case() -> None:
     assert SHOWN.isdisjoint(NOT_SHOWN)
 
 
-@pytest.mark.parametrize("rule", rules_found(), ids=lambda rule: rule.code)
+@pytest.mark.parametrize("rule", list_rules(), ids=lambda rule: rule.code)
 def test_a_rule_states_correctly_whether_vllm_notices(rule: Rule) -> None:
     verdicts = [VERDICTS[name] for name, code in CODES.items() if code == rule.code]
     # The test of broken pairs compares the verdicts with vLLM.

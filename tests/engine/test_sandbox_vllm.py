@@ -1,7 +1,5 @@
 """The sandbox with real vLLM behind it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """What vLLM's own parser reads from the arguments of ``peagle_serve``."""
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any

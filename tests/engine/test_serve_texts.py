@@ -1,7 +1,5 @@
 """Special characters in values: vLLM gets the value unchanged, or the entrypoint refuses it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The entrypoint with real vLLM: it is healthy when it drafts, fails with a reason, and drains."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -61,12 +59,9 @@ def test_caches_are_refused_unless_the_engine_collects(serving: Container) -> No
 
 def completion(tokens: int) -> dict[str, Any]:
     return {
-        "prompt": "def a_prompt_that_nobody_logs(",
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-    }
+        "prompt": "def a_prompt_that_nobody_logs(", "max_tokens": tokens, "temperature": 0,
+        "ignore_eos": True, "stream": True,
+    }  # fmt: skip
 
 
 def test_it_is_healthy_only_after_it_has_drafted(serving: Container) -> None:
@@ -156,14 +151,11 @@ def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(fa
     assert "--dtype: invalid choice: 'float7'" in last["message"]
 
 
-@pytest.mark.parametrize(
-    ("environment", "what"),
-    [
-        ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
-        ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "what"), [
+    ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
+    ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
+    ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
+])  # fmt: skip
 def test_errors_known_before_vllm_starts_are_reported_at_once(
     failing: Any, environment: dict[str, str], what: str
 ) -> None:
@@ -175,14 +167,14 @@ def test_errors_known_before_vllm_starts_are_reported_at_once(
     assert what in f"{output['message']} {output['fix']}"
 
 
-def test_a_port_in_use_is_reported_at_once(failing: Any) -> None:
+def test_a_port_in_use_is_reported_with_its_cause(failing: Any) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         container = failing(SAGEMAKER_BIND_TO_PORT=str(port))
-        assert container.process.wait(10) == 2
-    assert f"port {port} is in use" in container.log_lines()[-1]["message"]
+        assert container.process.wait(120) == 1
+    assert container.log_lines()[-1]["cause"] == "port-in-use"
 
 
 def misshape(file: Path, tensor: str, shape: list[int]) -> None:

@@ -3,8 +3,6 @@
 The tiny pair from the S3 of the sandbox gives the same answers as from a mount.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,8 +1,6 @@
 """Deployments that fail, change and end, with real vLLM and the tiny pair. In its group it
 runs after all other modules, since the shared endpoint goes with it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

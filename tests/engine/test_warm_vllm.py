@@ -1,8 +1,6 @@
 """Warm starts with real vLLM: what one engine compiles is collected, stored and restored, and
 starts the next one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

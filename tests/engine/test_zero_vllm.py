@@ -1,8 +1,6 @@
 """Copies of real vLLM with the tiny pair: each is proved by its own drafts, they scale to zero, and
 the first request wakes one; the time from zero to the first token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

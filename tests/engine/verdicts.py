@@ -1,7 +1,5 @@
 """Expectations of real vLLM with a pair, and their comparison with the outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A trial that breaks a promise is printed with the command that repeats it alone. Exit code 1 then.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

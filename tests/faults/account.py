@@ -1,7 +1,5 @@
 """The sandbox's account as AWS sees it: what exists, and what it costs."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

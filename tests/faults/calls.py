@@ -1,7 +1,5 @@
 """Watch the AWS calls of a command in this process, and interrupt or kill it at one of them."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Commands of the toolkit in a sandbox that meet faults, and what must be true after each."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ then        every resource that exists is shown by `peagle status`; `peagle list
             deployment is this toolkit's; destroy leaves nothing
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager

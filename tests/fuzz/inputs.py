@@ -4,8 +4,6 @@ that most of them pass the first check of a parser, then by their text and by th
 All are made of few draws, so that the long run is limited by the parsers.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import struct

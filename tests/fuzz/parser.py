@@ -1,7 +1,5 @@
 """What is fuzzed: a function, valid inputs of it, and the errors that it promises."""
 
-from __future__ import annotations
-
 import ast
 import io
 import resource

@@ -1,7 +1,5 @@
 """Every parser under random inputs."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

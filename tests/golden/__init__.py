@@ -3,8 +3,6 @@
 ``PEAGLE_UPDATE_GOLDEN=1 pytest`` updates them.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

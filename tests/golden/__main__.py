@@ -1,7 +1,5 @@
 """Write the recordings again from the code at hand: all, or those that are named."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory

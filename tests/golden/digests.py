@@ -4,8 +4,6 @@ A plan is what ``peagle plan --json`` prints; beside the digest stand the digest
 that a difference says where it is. A format that cannot express a plan has the error's code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

@@ -5,8 +5,6 @@ vLLM is a module that records its arguments; a file next to it defines some of i
 ``TINY`` in a value is the folder of the bundled pair, ``FOLDER`` an empty one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -8,8 +8,6 @@ The recorders use the command line, ``import peagle``, the entrypoint's program,
 botocore, and not the modules below them: the recordings outlive a reorganization of the code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

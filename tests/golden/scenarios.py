@@ -4,8 +4,6 @@ A step is a command line, or one with what changes in the account before it: att
 ``Cloud``, or ``acceptance``, the acceptance length of its engine.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

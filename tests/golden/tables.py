@@ -4,8 +4,6 @@ Of the speeds, what ``python -m measurements.speed_model --rows`` prints. Of the
 ``tests/unit/fit`` compares: the measured cache, and how far the estimate is from it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a user gets is as recorded; see ``recordings.py`` for how to record it again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

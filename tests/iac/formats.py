@@ -1,7 +1,5 @@
 """Each format as one description of the endpoint that it creates."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 References to resources stay, and so do those to what the account decides.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Terraform with the AWS provider of an offline mirror, which may be older than a user's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The template of every bundled pair is valid for the schema of CloudFormation."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """checkov finds nothing in the templates; a check that is skipped has its reason there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

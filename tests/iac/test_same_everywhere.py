@@ -1,7 +1,5 @@
 """The templates and our own requests describe the same endpoint; an image has the plan's base."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.errors import Unsupported

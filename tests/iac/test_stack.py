@@ -1,7 +1,5 @@
 """The parameters of a CloudFormation template: without any, its stack is the plan."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The Terraform module with the AWS provider of an offline mirror; skips without one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

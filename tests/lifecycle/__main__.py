@@ -4,8 +4,6 @@ A walk that violates an invariant is saved in ``found``, where the suite repeats
 is then 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Whether a command without faults ended as it must, in whatever state it found the account."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small sample of ``make lifecycle``, and every walk that once violated an invariant."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

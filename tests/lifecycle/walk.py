@@ -10,8 +10,6 @@ A random operation on a random valid state covers chains of them, because every 
 valid state before its last step.
 """
 
-from __future__ import annotations
-
 from tests.faults.account import INSTANCE_TYPE, NAME
 from tests.faults.commands import STUCK, Broken
 from tests.lifecycle.judge import judge

@@ -1,7 +1,5 @@
 """The account of a walk, and what others do in it: other machines, scripts, the console."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from typing import Any

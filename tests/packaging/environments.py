@@ -1,8 +1,6 @@
 """Virtual environments with a copy of this one's pip, to install which takes 5 s of processor
 time."""
 
-from __future__ import annotations
-
 import shutil
 import venv
 from pathlib import Path

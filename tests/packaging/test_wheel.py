@@ -1,7 +1,5 @@
 """What users get when they install the wheel without the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Commands in one process share the boto3 clients of a sandbox: to make one takes longer than most
 calls."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

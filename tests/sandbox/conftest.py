@@ -1,7 +1,5 @@
 """One sandbox per test process, whose engine is a fake that the tests control."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -8,8 +8,6 @@ vLLM's lines of statistics. Files beside this one change the counts: ``acceptanc
 acceptance length, and the one engine that takes ``silent`` away drafts nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Deployments that a template or another machine made, and what the commands say of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

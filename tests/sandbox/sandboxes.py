@@ -1,7 +1,5 @@
 """A sandbox for tests: its own home, the command line, and boto3 clients."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

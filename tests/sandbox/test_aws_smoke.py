@@ -2,8 +2,6 @@
 
 Its commands run in this process here, but one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

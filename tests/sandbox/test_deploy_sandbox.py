@@ -4,8 +4,6 @@ The engine behind the sandbox is a stand-in that starts at once and logs statist
 real vLLM has its own tests in ``tests/engine``.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,12 +59,8 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
 
 
 STEPS = [
-    "Uploading",
-    "Creating model",
-    "Creating endpoint |",
-    "Creating |",
-    "Proving",
-]
+    "Uploading", "Creating model", "Creating endpoint |", "Creating |", "Proving",
+]  # fmt: skip
 
 
 def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:

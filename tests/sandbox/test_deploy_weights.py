@@ -1,7 +1,5 @@
 """Deploy with weights in S3 and with weights in the image, against the sandbox."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Deployments in the sandbox: proofs, updates, failed starts, capacity, own catalogues."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

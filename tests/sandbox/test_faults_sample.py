@@ -1,7 +1,5 @@
 """AWS fails in every way: a sample of ``make faults``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`peagle image` and `peagle destroy --images` with the sandbox's CodeBuild and ECR."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

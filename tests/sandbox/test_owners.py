@@ -1,7 +1,5 @@
 """Deployments of templates and of other machines, as every machine finds them by their tags."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

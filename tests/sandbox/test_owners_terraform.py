@@ -1,7 +1,5 @@
 """What a rendered Terraform module makes; skips without terraform or a mirror of its provider."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Every step of the workflows and build specifications that ``peagle ci init`` writes, in the
 sandbox: from an empty account to production, and through a night."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

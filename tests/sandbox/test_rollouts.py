@@ -1,7 +1,5 @@
 """Updates in steps: traffic moves, alarms watch, and an alarm returns what served before."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

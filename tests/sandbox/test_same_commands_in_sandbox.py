@@ -1,8 +1,6 @@
 """The lines of ``tests/golden/commands/sandbox.txt`` end as recorded: see
 ``tests/unit/cli/test_same_commands.py``."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden.commands import RUNS, first, outline, recorded

@@ -4,8 +4,6 @@ boto3 is that of the tests; the others have environments of their own below ``.v
 are made once. Terraform is in test_owners_terraform.py, CloudFormation in test_sandbox_stacks.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

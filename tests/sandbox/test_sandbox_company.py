@@ -1,7 +1,5 @@
 """A company's VPC, key and tags in the sandbox, which refuses what AWS refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Inference components: copies of a model on an endpoint's instances, with AWS's own errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Start and stop of the sandbox, also after crashes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

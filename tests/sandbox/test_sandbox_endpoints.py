@@ -1,7 +1,5 @@
 """SageMaker in the sandbox: the life of an endpoint, what a call needs, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -139,13 +137,10 @@ def test_an_endpoint_whose_engine_dies_later_is_failed_with_its_reason(account: 
     account.delete(name)
 
 
-@pytest.mark.parametrize(
-    ("variant", "expected"),
-    [
-        ({"InstanceType": "ml.bogus"}, "ProductionVariants[0].InstanceType: 'ml.bogus'"),
-        ({"ContainerStartupHealthCheckTimeoutInSeconds": 7200}, "at most 3600"),
-    ],
-)
+@pytest.mark.parametrize(("variant", "expected"), [
+    ({"InstanceType": "ml.bogus"}, "ProductionVariants[0].InstanceType: 'ml.bogus'"),
+    ({"ContainerStartupHealthCheckTimeoutInSeconds": 7200}, "at most 3600"),
+])  # fmt: skip
 def test_an_invalid_variant_is_refused(
     account: Account, variant: dict[str, Any], expected: str
 ) -> None:
@@ -211,13 +206,10 @@ def test_tags_of_all_resources_can_be_listed_and_changed(account: Account, live:
     assert refusal(client.list_tags, ResourceArn=f"{arns[2]}s")[0] == INVALID
 
 
-@pytest.mark.parametrize(
-    ("service", "operation", "parameters", "code"),
-    [
-        ("pricing", "describe_services", {}, "UnknownOperationException"),
-        ("sts", "decode_authorization_message", {"EncodedMessage": "x"}, "InvalidAction"),
-    ],
-)
+@pytest.mark.parametrize(("service", "operation", "parameters", "code"), [
+    ("pricing", "describe_services", {}, "UnknownOperationException"),
+    ("sts", "decode_authorization_message", {"EncodedMessage": "x"}, "InvalidAction"),
+])  # fmt: skip
 def test_an_operation_that_the_sandbox_lacks_is_an_error_of_aws(
     account: Account, service: str, operation: str, parameters: dict[str, Any], code: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Engines behind an endpoint: how many, their logs and metrics, stand-ins, and what is compiled."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -155,15 +153,12 @@ EAGER = "SM_VLLM_ENFORCE_EAGER"
 WARMED = {"ModelDataSource": {"S3DataSource": folder_on_s3("warmed/")}}
 
 
-@pytest.mark.parametrize(
-    ("environment", "container", "is_compiled"),
-    [
-        ({}, {}, False),
-        ({"PEAGLE_WARM": "collect"}, {"Image": OUR_IMAGE}, True),
-        ({}, {**WARMED, "Image": OUR_IMAGE}, True),
-        ({}, WARMED, False),  # AWS's image does not know warm starts
-    ],
-)
+@pytest.mark.parametrize(("environment", "container", "is_compiled"), [
+    ({}, {}, False),
+    ({"PEAGLE_WARM": "collect"}, {"Image": OUR_IMAGE}, True),
+    ({}, {**WARMED, "Image": OUR_IMAGE}, True),
+    ({}, WARMED, False),  # AWS's image does not know warm starts
+])  # fmt: skip
 def test_only_what_collects_or_has_a_warm_start_is_compiled(
     account: Account, environment: dict[str, str], container: dict[str, Any], is_compiled: bool
 ) -> None:

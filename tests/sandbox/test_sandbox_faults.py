@@ -1,7 +1,5 @@
 """Faults and quotas of the sandbox, as the command line adds them and clients of AWS meet them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,15 +58,12 @@ def test_every_service_refuses_as_its_protocol_does(account: Account, operation:
     assert codes["internal-error"] in ("InternalFailure", "InternalError")
 
 
-@pytest.mark.parametrize(
-    ("kind", "error", "is_created"),
-    [
-        ("reset-before", ConnectionClosedError, False),
-        ("answer-lost", ConnectionClosedError, True),
-        ("timeout", ReadTimeoutError, True),
-        ("timeout-before", ReadTimeoutError, False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "error", "is_created"), [
+    ("reset-before", ConnectionClosedError, False),
+    ("answer-lost", ConnectionClosedError, True),
+    ("timeout", ReadTimeoutError, True),
+    ("timeout-before", ReadTimeoutError, False),
+])  # fmt: skip
 def test_a_broken_connection_is_before_or_after_the_effect(
     account: Account, kind: str, error: type[BotoCoreError], is_created: bool
 ) -> None:
@@ -101,14 +96,11 @@ def test_a_stuck_endpoint_goes_on_when_the_fault_is_cleared(account: Account) ->
     account.delete(name)
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "answers"),
-    [
-        ("update-rollback-failed", "UpdateRollbackFailed", True),
-        ("out-of-service", "OutOfService", False),
-        ("insufficient-capacity", "InService", True),
-    ],
-)
+@pytest.mark.parametrize(("kind", "status", "answers"), [
+    ("update-rollback-failed", "UpdateRollbackFailed", True),
+    ("out-of-service", "OutOfService", False),
+    ("insufficient-capacity", "InService", True),
+])  # fmt: skip
 def test_an_update_ends_in_every_state_of_aws(
     account: Account, live: str, kind: str, status: str, answers: bool
 ) -> None:

@@ -1,8 +1,6 @@
 """The sandbox belongs to its user: another user of this machine can neither call it nor read it,
 and hostile requests of a program that has its key are refused."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil
@@ -94,19 +92,16 @@ def test_another_user_cannot_create_a_model(serving: Account) -> None:
     assert [model["ModelName"] for model in models] == ["endpoint-1"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/_peagle/status", 403),
-        ("POST", "/_peagle/faults", 403),
-        ("GET", "/moto-api/", 403),
-        ("POST", "/moto-api/reset", 403),
-        ("GET", "/models/tiny/config.json", 403),
-        ("POST", "/endpoints/endpoint-1/invocations", 403),
-        ("POST", "/endpoints/endpoint-1/openai/v1/chat/completions", 401),
-        ("GET", "/endpoints/endpoint-1/openai/v1/models", 401),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "status"), [
+    ("GET", "/_peagle/status", 403),
+    ("POST", "/_peagle/faults", 403),
+    ("GET", "/moto-api/", 403),
+    ("POST", "/moto-api/reset", 403),
+    ("GET", "/models/tiny/config.json", 403),
+    ("POST", "/endpoints/endpoint-1/invocations", 403),
+    ("POST", "/endpoints/endpoint-1/openai/v1/chat/completions", 401),
+    ("GET", "/endpoints/endpoint-1/openai/v1/models", 401),
+])  # fmt: skip
 def test_another_user_reaches_nothing(
     serving: Account, method: str, path: str, status: int
 ) -> None:

@@ -1,7 +1,5 @@
 """Invocations: what reaches the engine, and what is returned when."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """CloudFormation in the sandbox: stacks are created, updated and deleted; a failure is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -126,14 +124,11 @@ def test_resources_that_are_not_kept_are_named(account: Account, stacks: Any) ->
     assert account.client("cloudwatch").describe_alarms()["MetricAlarms"] == []
 
 
-@pytest.mark.parametrize(
-    ("environment", "role", "reason"),
-    [
-        ({"VLLM_FAKE_ENGINE": "crash"}, ROLE, "the head does not belong to this target"),
-        ({}, f"{ROLE}-none", "Could not assume role"),
-        ({"a b": "c"}, ROLE, "validation error"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "role", "reason"), [
+    ({"VLLM_FAKE_ENGINE": "crash"}, ROLE, "the head does not belong to this target"),
+    ({}, f"{ROLE}-none", "Could not assume role"),
+    ({"a b": "c"}, ROLE, "validation error"),
+])  # fmt: skip
 def test_a_creation_that_fails_says_why(
     account: Account, stacks: Any, environment: dict[str, str], role: str, reason: str
 ) -> None:

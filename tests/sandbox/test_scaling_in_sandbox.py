@@ -1,7 +1,5 @@
 """Scaling in the sandbox: engines start and end by the load, and no request is lost."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

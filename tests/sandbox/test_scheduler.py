@@ -1,8 +1,6 @@
 """The end time of a deployment in the sandbox: EventBridge Scheduler deletes the endpoint, and
 ``peagle reap`` what remains."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -7,8 +7,6 @@ reason; every request of a killed engine gets an error and not silence; the serv
 within 5 % of what it is after a tenth of the run. Ctrl-C and SIGTERM report what there is.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

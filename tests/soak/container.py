@@ -1,7 +1,5 @@
 """The container's entrypoint under load, without AWS: replaced, and its engines killed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """The memory of a target's server processes over time."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The AWS sandbox under load: updated, scaled, and its engines killed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

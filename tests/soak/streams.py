@@ -1,7 +1,5 @@
 """Streaming clients, and what became of their streams."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

@@ -1,7 +1,5 @@
 """What a soaked target is, the fake engine, and how an engine is killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

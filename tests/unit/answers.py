@@ -1,7 +1,5 @@
 """Answers of an engine that are not vLLM's: not UTF-8, not JSON, of another type, or cut short."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents from outside pass the bounded readers."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A trial of the engine is stopped by its CPU time, which a busy machine does not change."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a hit of the prefix cache gives back with a drafter, and where the cache is on."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.planning import Options, make_plan
@@ -9,16 +7,13 @@ from peagle.vllm.defaults import cached_tokens, caches_prefixes, tokens_lost
 from tests.unit.rendering.plans import CATALOG
 
 
-@pytest.mark.parametrize(
-    ("method", "blocks", "lost", "cached"),
-    [
-        ("eagle3", (16,), 16, 976),  # vLLM 0.28.0 drops the last matched block
-        ("eagle3", (16, 16), 16, 976),
-        ("eagle3", (16, 32), 32, 960),  # all groups together: the common multiple
-        ("ngram", (16, 16), 0, 992),
-        (None, (128,), 0, 896),
-    ],
-)
+@pytest.mark.parametrize(("method", "blocks", "lost", "cached"), [
+    ("eagle3", (16,), 16, 976),  # vLLM 0.28.0 drops the last matched block
+    ("eagle3", (16, 16), 16, 976),
+    ("eagle3", (16, 32), 32, 960),  # all groups together: the common multiple
+    ("ngram", (16, 16), 0, 992),
+    (None, (128,), 0, 896),
+])  # fmt: skip
 def test_a_hit_loses_a_block_with_a_head_that_reads_hidden_states(
     method: str | None, blocks: tuple[int, ...], lost: int, cached: int
 ) -> None:
@@ -27,17 +22,14 @@ def test_a_hit_loses_a_block_with_a_head_that_reads_hidden_states(
     assert cached_tokens(10, method, blocks) == 0
 
 
-@pytest.mark.parametrize(
-    ("pair", "vllm", "on"),
-    [
-        ("gpt-oss-20b", "0.28.0", True),
-        ("qwen3-coder-30b", "0.28.0", True),
-        ("gpt-oss-20b", "0.30.0", True),
-        ("gpt-oss-20b", "0.27.1", False),
-        ("gemma-4-31b+eagle3", "0.28.0", False),
-        ("gemma-4-31b+mtp", "0.28.0", False),
-    ],
-)
+@pytest.mark.parametrize(("pair", "vllm", "on"), [
+    ("gpt-oss-20b", "0.28.0", True),
+    ("qwen3-coder-30b", "0.28.0", True),
+    ("gpt-oss-20b", "0.30.0", True),
+    ("gpt-oss-20b", "0.27.1", False),
+    ("gemma-4-31b+eagle3", "0.28.0", False),
+    ("gemma-4-31b+mtp", "0.28.0", False),
+])  # fmt: skip
 def test_a_plan_leaves_the_cache_on_where_it_is_known_to_work(
     pair: str, vllm: str, on: bool
 ) -> None:
@@ -47,14 +39,11 @@ def test_a_plan_leaves_the_cache_on_where_it_is_known_to_work(
     assert reason.code == ("prefix-caching-works" if on else "catalogue-setting")
 
 
-@pytest.mark.parametrize(
-    ("settings", "on"),
-    [
-        ({}, True),
-        ({"no-enable-prefix-caching": True}, False),
-        ({"no-enable-prefix-caching": None}, True),
-        ({"enable-prefix-caching": False}, False),
-    ],
-)
+@pytest.mark.parametrize(("settings", "on"), [
+    ({}, True),
+    ({"no-enable-prefix-caching": True}, False),
+    ({"no-enable-prefix-caching": None}, True),
+    ({"enable-prefix-caching": False}, False),
+])  # fmt: skip
 def test_the_cache_is_on_unless_switched_off(settings: dict[str, object], on: bool) -> None:
     assert caches_prefixes(settings) is on

@@ -1,7 +1,5 @@
 """Speculation is proved by counters, not by answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -52,17 +50,14 @@ def test_prompts_are_sent_greedily_between_two_readings() -> None:
     assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True, instances=(instance,))
 
 
-@pytest.mark.parametrize(
-    ("counted", "floor", "passed"),
-    [
-        (Counters(10, 50, 15, (10, 5)), 2.5, True),
-        (Counters(10, 50, 15, (10, 5)), 2.51, False),
-        (Counters(10, 50, 1, (1, 0)), None, True),
-        (Counters(10, 50, 0, (0, 0)), None, False),
-        (Counters(10, 50, 0, (0, 0)), 1.0, False),
-        (Counters(0, 0, 0, ()), None, False),
-    ],
-)
+@pytest.mark.parametrize(("counted", "floor", "passed"), [
+    (Counters(10, 50, 15, (10, 5)), 2.5, True),
+    (Counters(10, 50, 15, (10, 5)), 2.51, False),
+    (Counters(10, 50, 1, (1, 0)), None, True),
+    (Counters(10, 50, 0, (0, 0)), None, False),
+    (Counters(10, 50, 0, (0, 0)), 1.0, False),
+    (Counters(0, 0, 0, ()), None, False),
+])  # fmt: skip
 def test_only_accepted_drafts_at_the_floor_or_above_pass(
     counted: Counters, floor: float | None, passed: bool
 ) -> None:
@@ -83,15 +78,12 @@ def test_failed_proof_is_an_error_with_a_fix(
         assert raised.value.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("pair", "shown"),
-    [
-        ("peagle/tiny+p-eagle", "peagle/tiny+p-eagle"),
-        ("a/target+acme/head", "a/target+acme/head"),
-        ("peagle/tiny", "peagle/tiny"),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("pair", "shown"), [
+    ("peagle/tiny+p-eagle", "peagle/tiny+p-eagle"),
+    ("a/target+acme/head", "a/target+acme/head"),
+    ("peagle/tiny", "peagle/tiny"),
+    ("", None),
+])  # fmt: skip
 def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> None:
     rejected = evaluate(Counters(5, 25, 0), None)
     too_slow = replace(evaluate(Counters(5, 25, 1), 1.5), floor_source="break-even")
@@ -104,16 +96,13 @@ def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> N
     assert raised.value.command == plan
 
 
-@pytest.mark.parametrize(
-    ("options", "pair"),
-    [
-        ({"pair": "tiny"}, "peagle/tiny+p-eagle"),
-        ({"pair": "tiny", "drafter": "acme/head"}, "peagle/tiny"),
-        ({"pair": "tiny", "speculation": False}, "peagle/tiny"),
-        ({"pair": "gpt-oss-20b"}, "openai/gpt-oss-20b+p-eagle"),
-        ({"pair": "gemma-4-31b", "drafter": "acme/head"}, None),
-    ],
-)
+@pytest.mark.parametrize(("options", "pair"), [
+    ({"pair": "tiny"}, "peagle/tiny+p-eagle"),
+    ({"pair": "tiny", "drafter": "acme/head"}, "peagle/tiny"),
+    ({"pair": "tiny", "speculation": False}, "peagle/tiny"),
+    ({"pair": "gpt-oss-20b"}, "openai/gpt-oss-20b+p-eagle"),
+    ({"pair": "gemma-4-31b", "drafter": "acme/head"}, None),
+])  # fmt: skip
 def test_a_plan_names_a_pair_that_the_catalogue_has(
     options: dict[str, Any], pair: str | None
 ) -> None:
@@ -135,17 +124,14 @@ def test_the_catalogue_has_no_head_or_target_of_the_users_own(drafter: str) -> N
     assert pair_in_catalogue(None, None) == ""
 
 
-@pytest.mark.parametrize(
-    ("second", "passed", "length", "share"),
-    [
-        (Counters(60, 300, 120, (), 1000, 700), True, 3.0, 0.7),
-        (Counters(60, 300, 120), True, 3.0, None),
-        (Counters(60, 300, 30, (), 1000, 0), False, 1.5, 0.0),
-        (Counters(60, 300, 0), False, 1.0, None),
-        (Counters(20, 100, 0), True, 1.0, None),
-        (Counters(0, 0, 0), True, None, None),
-    ],
-)
+@pytest.mark.parametrize(("second", "passed", "length", "share"), [
+    (Counters(60, 300, 120, (), 1000, 700), True, 3.0, 0.7),
+    (Counters(60, 300, 120), True, 3.0, None),
+    (Counters(60, 300, 30, (), 1000, 0), False, 1.5, 0.0),
+    (Counters(60, 300, 0), False, 1.0, None),
+    (Counters(20, 100, 0), True, 1.0, None),
+    (Counters(0, 0, 0), True, None, None),
+])  # fmt: skip
 def test_a_second_turn_below_the_floor_fails_with_the_switch_as_fix(
     second: Counters, passed: bool, length: float | None, share: float | None
 ) -> None:
@@ -162,14 +148,11 @@ def test_a_second_turn_below_the_floor_fails_with_the_switch_as_fix(
         assert not raised.value.command, "a server of somebody else is not deployed again"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "code"),
-    [
-        (Counters(60, 300, 90), Counters(60, 300, 6), "second-turn-below-floor"),
-        (Counters(60, 300, 30), Counters(60, 300, 6), "not-proved"),
-        (Counters(60, 300, 60), Counters(20, 100, 0), "not-proved"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "code"), [
+    (Counters(60, 300, 90), Counters(60, 300, 6), "second-turn-below-floor"),
+    (Counters(60, 300, 30), Counters(60, 300, 6), "not-proved"),
+    (Counters(60, 300, 60), Counters(20, 100, 0), "not-proved"),
+])  # fmt: skip
 def test_caching_is_the_cause_only_if_the_first_turn_reaches_the_floor(
     first: Counters, second: Counters, code: str
 ) -> None:

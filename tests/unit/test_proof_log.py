@@ -1,7 +1,5 @@
 """Proof from vLLM's lines of statistics, by log stream."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -186,25 +184,15 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     assert [instance.stream for instance in result.instances] == [ONE]
 
 
-@pytest.mark.parametrize(
-    ("counted", "code", "text"),
-    [
-        (
-            {ONE: COUNTED, TWO: Counters(0, 0, 0)},
-            "drafts-nothing",
-            f"{TWO} responds but drafts nothing",
-        ),
-        ({ONE: COUNTED}, "too-few-drafts", "1 of 2 engines"),
-        ({ONE: COUNTED, TWO: Counters(99, 495, 200)}, "too-few-drafts", "1 of 2 engines"),
-        (
-            {ONE: COUNTED, TWO: Counters(150, 750, 75)},
-            "not-proved",
-            f"acceptance length 1.50 of {TWO} over 150 drafts is below the floor of 2.00",
-        ),
-        ({}, "no-statistics", "no line of vLLM's statistics"),
-    ],
-    ids=["silent", "missing", "few drafts", "below the floor", "no statistics"],
-)
+@pytest.mark.parametrize(("counted", "code", "text"), [
+    ({ONE: COUNTED, TWO: Counters(0, 0, 0)}, "drafts-nothing",
+     f"{TWO} responds but drafts nothing"),
+    ({ONE: COUNTED}, "too-few-drafts", "1 of 2 engines"),
+    ({ONE: COUNTED, TWO: Counters(99, 495, 200)}, "too-few-drafts", "1 of 2 engines"),
+    ({ONE: COUNTED, TWO: Counters(150, 750, 75)}, "not-proved",
+     f"acceptance length 1.50 of {TWO} over 150 drafts is below the floor of 2.00"),
+    ({}, "no-statistics", "no line of vLLM's statistics"),
+], ids=["silent", "missing", "few drafts", "below the floor", "no statistics"])  # fmt: skip
 def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, text: str) -> None:
     result = proof(counted)
     assert not result.passed

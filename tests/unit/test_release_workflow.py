@@ -1,7 +1,5 @@
 """The release workflow: pinned actions, few rights, and one job alone that may publish."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -81,19 +79,8 @@ def test_the_tools_of_the_release_are_locked_with_hashes() -> None:
 # `.ci/docker-engine base`: the tests' base image has the engine's Python, or the error says why.
 SCRIPT = Path(__file__).parents[2] / ".ci" / "docker-engine"
 TOOLS = (
-    "bash",
-    "cat",
-    "dirname",
-    "grep",
-    "id",
-    "mkdir",
-    "mktemp",
-    "rm",
-    "sed",
-    "seq",
-    "tail",
-    "tar",
-)
+    "bash", "cat", "dirname", "grep", "id", "mkdir", "mktemp", "rm", "sed", "seq", "tail", "tar",
+)  # fmt: skip
 DOCKER = """\
 echo "docker $*" >>"$NOTES"
 case $1 in
@@ -226,16 +213,13 @@ AUDIT = Path(__file__).parents[2] / ".ci" / "audit"
 SKIPPED = "a 1 Dependency not found on PyPI and could not be audited: a (1)"
 
 
-@pytest.mark.parametrize(
-    ("printed", "status", "code", "is_skipped"),
-    [
-        ("No known vulnerabilities found", 0, 0, False),
-        ("Found 1 known vulnerability in 1 package", 1, 1, False),
-        ("pip_audit._service.interface.ServiceError: Max retries exceeded", 1, 0, True),
-        (f"No known vulnerabilities found\n{SKIPPED}", 0, 0, True),
-        ("usage: pip-audit", 2, 1, False),
-    ],
-)
+@pytest.mark.parametrize(("printed", "status", "code", "is_skipped"), [
+    ("No known vulnerabilities found", 0, 0, False),
+    ("Found 1 known vulnerability in 1 package", 1, 1, False),
+    ("pip_audit._service.interface.ServiceError: Max retries exceeded", 1, 0, True),
+    (f"No known vulnerabilities found\n{SKIPPED}", 0, 0, True),
+    ("usage: pip-audit", 2, 1, False),
+])  # fmt: skip
 def test_only_a_service_without_an_answer_is_skipped(
     tmp_path: Path, printed: str, status: int, code: int, is_skipped: bool
 ) -> None:

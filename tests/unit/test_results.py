@@ -1,7 +1,5 @@
 """Results as ``--json`` prints them: their fields are the keys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +13,9 @@ from peagle.cli.view.bench import progress_text
 from peagle.cli.view.choose import crossover_text
 from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_start_text
 from peagle.deploy.apply import Attempt
-from peagle.deploy.diff import PlanComparison
-from peagle.deploy.drift import Difference, Drift
-from peagle.deploy.kinds import differing, nested
+from peagle.deploy.diff import Change, PlanComparison
+from peagle.deploy.drift import Drift
+from peagle.deploy.kinds import compare_keys, compare_leaves
 from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import ComparedPlan, DeploymentStatus
@@ -86,29 +84,28 @@ def test_bounds_are_named_by_what_they_count(copies: bool, keys: list[str]) -> N
     assert named == {keys[0]: 1, keys[1]: 4, "target_concurrency": 8.0}
 
 
-@pytest.mark.parametrize(
-    ("planned", "found", "fields"),
-    [
-        ({"a": 1}, {"a": 1}, []),
-        ({"a": 1}, {"a": 2}, [Difference("x.a", 1, 2)]),
-        ({"a": 1}, {}, [Difference("x.a", 1, None)]),
-        ({}, {"a": 1}, [Difference("x.a", None, 1)]),
-    ],
-)
+@pytest.mark.parametrize(("planned", "found", "fields"), [
+    ({"a": 1}, {"a": 1}, []),
+    ({"a": 1}, {"a": 2}, [Change("x.a", 2, 1)]),
+    ({"a": 1}, {}, [Change("x.a", None, 1)]),
+    ({}, {"a": 1}, [Change("x.a", 1, None)]),
+])  # fmt: skip
 def test_a_difference_says_what_is_planned_and_what_is_there(
-    planned: dict[str, int], found: dict[str, int], fields: list[Difference]
+    planned: dict[str, int], found: dict[str, int], fields: list[Change]
 ) -> None:
-    assert [Difference.of(change) for change in differing("x", planned, found)] == fields
-    leaves = [Difference.of(change) for change in nested("x", planned, found)]
-    assert leaves == [each for each in fields if planned]
+    assert [*compare_keys("x", planned, found)] == fields
+    assert [*compare_leaves("x", planned, found)] == [each for each in fields if planned]
 
 
 @pytest.mark.parametrize("unknown", [{}, {"log": CloudError("denied", "ask", "access-denied")}])
 def test_drift_lists_what_could_not_be_read(unknown: dict[str, CloudError]) -> None:
     drift = Drift(
-        name="n", region="r", drifted=False, fields=(), compared=("role",), unknown=unknown
-    )
-    listed = plain(drift)["unknown"]
+        name="n", region="r", drifted=True, fields=(Change("model.image", "b", "a"),),
+        compared=("role",), unknown=unknown,
+    )  # fmt: skip
+    document = plain(drift)
+    assert document["fields"] == [{"field": "model.image", "planned": "a", "found": "b"}]
+    listed = document["unknown"]
     assert [(entry["area"], entry["code"]) for entry in listed] == [
         (area, error.code) for area, error in unknown.items()
     ]
@@ -173,22 +170,17 @@ def test_copies_are_keys_of_endpoints_that_have_some(
     assert document["scaling"] is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({}, ""),
-        ({"acceptance_length": 2.5, "drafts": 200}, ": acceptance length 2.50 over 200 drafts"),
-        (
-            {"acceptance_length": 2.5, "drafts": 9, "acceptance_floor": 2.1,
-             "acceptance_floor_source": "option"},
-            ": acceptance length 2.50 over 9 drafts, at least 2.10 required by --floor",
-        ),
-        (
-            {"acceptance_length": 2.5, "drafts": 9, "acceptance_floor": 2.1, "stand_in": "tiny"},
-            ": acceptance length 2.50 over 9 drafts",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "text"), [
+    ({}, ""),
+    ({"acceptance_length": 2.5, "drafts": 200}, ": acceptance length 2.50 over 200 drafts"),
+    (
+        {"acceptance_length": 2.5, "drafts": 9, "acceptance_floor": 2.1,
+         "acceptance_floor_source": "option"},
+        ": acceptance length 2.50 over 9 drafts, at least 2.10 required by --floor",
+    ),
+    ({"acceptance_length": 2.5, "drafts": 9, "acceptance_floor": 2.1, "stand_in": "tiny"},
+     ": acceptance length 2.50 over 9 drafts"),
+])  # fmt: skip
 def test_a_measured_acceptance_has_its_floor(fields: dict[str, Any], text: str) -> None:
     assert measured(status(**fields)) == text
 
@@ -224,29 +216,23 @@ def test_a_comparison_that_does_not_run_says_so(state: str, where: str) -> None:
 LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 400)), 8, 16)
 
 
-@pytest.mark.parametrize(
-    ("done", "share", "seconds", "text"),
-    [
-        (0, 0.0, None, "row 1 of 2: no speculation, short-prompt x 8"),
-        (1, 0.5, None, "row 2 of 2: no speculation, short-prompt x 8, 50%"),
-        (1, 0.0, 0.0, "row 2 of 2: no speculation, short-prompt x 8, about 0s left"),
-        (2, 0.0, None, "row 2 of 2: no speculation, short-prompt x 8"),
-    ],
-)
+@pytest.mark.parametrize(("done", "share", "seconds", "text"), [
+    (0, 0.0, None, "row 1 of 2: no speculation, short-prompt x 8"),
+    (1, 0.5, None, "row 2 of 2: no speculation, short-prompt x 8, 50%"),
+    (1, 0.0, 0.0, "row 2 of 2: no speculation, short-prompt x 8, about 0s left"),
+    (2, 0.0, None, "row 2 of 2: no speculation, short-prompt x 8"),
+])  # fmt: skip
 def test_the_progress_of_a_sweep_is_one_line(
     done: int, share: float, seconds: float | None, text: str
 ) -> None:
     assert progress_text(SweepProgress(done, 2, NO_SPECULATION, LOAD, share, seconds)) == text
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "usd", "text"),
-    [
-        (32.0, 46.0, 0.5, "about 38 requests (32 to 46), at $0.50 per million output tokens; "),
-        (38.0, 38.0, None, "about 38 requests; "),
-        (38.0, 38.0, 0.0, "about 38 requests, at $0.00 per million output tokens; "),
-    ],
-)
+@pytest.mark.parametrize(("low", "high", "usd", "text"), [
+    (32.0, 46.0, 0.5, "about 38 requests (32 to 46), at $0.50 per million output tokens; "),
+    (38.0, 38.0, None, "about 38 requests; "),
+    (38.0, 38.0, 0.0, "about 38 requests, at $0.00 per million output tokens; "),
+])  # fmt: skip
 def test_a_crossover_has_its_range_and_price(
     low: float, high: float, usd: float | None, text: str
 ) -> None:

@@ -1,7 +1,5 @@
 """How many lines each package may have. Work on a package lowers its number towards the aim."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``peagle.store``: one lock and one atomic write."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Money, durations and sizes have one format everywhere, and are read as they are printed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

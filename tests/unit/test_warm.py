@@ -1,7 +1,5 @@
 """An artifact is fetched completely or not at all, whatever the transport does."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -97,19 +95,12 @@ def test_an_incomplete_response_is_retried_after_pauses(
     assert waiting.pauses == list(PAUSES[:2])
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "code", "reason"),
-    [
-        (WarmReply(200, b"short"), EngineError, "incomplete-response", "5 of 4,194,304 bytes"),
-        (
-            WarmReply(500, b'{"error": "no space left"}'),
-            EngineError,
-            "collection-failed",
-            "no space left",
-        ),
-        (CloudError("throttled"), CloudError, "cloud", "throttled"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "kind", "code", "reason"), [
+    (WarmReply(200, b"short"), EngineError, "incomplete-response", "5 of 4,194,304 bytes"),
+    (WarmReply(500, b'{"error": "no space left"}'), EngineError, "collection-failed",
+     "no space left"),
+    (CloudError("throttled"), CloudError, "cloud", "throttled"),
+])  # fmt: skip
 def test_repeated_failures_end_with_the_reason_and_leave_nothing(
     tmp_path: Path, fault: WarmReply | BaseException,
     kind: type[PeagleError], code: str, reason: str,
@@ -141,15 +132,12 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "reason"),
-    [
-        (WarmReply(409, b'{"error": "eager mode"}'), "nothing-compiled", "eager mode"),
-        (WarmReply(403, b'{"error": {"message": "warm is off"}}'), "image-too-old", "warm is off"),
-        (WarmReply(400, b"Expecting value"), "image-too-old", "400: Expecting value"),
-        (WarmReply(404, b""), "image-too-old", "404: empty response"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "code", "reason"), [
+    (WarmReply(409, b'{"error": "eager mode"}'), "nothing-compiled", "eager mode"),
+    (WarmReply(403, b'{"error": {"message": "warm is off"}}'), "image-too-old", "warm is off"),
+    (WarmReply(400, b"Expecting value"), "image-too-old", "400: Expecting value"),
+    (WarmReply(404, b""), "image-too-old", "404: empty response"),
+])  # fmt: skip
 def test_a_refusal_of_the_container_is_not_retried(
     tmp_path: Path, answer: WarmReply, code: str, reason: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Streams are read the same however the network cuts them; acceptance is vLLM's own definition."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What the user asks of a plan: the one model from which the command line, the keys of
+"""What the user requests of a plan: the one model from which the command line, the keys of
 ``peagle.yaml``, the keywords of the library and the argv of a printed command come.
 
 A field is written once, with its ``Flag``. The command line is made of them in
@@ -38,7 +38,7 @@ REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 ONLY_DEPLOY = "allow_unpinned_warm"
 """An option of ``peagle deploy`` alone: nothing in a file may open it for good."""
 
-Kind = Literal[
+ValueKind = Literal[
     "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
     "settings", "variables", "tags", "share", "gib", "dtype", "loads", "speculative",
@@ -55,7 +55,7 @@ class Flag(NamedTuple):
     the library, and no option. ``variables`` of the environment set it too."""
 
     group: str
-    kind: Kind
+    kind: ValueKind
     help: str
     metavar: str | None = None
     name: str | None = None
@@ -64,7 +64,12 @@ class Flag(NamedTuple):
 
 
 def _option(
-    group: str, kind: Kind, help: str, metavar: str | None = None, default: Any = None, **flag: Any
+    group: str,
+    kind: ValueKind,
+    help: str,
+    metavar: str | None = None,
+    default: Any = None,
+    **flag: Any,
 ) -> Any:
     """A field of Options with its Flag; a switch is off by default."""
     extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
@@ -336,9 +341,9 @@ class Options(Frozen):
         return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
 
     @property
-    def asked(self) -> Self:
+    def recorded(self) -> Self:
         """Without what was read or chosen for the user: the form that a plan keeps."""
-        return self.model_copy(update=dict.fromkeys(_NOT_ASKED))
+        return self.model_copy(update=dict.fromkeys(_NOT_RECORDED))
 
     @model_serializer(mode="wrap")
     def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -348,9 +353,9 @@ class Options(Frozen):
         }
 
 
-_NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
+_NOT_RECORDED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
 
-asked = partial(_option, "Options")
+engine_option = partial(_option, "Options")
 """A field of EngineOptions, which a plan does not have."""
 
 
@@ -361,14 +366,14 @@ class EngineOptions(Options):
     TAKES: ClassVar[tuple[str, ...]] = ()
 
     pair: str = ""
-    target: str | None = asked(
+    target: str | None = engine_option(
         "text", "Target: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
     )
-    drafter: str | None = asked(
+    drafter: str | None = engine_option(
         "text", "Head: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
     )
-    k: int | None = asked("count", "Tokens drafted per step.  [default: the model card's]")
-    tensor_parallel_size: int | None = asked(
+    k: int | None = engine_option("count", "Tokens drafted per step.  [default: the model card's]")
+    tensor_parallel_size: int | None = engine_option(
         "count",
         "GPUs per model; a verdict has by default those of a plan, or the fewest with --gpu.",
         name="tp tensor-parallel-size",
@@ -453,7 +458,7 @@ def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
     return words
 
 
-def keys_of_file(options: Options) -> dict[str, Any]:
+def select_file_keys(options: Options) -> dict[str, Any]:
     """The fields that are set and no options: keys of ``peagle.yaml`` by name."""
     return {
         name: getattr(options, name)

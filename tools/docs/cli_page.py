@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 import click
 
-from peagle.cli.context import KeyOfFile
+from peagle.cli.context import FileKey
 from peagle.cli.main import COMMANDS, cli
 from tools.docs.markdown import NOTE, escaped, table
 
@@ -91,7 +91,7 @@ def _keys(top: click.Context) -> str:
     rows = [
         (f"`{option.name}`", escaped(f"{option.help}{_variable(option)}"))
         for option in _command(top, "deploy").command.params
-        if isinstance(option, KeyOfFile)
+        if isinstance(option, FileKey)
     ]
     return table(("key", "meaning"), rows)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from peagle import findings
-from peagle.aws.client import _OF_CLIENT
+from peagle.aws.client import _ERRORS_BY_CLASS
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog, KnownProblem
 from peagle.checks import registry
-from peagle.checks.registry import _KNOWN, Rule, rules_found
+from peagle.checks.registry import _KNOWN, Rule, list_rules
 from peagle.errors import Fix, PeagleError
 from tools.docs.markdown import says_something
 from tools.docs.syntax import bodies
@@ -69,7 +69,7 @@ def findings_found() -> dict[str, Code]:
     codes: dict[str, Code] = defaultdict(Code)
     for path, call, scope in _calls():
         _add_finding(codes, call, scope, path)
-    for rule in rules_found():
+    for rule in list_rules():
         _add_rule(codes, rule)
     del codes[_KNOWN]  # whose findings have the codes of ``known_problems``
     for code in codes.values():
@@ -95,7 +95,7 @@ def errors_found() -> dict[str, Code]:
     kinds: dict[str, type[PeagleError]] = {}
     for path, call, scope in _calls():
         _add_error(codes, kinds, call, scope, path)
-    for classes, kind, message, fix, code in _OF_CLIENT:
+    for classes, kind, message, fix, code in _ERRORS_BY_CLASS:
         remedy = fix if isinstance(fix, Fix) else Fix(fix)
         shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
         cause = shown.replace("{", OPEN).replace("}", CLOSE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from peagle.checks.registry import rules_found
+from peagle.checks.registry import list_rules
 from peagle_serve.crash import CAUSES as CRASHES
 from tools.docs.codes import LEVELS, Code, errors_found, findings_found, known_problems
 from tools.docs.markdown import NOTE, cell, escaped, table
@@ -23,9 +23,10 @@ _FOLDERS = {
     "weights": "Weights in S3",
     "aws": "The account: roles, prices, quotas, images",
     "deploy": "Deployments",
-    "request_validation": "Requests to AWS",
+    "request_validation.py": "Requests to AWS",
+    "proof.py": "Proofs",
 }
-"""What a finding is about, by the rule or the package that makes it, in the order of the page."""
+"""What a finding is about, by its rule, package or module, in the order of the page."""
 
 _EXIT_CODES = {
     "2": "The request (exit code 2)",
@@ -60,7 +61,7 @@ null.
 def errors_page() -> str:
     """The chapter."""
     codes = findings_found()
-    about = {rule.code: rule.about for rule in rules_found()}
+    about = {rule.code: rule.about for rule in list_rules()}
     parts = [_INTRODUCTION]
     for kind, title in _ABOUT.items():
         parts.append(_findings(title, {c: f for c, f in codes.items() if about.get(c) == kind}))
@@ -72,7 +73,7 @@ def errors_page() -> str:
 
 
 def locate_folder(code: Code) -> str:
-    """The package that makes it."""
+    """The package or module that makes it."""
     return code.files[0].partition("/")[0]
 
 

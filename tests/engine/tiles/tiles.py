@@ -6,8 +6,6 @@ keeps its own. Where the build for this CPU lacks them, torch takes their place,
 they take: a matrix.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

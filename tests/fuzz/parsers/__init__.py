@@ -1,7 +1,5 @@
 """The list of fuzzed parsers: of what comes from outside. A new one belongs into its area."""
 
-from __future__ import annotations
-
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import catalog, checkpoints, commands, container, engines, project, warm
 

@@ -1,7 +1,5 @@
 """The catalogue: its YAML files, evidence, and the rewriting of its tables."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

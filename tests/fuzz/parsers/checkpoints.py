@@ -1,7 +1,5 @@
 """Checkpoints as the toolkit reads them: config.json, headers, indexes, the Hub's answers."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What users type: options, names, addresses; and the plan files that they give."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

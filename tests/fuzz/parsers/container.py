@@ -1,7 +1,5 @@
 """What the container reads: variables, folders of models, vLLM's log and counters."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What engines and Docker say: logs, event streams, answers over HTTP, inspections."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

@@ -1,7 +1,5 @@
 """Valid inputs that several parsers begin with: models, variables of the container, log lines."""
 
-from __future__ import annotations
-
 import json
 
 from peagle_serve.contract import MODEL, SPECULATION

@@ -1,8 +1,6 @@
 """Files for parsers that read files: below one folder of the process, in memory where there is
 memory for files."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The project file ``peagle.yaml``, and the options that commands take from it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

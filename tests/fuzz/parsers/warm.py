@@ -1,7 +1,5 @@
 """Warm starts: manifests, archives, and what the container and the toolkit tell each other."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib
@@ -16,12 +14,12 @@ from hypothesis import strategies as st
 
 from peagle.errors import PeagleError
 from peagle.warm import WarmReply, fetch
-from peagle_serve.contract import CAPTURE_VARIABLE, SUBJECT_VARIABLE
+from peagle_serve.contract import COLLECT_FOLDER_VARIABLE, SUBJECT_VARIABLE
 from peagle_serve.middleware import Middleware
 from peagle_serve.warm import (
     Damaged,
     Manifest,
-    key_of,
+    compute_key,
     parse_manifest,
     read_manifest,
     restore,
@@ -33,7 +31,7 @@ from tests.fuzz.parsers.files import folder, written
 from tests.unit.containers.artifacts import locate_archive, member
 
 SUBJECT = {"format": 1, "engine": {"vllm": "0.28.0"}, "device": {"cpu": "Xeon"}, "pair": {}}
-KEY = key_of(SUBJECT)
+KEY = compute_key(SUBJECT)
 ARCHIVE = locate_archive([member("vllm/a", b"content"), member("inductor/b/c", b"x" * 600)])
 MANIFEST = {
     "format": 1, "key": KEY, "subject": SUBJECT, "size": len(ARCHIVE), "files": 2,
@@ -88,7 +86,7 @@ def _route(case: tuple[bytes, bytes]) -> None:
         "type": "http", "path": "/invocations",
         "headers": [(b"x-amzn-sagemaker-custom-attributes", b"peagle=warm")],
     }  # fmt: skip
-    place = {CAPTURE_VARIABLE: str(folder() / KEY), SUBJECT_VARIABLE: json.dumps(SUBJECT)}
+    place = {COLLECT_FOLDER_VARIABLE: str(folder() / KEY), SUBJECT_VARIABLE: json.dumps(SUBJECT)}
     with mock.patch.dict(os.environ, place):
         middleware = Middleware(engine)
 

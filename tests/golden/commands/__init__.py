@@ -13,8 +13,6 @@
 changed line breaks a user's script.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

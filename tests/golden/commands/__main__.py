@@ -1,7 +1,5 @@
 """Record commands, options, exit codes and JSON keys from the build at hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any

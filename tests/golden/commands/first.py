@@ -5,8 +5,6 @@
 measurements; those of each line are compared with the present recording.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.golden.commands import FOLDER, outline, recorded

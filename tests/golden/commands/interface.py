@@ -1,7 +1,5 @@
 """The commands with their options and arguments, as data that can be kept and compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

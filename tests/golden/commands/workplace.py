@@ -1,7 +1,5 @@
 """Where recorded command lines run: a folder with files to name, and an environment of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

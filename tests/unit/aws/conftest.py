@@ -1,7 +1,5 @@
 """Fixtures: a fake account, moto's account, a folder of weights."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from pathlib import Path

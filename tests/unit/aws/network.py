@@ -1,7 +1,5 @@
 """A VPC as EC2 describes it: two subnets that reach S3 and the internet, and a security group."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Hand-written plans, so that deploy is tested without the catalogue and the planner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models in folders, and an S3 that counts its calls, for the tests of `peagle weights`."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

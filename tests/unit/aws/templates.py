@@ -1,7 +1,5 @@
 """Deployments that the program of a render format makes, without this toolkit."""
 
-from __future__ import annotations
-
 from peagle.planning.plan import EXECUTION_ROLE, Plan
 from peagle.render.requests import owned_requests, with_replaced
 from tests.unit.aws.cloud import ROLE

@@ -1,7 +1,5 @@
 """Every error of botocore becomes one line with a fix and the right exit code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -49,43 +47,40 @@ def of_stream(code: str) -> Any:
     return boto.EventStreamError(document, "InvokeEndpointWithResponseStream")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "expected"),
-    [
-        (boto.NoCredentialsError(), UserError, "--sandbox"),
-        (boto.ProfileNotFound(profile="work"), UserError, "work"),
-        (boto.NoRegionError(), UserError, "--region"),
-        (boto.UnauthorizedSSOTokenError(), CloudError, "aws sso login"),
-        (boto.EndpointConnectionError(endpoint_url="https://x"), CloudError, "--region"),
-        (boto.ReadTimeoutError(endpoint_url="https://x"), CloudError, "cannot be reached"),
-        (ProtocolError("broken"), CloudError, "cannot be reached"),
-        (service_error("ExpiredToken", "The token has expired"), CloudError, "aws sso login"),
-        (service_error("InvalidClientTokenId", "invalid"), CloudError, "eu-west-1"),
-        (service_error("ThrottlingException", "Rate exceeded"), CloudError, "run the command"),
-        (service_error("InternalFailure", "We made an error"), CloudError, "We made an error"),
-        (service_error(VALIDATION, 'Could not find endpoint "arn:aws:x".'), Missing, ""),
-        (service_error("NoSuchBucket", "The specified bucket does not exist"), Missing, ""),
-        (service_error("404", "Not Found"), Missing, ""),
-        (service_error("NoSuchTagSet", "The TagSet does not exist"), Missing, ""),
-        (service_error("NoSuchLifecycleConfiguration", "none"), Missing, ""),
-        (service_error("RepositoryNotFoundException", "none"), Missing, ""),
-        (service_error("DashboardNotFoundError", "none"), Missing, ""),
-        (service_error("InvalidSubnetID.NotFound", "none"), Missing, ""),
-        (service_error("InvalidGroupId.Malformed", "none"), Missing, ""),
-        (service_error("MalformedPolicyDocument", "none"), CloudError, ""),
-        (service_error("NotFoundOrDenied", "none"), CloudError, ""),
-        (service_error("40404", "none"), CloudError, ""),
-        (service_error("ResourceNotFoundException", "The log group is not there"), Missing, ""),
-        (service_error("NoSuchEntity", "The role with name x cannot be found."), Missing, ""),
-        (service_error(VALIDATION, "Cannot create already existing model"), AlreadyExists, ""),
-        (service_error(VALIDATION, "Cannot update in-progress endpoint"), Busy, ""),
-        (service_error(VALIDATION, "1 validation error detected"), CloudError, ""),
-        (service_error("ResourceLimitExceeded", QUOTA), InsufficientCapacity, "Service Quotas"),
-        (service_error("AccessDeniedException", PASS_ROLE), AccessDenied, "deploy-policy.json"),
-        (model_error(500, "Internal Server Error"), EngineFailed, "500"),
-        (of_stream("ModelStreamError"), EngineError, "the container went away"),
-    ],
-)
+@pytest.mark.parametrize(("error", "kind", "expected"), [
+    (boto.NoCredentialsError(), UserError, "--sandbox"),
+    (boto.ProfileNotFound(profile="work"), UserError, "work"),
+    (boto.NoRegionError(), UserError, "--region"),
+    (boto.UnauthorizedSSOTokenError(), CloudError, "aws sso login"),
+    (boto.EndpointConnectionError(endpoint_url="https://x"), CloudError, "--region"),
+    (boto.ReadTimeoutError(endpoint_url="https://x"), CloudError, "cannot be reached"),
+    (ProtocolError("broken"), CloudError, "cannot be reached"),
+    (service_error("ExpiredToken", "The token has expired"), CloudError, "aws sso login"),
+    (service_error("InvalidClientTokenId", "invalid"), CloudError, "eu-west-1"),
+    (service_error("ThrottlingException", "Rate exceeded"), CloudError, "run the command"),
+    (service_error("InternalFailure", "We made an error"), CloudError, "We made an error"),
+    (service_error(VALIDATION, 'Could not find endpoint "arn:aws:x".'), Missing, ""),
+    (service_error("NoSuchBucket", "The specified bucket does not exist"), Missing, ""),
+    (service_error("404", "Not Found"), Missing, ""),
+    (service_error("NoSuchTagSet", "The TagSet does not exist"), Missing, ""),
+    (service_error("NoSuchLifecycleConfiguration", "none"), Missing, ""),
+    (service_error("RepositoryNotFoundException", "none"), Missing, ""),
+    (service_error("DashboardNotFoundError", "none"), Missing, ""),
+    (service_error("InvalidSubnetID.NotFound", "none"), Missing, ""),
+    (service_error("InvalidGroupId.Malformed", "none"), Missing, ""),
+    (service_error("MalformedPolicyDocument", "none"), CloudError, ""),
+    (service_error("NotFoundOrDenied", "none"), CloudError, ""),
+    (service_error("40404", "none"), CloudError, ""),
+    (service_error("ResourceNotFoundException", "The log group is not there"), Missing, ""),
+    (service_error("NoSuchEntity", "The role with name x cannot be found."), Missing, ""),
+    (service_error(VALIDATION, "Cannot create already existing model"), AlreadyExists, ""),
+    (service_error(VALIDATION, "Cannot update in-progress endpoint"), Busy, ""),
+    (service_error(VALIDATION, "1 validation error detected"), CloudError, ""),
+    (service_error("ResourceLimitExceeded", QUOTA), InsufficientCapacity, "Service Quotas"),
+    (service_error("AccessDeniedException", PASS_ROLE), AccessDenied, "deploy-policy.json"),
+    (model_error(500, "Internal Server Error"), EngineFailed, "500"),
+    (of_stream("ModelStreamError"), EngineError, "the container went away"),
+])  # fmt: skip
 def test_errors_are_translated(error: Exception, kind: type[PeagleError], expected: str) -> None:
     translation = translate(error)
 
@@ -103,17 +98,15 @@ def test_a_local_address_that_does_not_answer_leads_to_the_running_sandbox(host:
         assert command not in str(translate(boto.EndpointConnectionError(endpoint_url=url)))
 
 
-@pytest.mark.parametrize(
-    ("operation", "service", "message", "action"),
-    [
-        ("CreateModel", "sagemaker", "User: arn:aws:x is not authorized to perform: "
-         "sagemaker:AddTags on resource: arn", "sagemaker:AddTags"),
-        ("CreateModel", "sagemaker", "denied", "sagemaker:CreateModel"),
-        ("HeadBucket", "s3", "Forbidden", "s3:ListBucket"),
-        ("ListServiceQuotas", "service-quotas", "denied", "servicequotas:ListServiceQuotas"),
-        ("InvokeEndpoint", "sagemaker-runtime", "denied", "sagemaker:InvokeEndpoint"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "service", "message", "action"), [
+    ("CreateModel", "sagemaker",
+     "User: arn:aws:x is not authorized to perform: sagemaker:AddTags on resource: arn",
+     "sagemaker:AddTags"),
+    ("CreateModel", "sagemaker", "denied", "sagemaker:CreateModel"),
+    ("HeadBucket", "s3", "Forbidden", "s3:ListBucket"),
+    ("ListServiceQuotas", "service-quotas", "denied", "servicequotas:ListServiceQuotas"),
+    ("InvokeEndpoint", "sagemaker-runtime", "denied", "sagemaker:InvokeEndpoint"),
+])  # fmt: skip
 def test_a_denial_names_the_action(operation: str, service: str, message: str, action: str) -> None:
     denial = translate(service_error("AccessDeniedException", message, operation), service)
 
@@ -131,13 +124,10 @@ def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
     assert quota.command[:5] == ("peagle", "sandbox", "quota", "set", "ml.g5.xlarge")
 
 
-@pytest.mark.parametrize(
-    "original",
-    [
-        '{"error": {"message": "maximum context length is 2048 tokens", "code": 400}}',
-        "maximum context length is 2048 tokens",
-    ],
-)
+@pytest.mark.parametrize("original", [
+    '{"error": {"message": "maximum context length is 2048 tokens", "code": 400}}',
+    "maximum context length is 2048 tokens",
+])  # fmt: skip
 def test_the_message_of_the_engine_is_shown(original: str) -> None:
     rejection = translate(model_error(400, original))
 
@@ -155,15 +145,12 @@ def test_a_failed_upload_is_translated_by_its_cause() -> None:
     assert "s3:PutObject" in denial.message
 
 
-@pytest.mark.parametrize(
-    ("response", "rejected"),
-    [
-        ({"HTTPStatusCode": 400}, True),
-        ({"HTTPStatusCode": 400, "RetryAttempts": 1}, False),
-        ({"HTTPStatusCode": 500}, False),
-        ({}, False),
-    ],
-)
+@pytest.mark.parametrize(("response", "rejected"), [
+    ({"HTTPStatusCode": 400}, True),
+    ({"HTTPStatusCode": 400, "RetryAttempts": 1}, False),
+    ({"HTTPStatusCode": 500}, False),
+    ({}, False),
+])  # fmt: skip
 def test_a_4xx_without_retries_has_changed_nothing(
     response: dict[str, int], rejected: bool
 ) -> None:

@@ -1,7 +1,5 @@
 """Images on AWS: repositories, roles and builds against moto; pushed images against the plan."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -350,19 +348,16 @@ def with_own_head() -> Plan:
 ALONE = a_plan(drafter=None, speculation=None, pair="a/target")
 
 
-@pytest.mark.parametrize(
-    ("pushed", "plan", "code"),
-    [
-        (PushedImage(OURS, baked=False), a_plan(), None),
-        (PushedImage(OURS, baked=True), baked(), None),
-        (PushedImage(OURS, baked=False), ALONE, None),
-        (PushedImage(OURS, baked=False), with_own_head(), None),
-        (PushedImage(OURS, baked=True), a_plan(), "image-weights"),
-        (PushedImage(OURS, baked=False), baked(), "image-weights"),
-        (PushedImage("b/other+b/head", baked=False), a_plan(), "image-of-another-pair"),
-        (PushedImage("b/other+b/head", baked=True), baked(), "image-of-another-pair"),
-    ],
-)
+@pytest.mark.parametrize(("pushed", "plan", "code"), [
+    (PushedImage(OURS, baked=False), a_plan(), None),
+    (PushedImage(OURS, baked=True), baked(), None),
+    (PushedImage(OURS, baked=False), ALONE, None),
+    (PushedImage(OURS, baked=False), with_own_head(), None),
+    (PushedImage(OURS, baked=True), a_plan(), "image-weights"),
+    (PushedImage(OURS, baked=False), baked(), "image-weights"),
+    (PushedImage("b/other+b/head", baked=False), a_plan(), "image-of-another-pair"),
+    (PushedImage("b/other+b/head", baked=True), baked(), "image-of-another-pair"),
+])  # fmt: skip
 def test_an_image_that_is_not_for_the_plan_is_refused(
     world: World, pushed: PushedImage, plan: Plan, code: str | None
 ) -> None:

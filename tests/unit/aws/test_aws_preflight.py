@@ -1,7 +1,5 @@
 """What is looked at before anything is created: the role, and what an earlier deploy left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -29,14 +27,11 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
     assert world.preflight(a_plan()).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("quota", "fits"),
-    [
-        (6, "--rollout rolling and rollout_step: 2"),
-        (5, "--rollout rolling and rollout_step: 1"),
-        (4, ""),
-    ],
-)
+@pytest.mark.parametrize(("quota", "fits"), [
+    (6, "--rollout rolling and rollout_step: 2"),
+    (5, "--rollout rolling and rollout_step: 1"),
+    (4, ""),
+])  # fmt: skip
 def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: str) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 8}
     world.deploy(a_plan(instance_count=4, price_per_hour_usd=5.632))
@@ -53,27 +48,11 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     assert "request an increase" in finding.fix
 
 
-@pytest.mark.thorough
-def test_a_record_follows_an_update_of_another_machine(
-    world: World, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.deploy(a_plan())
-    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
-    world.deploy(another(a_plan()))
-    monkeypatch.setenv("PEAGLE_HOME", str(own_home))
-
-    assert world.preflight(another(a_plan())).change == "nothing"
-    assert world.preflight(a_plan()).change == "update"
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
-        (service_error("PermanentRedirect", "301", "HeadBucket"), "bucket-region"),
-        ({"BucketRegion": "eu-west-1"}, "bucket-region"),
-    ],
-)
+@pytest.mark.parametrize(("answer", "code"), [
+    (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
+    (service_error("PermanentRedirect", "301", "HeadBucket"), "bucket-region"),
+    ({"BucketRegion": "eu-west-1"}, "bucket-region"),
+])  # fmt: skip
 def test_a_bucket_of_another_account_or_region_is_refused(
     world: World, head: Path, answer: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Today's prices: fetched once a day; without an answer the snapshot, with a warning."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, timedelta
 from pathlib import Path
@@ -97,16 +95,13 @@ def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyP
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[:20],
-        lambda text: text.replace("1.25", '"expensive"'),
-        lambda text: text.replace("1.25", "-1"),
-        lambda text: text.replace('"usd"', '"prices"'),
-        lambda text: "[]",
-    ],
-)
+@pytest.mark.parametrize("damage", [
+    lambda text: text[:20],
+    lambda text: text.replace("1.25", '"expensive"'),
+    lambda text: text.replace("1.25", "-1"),
+    lambda text: text.replace('"usd"', '"prices"'),
+    lambda text: "[]",
+])  # fmt: skip
 def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     world.cloud.price = 1.25
     hosting_prices(world.aws)
@@ -117,13 +112,10 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("AccessDeniedException", "access denied: pricing:"),
-        ("ExpiredTokenException", "credentials have expired"),
-    ],
-)
+@pytest.mark.parametrize(("code", "expected"), [
+    ("AccessDeniedException", "access denied: pricing:"),
+    ("ExpiredTokenException", "credentials have expired"),
+])  # fmt: skip
 def test_a_denied_call_gives_the_snapshot_and_a_warning(
     world: World, code: str, expected: str
 ) -> None:
@@ -163,20 +155,17 @@ def test_prices_come_from_the_region_of_the_pricing_api(region: str, place: str)
     assert connect(region, keys=Keys("a", "b")).client("pricing").meta.region_name == place
 
 
-@pytest.mark.parametrize(
-    ("scope", "source", "shown"),
-    [
-        (None, "AWS Pricing API", ""),
-        ("sandbox", "sandbox", "from the sandbox, which repeats the catalogue"),
-        (None, STAND_IN, f"from {STAND_IN}"),
-    ],
-)
+@pytest.mark.parametrize(("scope", "source", "shown"), [
+    (None, "AWS Pricing API", ""),
+    ("sandbox", "sandbox", "from the sandbox, which repeats the catalogue"),
+    (None, STAND_IN, f"from {STAND_IN}"),
+])  # fmt: skip
 def test_prices_that_are_not_aws_s_have_a_note(
     world: World, monkeypatch: pytest.MonkeyPatch, scope: str | None, source: str, shown: str
 ) -> None:
     if source == STAND_IN:
         monkeypatch.setattr("peagle.aws.prices._file", lambda aws: None)
-    world.aws.own_scope = scope
+    world.aws.record_scope = scope
     world.cloud.price = 1.25
 
     fresh = fresh_prices(world.aws, TABLE)

@@ -1,7 +1,5 @@
 """Quotas: zero, too small, in use, unreadable."""
 
-from __future__ import annotations
-
 import shlex
 from datetime import date
 
@@ -55,27 +53,24 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     assert finding.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
-@pytest.mark.parametrize(
-    ("value", "need", "code", "sandbox", "command"),
-    [
-        (0, QuotaNeed(TYPE, 2, 2), "quota-zero", False,
-         "aws service-quotas request-service-quota-increase --service-code sagemaker "
-         f"--quota-code {CODE} --desired-value 2 --region us-east-1"),
-        (0, ONE, "quota-zero", True, f"peagle sandbox quota set {TYPE} 1 --region us-east-1"),
-        (2, QuotaNeed(TYPE, 2, 2), "quota-in-use", False,
-         "aws service-quotas request-service-quota-increase --service-code sagemaker "
-         f"--quota-code {CODE} --desired-value 4 --region us-east-1"),
-        (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight", True,
-         f"peagle sandbox quota set {TYPE} 3 --region us-east-1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "need", "code", "sandbox", "command"), [
+    (0, QuotaNeed(TYPE, 2, 2), "quota-zero", False,
+     "aws service-quotas request-service-quota-increase --service-code sagemaker "
+     f"--quota-code {CODE} --desired-value 2 --region us-east-1"),
+    (0, ONE, "quota-zero", True, f"peagle sandbox quota set {TYPE} 1 --region us-east-1"),
+    (2, QuotaNeed(TYPE, 2, 2), "quota-in-use", False,
+     "aws service-quotas request-service-quota-increase --service-code sagemaker "
+     f"--quota-code {CODE} --desired-value 4 --region us-east-1"),
+    (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight", True,
+     f"peagle sandbox quota set {TYPE} 3 --region us-east-1"),
+])  # fmt: skip
 def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     world: World, value: int, need: QuotaNeed, code: str, sandbox: bool, command: str
 ) -> None:
     world.cloud.quotas, world.cloud.quota_codes = {NAME: 2}, {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
     world.cloud.quotas = {NAME: value}
-    world.aws.own_scope = SANDBOX if sandbox else None
+    world.aws.record_scope = SANDBOX if sandbox else None
 
     finding = only(quota_findings(world.aws, need, TABLE))
 
@@ -84,13 +79,10 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     assert ("Service Quotas" in finding.fix) is not sandbox
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("AccessDeniedException", "access denied: servicequotas:"),
-        ("ExpiredTokenException", "the AWS credentials have expired"),
-    ],
-)
+@pytest.mark.parametrize(("code", "expected"), [
+    ("AccessDeniedException", "access denied: servicequotas:"),
+    ("ExpiredTokenException", "the AWS credentials have expired"),
+])  # fmt: skip
 def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
     world.cloud.before = denied("get_service_quota", "list_service_quotas", code=code)
 
@@ -119,23 +111,20 @@ def test_requested_instances_count(world: World) -> None:
     assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
 
 
-@pytest.mark.parametrize(
-    ("value", "used", "count", "more", "is_update", "code"),
-    [
-        (0, 0, 1, 1, False, "quota-zero"),
-        (1, 0, 1, 1, False, None),
-        (1, 0, 2, 2, False, "quota-too-small"),
-        (2, 0, 2, 2, False, None),
-        (3, 1, 2, 2, False, None),
-        (3, 2, 2, 2, False, "quota-in-use"),
-        (2, 3, 2, 2, False, "quota-in-use"),
-        (3, 2, 2, 1, True, None),
-        (2, 2, 2, 1, True, "quota-tight"),
-        (2.9, 2, 2, 1, True, "quota-tight"),
-        (2, 2, 2, 0, True, None),
-        (2, 3, 2, 0, True, None),
-    ],
-)
+@pytest.mark.parametrize(("value", "used", "count", "more", "is_update", "code"), [
+    (0, 0, 1, 1, False, "quota-zero"),
+    (1, 0, 1, 1, False, None),
+    (1, 0, 2, 2, False, "quota-too-small"),
+    (2, 0, 2, 2, False, None),
+    (3, 1, 2, 2, False, None),
+    (3, 2, 2, 2, False, "quota-in-use"),
+    (2, 3, 2, 2, False, "quota-in-use"),
+    (3, 2, 2, 1, True, None),
+    (2, 2, 2, 1, True, "quota-tight"),
+    (2.9, 2, 2, 1, True, "quota-tight"),
+    (2, 2, 2, 0, True, None),
+    (2, 3, 2, 0, True, None),
+])  # fmt: skip
 def test_a_quota_suffices_for_what_is_needed_beside_what_is_in_use(
     value: float, used: int, count: int, more: int, is_update: bool, code: str | None
 ) -> None:

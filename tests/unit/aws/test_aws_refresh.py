@@ -1,7 +1,5 @@
 """New snapshots from AWS: sources, changes, and parts that fail."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from collections.abc import Callable

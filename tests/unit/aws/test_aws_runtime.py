@@ -1,7 +1,5 @@
 """Requests to an endpoint and its log: answers, streams, counters, errors, log lines."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,8 +1,6 @@
 """S3: uploads of local weights and checkpoints that are read in parts, with moto and with a server
 that fails as S3 and compatible services do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,13 +33,9 @@ FILES = {
     "tokenizer.json": b'{"model": {"vocab": {"a": 0}}}',
 }
 BESIDE = (
-    "big/model/",
-    "big/model",
-    "big/model/original/model.safetensors",
-    "big/model/config.json/x",
-    "big/model-2/config.json",
-    "deep/er/config.json",
-)
+    "big/model/", "big/model", "big/model/original/model.safetensors", "big/model/config.json/x",
+    "big/model-2/config.json", "deep/er/config.json",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -198,15 +192,12 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert checkpoint.bytes_read < 100_000
 
 
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
-        (f"s3://{MODELS}/nowhere", f"there are no objects directly below s3://{MODELS}/nowhere/"),
-        (f"s3://{MODELS}/deep", f"there are no objects directly below s3://{MODELS}/deep/"),
-        (f"s3://{MODELS}/parts2", "has no config.json"),
-    ],
-)
+@pytest.mark.parametrize(("uri", "expected"), [
+    ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
+    (f"s3://{MODELS}/nowhere", f"there are no objects directly below s3://{MODELS}/nowhere/"),
+    (f"s3://{MODELS}/deep", f"there are no objects directly below s3://{MODELS}/deep/"),
+    (f"s3://{MODELS}/parts2", "has no config.json"),
+])  # fmt: skip
 def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, expected: str, moto: Aws) -> None:
     moto.client("s3").put_object(Bucket=MODELS, Key="parts2/readme", Body=b"")
     with pytest.raises(CheckpointError) as refused:
@@ -224,13 +215,10 @@ def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     assert error.exit_code == 4
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind", "words"),
-    [
-        (403, "AccessDenied", AccessDenied, f"s3:::{MODELS}/big/model/config.json"),
-        (404, "NoSuchKey", CheckpointError, "config.json is gone"),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "kind", "words"), [
+    (403, "AccessDenied", AccessDenied, f"s3:::{MODELS}/big/model/config.json"),
+    (404, "NoSuchKey", CheckpointError, "config.json is gone"),
+])  # fmt: skip
 def test_an_object_that_cannot_be_read_is_an_error(
     web: Web, aws: Aws, status: int, code: str, kind: type[PeagleError], words: str
 ) -> None:

@@ -1,7 +1,5 @@
 """A connection: region, credentials, URLs, tokens, and best-effort calls."""
 
-from __future__ import annotations
-
 import base64
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sync with a real S3 client: from folders, from another prefix in S3, and from a fake Hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -188,14 +186,11 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
     assert inspect_weights(aws, PLACE).finish == ()
 
 
-@pytest.mark.parametrize(
-    ("key", "level", "code"),
-    [
-        ("pair/target/old.safetensors", "error", "foreign-objects"),
-        ("pair/target/config.json", "warning", "objects-are-replaced"),
-        (None, "warning", "other-weights-there"),
-    ],
-)
+@pytest.mark.parametrize(("key", "level", "code"), [
+    ("pair/target/old.safetensors", "error", "foreign-objects"),
+    ("pair/target/config.json", "warning", "objects-are-replaced"),
+    (None, "warning", "other-weights-there"),
+])  # fmt: skip
 def test_what_is_at_the_prefix_is_found_before_any_write(
     aws: Aws, target: Path, tmp_path: Path, key: str | None, level: str, code: str
 ) -> None:
@@ -449,14 +444,11 @@ def test_files_that_vllm_reads_are_copied_from_one_commit(aws: Aws, hub: Hub) ->
     assert hub.sent < PART
 
 
-@pytest.mark.parametrize(
-    ("revision", "state", "code", "kind"),
-    [
-        ("nowhere", {}, "hub-no-revision", CheckpointError),
-        (None, {"failures": 1000}, "hub-failed", HubFailed),
-        (None, {"spoilt": True}, "checksum-mismatch", CheckpointError),
-    ],
-)
+@pytest.mark.parametrize(("revision", "state", "code", "kind"), [
+    ("nowhere", {}, "hub-no-revision", CheckpointError),
+    (None, {"failures": 1000}, "hub-failed", HubFailed),
+    (None, {"spoilt": True}, "checksum-mismatch", CheckpointError),
+])  # fmt: skip
 def test_a_failure_of_the_hub_leaves_no_object(
     aws: Aws, hub: Hub, revision: str | None, state: Any, code: str, kind: type[PeagleError]
 ) -> None:

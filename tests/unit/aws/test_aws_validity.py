@@ -1,7 +1,5 @@
 """What AWS would reject in a request is known before anything is created."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -31,12 +29,8 @@ VARIANT = {
     "ContainerStartupHealthCheckTimeoutInSeconds": 600,
 }
 GOOD: dict[str, dict[str, Any]] = {
-    "create_model": {
-        "ModelName": "pair-1",
-        "ExecutionRoleArn": ROLE,
-        "PrimaryContainer": CONTAINER,
-        "Tags": [{"Key": "peagle:pair", "Value": "a/target+a/head"}],
-    },
+    "create_model": {"ModelName": "pair-1", "ExecutionRoleArn": ROLE, "PrimaryContainer": CONTAINER,
+     "Tags": [{"Key": "peagle:pair", "Value": "a/target+a/head"}]},
     "create_endpoint_config": {"EndpointConfigName": "pair-1", "ProductionVariants": [VARIANT]},
     "create_endpoint": {"EndpointName": "pair", "EndpointConfigName": "pair-1"},
     "update_endpoint": {
@@ -49,7 +43,7 @@ GOOD: dict[str, dict[str, Any]] = {
             }
         },
     },
-}
+}  # fmt: skip
 ENV = "PrimaryContainer.Environment"
 MOUNT = "PrimaryContainer.ModelDataSource.S3DataSource"
 VAR = "ProductionVariants[0]"

@@ -1,7 +1,5 @@
 """Weights in S3: which files are copied, valid prefixes, manifests, and one writer at a time."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -75,21 +73,18 @@ def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
         weights_prefix(uri)
 
 
-@pytest.mark.parametrize(
-    ("present", "untouched", "codes"),
-    [
-        ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, (), []),
-        ({"pair/target/": 0, "pair/target/config.json": 1}, (), ["folder-keys"]),
-        ({"pair/target/old.safetensors": 5}, (), ["foreign-objects"]),
-        ({"pair/drafter/config.json": 5}, (), ["foreign-objects"]),
-        ({"pair/drafter/config.json": 5}, ("drafter",), []),
-        ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
-        ({"pair/peagle-weights.lock": 5}, (), []),
-        ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
-        ({f"pair/target/warm/{KEY}.tar.gz": 1, f"pair/target/warm/{KEY}.json": 1}, (), []),
-        ({"pair/warm/": 0}, (), ["folder-keys"]),
-    ],
-)
+@pytest.mark.parametrize(("present", "untouched", "codes"), [
+    ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, (), []),
+    ({"pair/target/": 0, "pair/target/config.json": 1}, (), ["folder-keys"]),
+    ({"pair/target/old.safetensors": 5}, (), ["foreign-objects"]),
+    ({"pair/drafter/config.json": 5}, (), ["foreign-objects"]),
+    ({"pair/drafter/config.json": 5}, ("drafter",), []),
+    ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
+    ({"pair/peagle-weights.lock": 5}, (), []),
+    ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
+    ({f"pair/target/warm/{KEY}.tar.gz": 1, f"pair/target/warm/{KEY}.json": 1}, (), []),
+    ({"pair/warm/": 0}, (), ["folder-keys"]),
+])  # fmt: skip
 def test_what_keeps_sagemaker_from_mounting_is_an_error(
     present: dict[str, int], untouched: tuple[str, ...], codes: list[str]
 ) -> None:
@@ -97,20 +92,16 @@ def test_what_keeps_sagemaker_from_mounting_is_an_error(
     assert [finding.code for finding in findings] == codes
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"{",
-        b"[" * 100_000,
-        [],
-        {"format": 2, "folders": {"target": FOLDER}},
-        {"format": 1, "folders": {"target": "whole"}},
-        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": "3"}}}}},
-        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": -3}}}}},
-        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"bytes": 3}}}}},
-    ],
-    ids=lambda document: str(document)[:60],
-)
+@pytest.mark.parametrize("document", [
+    b"{",
+    b"[" * 100_000,
+    [],
+    {"format": 2, "folders": {"target": FOLDER}},
+    {"format": 1, "folders": {"target": "whole"}},
+    {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": "3"}}}}},
+    {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": -3}}}}},
+    {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"bytes": 3}}}}},
+], ids=lambda document: str(document)[:60])  # fmt: skip
 def test_a_damaged_manifest_is_an_error(aws: Aws, bucket: Bucket, document: object) -> None:
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
     put(aws, PLACE.manifest_key, content)
@@ -234,18 +225,15 @@ def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, conte
 SHA, OTHER_SHA = "SHA256:aaaa", "SHA256:bbbb"
 
 
-@pytest.mark.parametrize(
-    ("planned", "size", "checksum", "state"),
-    [
-        (SHA, None, "", "missing"),
-        (SHA, 3, SHA, "whole"),
-        (SHA, 3, OTHER_SHA, "differs"),
-        (SHA, 3, "", "differs"),
-        (SHA, 4, SHA, "differs"),
-        (None, 3, SHA, "unchecked"),
-        (None, 4, SHA, "differs"),
-    ],
-)
+@pytest.mark.parametrize(("planned", "size", "checksum", "state"), [
+    (SHA, None, "", "missing"),
+    (SHA, 3, SHA, "whole"),
+    (SHA, 3, OTHER_SHA, "differs"),
+    (SHA, 3, "", "differs"),
+    (SHA, 4, SHA, "differs"),
+    (None, 3, SHA, "unchecked"),
+    (None, 4, SHA, "differs"),
+])  # fmt: skip
 def test_the_state_of_a_file_is_that_of_its_size_and_checksum(
     planned: str | None, size: int | None, checksum: str, state: str
 ) -> None:

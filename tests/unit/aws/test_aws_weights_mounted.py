@@ -1,7 +1,5 @@
 """Checks of weights in S3: incomplete, of another pair, or missing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,24 +98,21 @@ def mounted_at(uri: str) -> Plan:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("objects", "plan", "codes"),
-    [
-        ({"pair/target/model.safetensors": None}, PAIR, ["weights-half"]),
-        ({"pair/target/model.safetensors": None}, STREAMED, ["weights-half"]),
-        ({"pair/drafter/config.json": b"{}"}, PAIR, ["weights-half"]),
-        ({}, NAMES_VOCABULARY, ["vocabulary-not-there"]),
-        ({"pair/target/o200k_base.tiktoken": b"x"}, NAMES_VOCABULARY, []),
-        ({MANIFEST: b"{"}, PAIR, []),
-        ({MANIFEST: b"{", "pair/target/config.json": None}, PAIR, ["weights-half"]),
-        ({}, mounted_at("s3://models/empty/"), ["weights-missing"]),
-        ({}, mounted_at("s3://models/pair/"), ["weights-missing"]),
-        ({"pair/target/": b""}, PAIR, ["folder-keys"]),
-        ({"pair/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
-        ({f"{WARM}.tar.gz": b"x", f"{WARM}.json": b"x", PLACE.lock_key: b"x"}, PAIR, []),
-        ({"pair/warm/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
-    ],
-)
+@pytest.mark.parametrize(("objects", "plan", "codes"), [
+    ({"pair/target/model.safetensors": None}, PAIR, ["weights-half"]),
+    ({"pair/target/model.safetensors": None}, STREAMED, ["weights-half"]),
+    ({"pair/drafter/config.json": b"{}"}, PAIR, ["weights-half"]),
+    ({}, NAMES_VOCABULARY, ["vocabulary-not-there"]),
+    ({"pair/target/o200k_base.tiktoken": b"x"}, NAMES_VOCABULARY, []),
+    ({MANIFEST: b"{"}, PAIR, []),
+    ({MANIFEST: b"{", "pair/target/config.json": None}, PAIR, ["weights-half"]),
+    ({}, mounted_at("s3://models/empty/"), ["weights-missing"]),
+    ({}, mounted_at("s3://models/pair/"), ["weights-missing"]),
+    ({"pair/target/": b""}, PAIR, ["folder-keys"]),
+    ({"pair/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
+    ({f"{WARM}.tar.gz": b"x", f"{WARM}.json": b"x", PLACE.lock_key: b"x"}, PAIR, []),
+    ({"pair/warm/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
+])  # fmt: skip
 def test_what_is_wrong_at_a_prefix_is_found(
     copied: Aws, objects: dict[str, bytes | None], plan: Plan, codes: list[str]
 ) -> None:
@@ -171,13 +166,10 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("pair", "expected"),
-    [
-        (PairWeights({}, "b/other+b/head", True), "is from b/other+b/head"),
-        (PairWeights({}, "a/target+a/eagle3", False), "drafts one token at a time"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "expected"), [
+    (PairWeights({}, "b/other+b/head", True), "is from b/other+b/head"),
+    (PairWeights({}, "a/target+a/eagle3", False), "drafts one token at a time"),
+])  # fmt: skip
 def test_a_manifest_of_another_pair_is_refused(
     aws: Aws, tmp_path: Path, pair: PairWeights, expected: str
 ) -> None:

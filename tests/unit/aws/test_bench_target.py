@@ -1,8 +1,6 @@
 """A bench of an endpoint on AWS: what is known before it, and the drafts counted meanwhile, by the
 engine or from the log of AWS's own image."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.aws import runtime
@@ -55,16 +53,12 @@ def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World
     assert target.usd_per_hour is None
 
 
-@pytest.mark.parametrize(
-    ("config", "name", "k"),
-    [
-        ({"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 7},
-         "p-eagle", 7),
-        ({"method": "mtp", "num_speculative_tokens": 1}, "mtp", 1),
-        ({"num_speculative_tokens": 3}, "draft_model", 3),
-        ({"model": "a/llama-eagle-1", "num_speculative_tokens": 3}, "eagle", 3),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "name", "k"), [
+    ({"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 7}, "p-eagle", 7),
+    ({"method": "mtp", "num_speculative_tokens": 1}, "mtp", 1),
+    ({"num_speculative_tokens": 3}, "draft_model", 3),
+    ({"model": "a/llama-eagle-1", "num_speculative_tokens": 3}, "eagle", 3),
+])  # fmt: skip
 def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str, k: int) -> None:
     assert parse_setting(config).drafter == name
     assert parse_setting(config).k == k

@@ -1,7 +1,5 @@
 """AWS has no instance: the errors have a class of their own, and say what to try."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.aws.errors import InsufficientCapacity, lacks_capacity
@@ -26,16 +24,13 @@ NO_QUOTA = (
 CONFIG_UNSEEN = 'Could not find endpoint configuration "arn:aws:sagemaker:us-east-1:1:x".'
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        NO_INSTANCE,
-        NO_QUOTA,
-        "CapacityError: Unable to provision requested ML compute capacity.",
-        "An error occurred (InsufficientInstanceCapacity)",
-        "Insufficient capacity in this Region",
-    ],
-)
+@pytest.mark.parametrize("reason", [
+    NO_INSTANCE,
+    NO_QUOTA,
+    "CapacityError: Unable to provision requested ML compute capacity.",
+    "An error occurred (InsufficientInstanceCapacity)",
+    "Insufficient capacity in this Region",
+])  # fmt: skip
 def test_reasons_of_missing_capacity(reason: str) -> None:
     assert lacks_capacity(reason)
 

@@ -1,7 +1,5 @@
 """How long captured data is kept: our rule in the lifecycle of a bucket that others use too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import boto3

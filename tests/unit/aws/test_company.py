@@ -1,7 +1,5 @@
 """Deploy in a company's account: its VPC is checked first, and its settings are kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

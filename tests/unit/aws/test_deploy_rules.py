@@ -3,8 +3,6 @@
 Each row calls a function of ``peagle.deploy`` with values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +14,17 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy import removal, revisions, scaling
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.context import DeploymentContext, limit_seconds
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.invoke import InvokeRequest
-from peagle.deploy.kinds import EXISTS, Kind, Tagged, Wanted, compare_kind, differing, nested
+from peagle.deploy.kinds import (
+    EXISTS,
+    AppliedPlan,
+    Kind,
+    Tagged,
+    compare_keys,
+    compare_kind,
+    compare_leaves,
+)
 from peagle.deploy.preflight import required_change
 from peagle.deploy.resources import ALARMS, DASHBOARD, LOG, MODEL, ROLE, SCALING, SCHEDULE
 from peagle.deploy.scaling import End, Scale, ScaleRequest
@@ -45,12 +51,9 @@ NOW = 1_800_000_000.0
 PASSED = Proof(3.0, 200, (), 2.0, passed=True)
 FAILED = replace(PASSED, passed=False)
 SCALED = Scaling(
-    min_instances=1,
-    max_instances=3,
-    target_concurrency=4,
-    scale_in_cooldown_seconds=600,
+    min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
     scale_out_cooldown_seconds=60,
-)
+)  # fmt: skip
 
 
 def revision(name: str = "first", proof: Proof | None = PASSED, **served: Any) -> Revision:
@@ -73,21 +76,18 @@ def endpoint(status: str = "InService", serves: str = "first", **fields: Any) ->
     return Endpoint("demo", "arn", status, serves, None, NOW, NOW, running=running, **fields)
 
 
-@pytest.mark.parametrize(
-    ("record", "live", "state"),
-    [
-        (deployment(), endpoint(), "InService"),
-        (deployment(revision(proof=FAILED)), endpoint(), "Unproved"),
-        (deployment(revision(proof=None)), endpoint(), "Unproved"),
-        (deployment(pending=SECOND), endpoint(serves="second"), "Unproved"),
-        (deployment(None, pending=FIRST), endpoint(), "Unproved"),
-        (deployment(), endpoint("Updating"), "Updating"),
-        (deployment(), None, "Missing"),
-        (deployment(None, pending=FIRST), None, "Incomplete"),
-        (deployment(ends_at=1.0), None, "Ended"),
-        (deployment(ends_at=4e9), None, "Missing"),
-    ],
-)
+@pytest.mark.parametrize(("record", "live", "state"), [
+    (deployment(), endpoint(), "InService"),
+    (deployment(revision(proof=FAILED)), endpoint(), "Unproved"),
+    (deployment(revision(proof=None)), endpoint(), "Unproved"),
+    (deployment(pending=SECOND), endpoint(serves="second"), "Unproved"),
+    (deployment(None, pending=FIRST), endpoint(), "Unproved"),
+    (deployment(), endpoint("Updating"), "Updating"),
+    (deployment(), None, "Missing"),
+    (deployment(None, pending=FIRST), None, "Incomplete"),
+    (deployment(ends_at=1.0), None, "Ended"),
+    (deployment(ends_at=4e9), None, "Missing"),
+])  # fmt: skip
 def test_the_state_is_that_of_sagemaker_or_ours(
     record: Deployment, live: Endpoint | None, state: str
 ) -> None:
@@ -101,20 +101,17 @@ def test_the_end_has_passed_at_its_second(ends_at: float | None, past: bool) -> 
     assert is_past_end(deployment(ends_at=ends_at), NOW) is past
 
 
-@pytest.mark.parametrize(
-    ("record", "live", "usd"),
-    [
-        (deployment(), endpoint(), 1.408),
-        (deployment(), endpoint(running=3), 4.224),
-        (deployment(), endpoint("Failed"), 0.0),
-        (deployment(), endpoint("Creating", running=0), 1.408),
-        (deployment(), endpoint(running=0), 0.0),
-        (deployment(), None, None),
-        (deployment(None, pending=FIRST), None, 0.0),
-        (deployment(revision(usd_per_hour=None)), endpoint(), None),
-        (deployment(revision(instance_count=0)), endpoint(running=5), 1.408),
-    ],
-)
+@pytest.mark.parametrize(("record", "live", "usd"), [
+    (deployment(), endpoint(), 1.408),
+    (deployment(), endpoint(running=3), 4.224),
+    (deployment(), endpoint("Failed"), 0.0),
+    (deployment(), endpoint("Creating", running=0), 1.408),
+    (deployment(), endpoint(running=0), 0.0),
+    (deployment(), None, None),
+    (deployment(None, pending=FIRST), None, 0.0),
+    (deployment(revision(usd_per_hour=None)), endpoint(), None),
+    (deployment(revision(instance_count=0)), endpoint(running=5), 1.408),
+])  # fmt: skip
 def test_the_price_is_that_of_what_runs(
     record: Deployment, live: Endpoint | None, usd: float | None
 ) -> None:
@@ -150,16 +147,13 @@ def test_the_price_is_in_proportion_to_the_instances(
     assert (more.instance_count, more.usd_per_hour) == (count, usd)
 
 
-@pytest.mark.parametrize(
-    ("served", "per_instance", "engines"),
-    [
-        ({"instance_count": 2}, 1, 2),
-        ({"copies": 8, "instance_count": 2}, 4, 8),
-        ({"copies": 8, "instance_count": 1, "configured_count": 4}, 2, 8),
-        ({"copies": 1, "instance_count": 2}, 1, 1),
-        ({"copies": 3, "instance_count": 0}, 3, 3),
-    ],
-)
+@pytest.mark.parametrize(("served", "per_instance", "engines"), [
+    ({"instance_count": 2}, 1, 2),
+    ({"copies": 8, "instance_count": 2}, 4, 8),
+    ({"copies": 8, "instance_count": 1, "configured_count": 4}, 2, 8),
+    ({"copies": 1, "instance_count": 2}, 1, 1),
+    ({"copies": 3, "instance_count": 0}, 3, 3),
+])  # fmt: skip
 def test_how_many_copies_an_instance_holds(
     served: dict[str, Any], per_instance: int, engines: int
 ) -> None:
@@ -167,22 +161,19 @@ def test_how_many_copies_an_instance_holds(
     assert (side.per_instance, side.engines) == (per_instance, engines)
 
 
-@pytest.mark.parametrize(
-    ("served", "seconds"),
-    [
-        ({"startup_timeout_seconds": 600, "weights": {}}, 600),
-        ({"startup_timeout_seconds": None, "weights": {}}, 3600),
-        ({"startup_timeout_seconds": 600, "download_timeout_seconds": 900, "weights": {}}, 600),
-        (
-            {
-                "startup_timeout_seconds": 600,
-                "download_timeout_seconds": 900,
-                "weights": {"model": "s3://a/b/"},
-            },
-            1500,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("served", "seconds"), [
+    ({"startup_timeout_seconds": 600, "weights": {}}, 600),
+    ({"startup_timeout_seconds": None, "weights": {}}, 3600),
+    ({"startup_timeout_seconds": 600, "download_timeout_seconds": 900, "weights": {}}, 600),
+    (
+        {
+            "startup_timeout_seconds": 600,
+            "download_timeout_seconds": 900,
+            "weights": {"model": "s3://a/b/"},
+        },
+        1500,
+    ),
+])  # fmt: skip
 def test_a_start_is_waited_for_as_long_as_sagemaker_does(
     served: dict[str, Any], seconds: int
 ) -> None:
@@ -215,36 +206,30 @@ def test_only_a_moment_in_utc_is_one(text: str) -> None:
 
 
 # Roles of revisions.
-@pytest.mark.parametrize(
-    ("record", "target"),
-    [
-        (deployment(), None),
-        (deployment(previous=SECOND), SECOND),
-        (deployment(pending=SECOND), FIRST),
-        (deployment(None, pending=SECOND), None),
-        (deployment(pending=SECOND, previous=THIRD), FIRST),
-        (deployment(previous=SECOND, pending=revision("second", None)), SECOND),  # interrupted
-        (deployment(previous=SECOND, pending=revision("second", FAILED)), FIRST),  # is undone
-        (deployment(revision(proof=None), previous=SECOND), FIRST),
-    ],
-)
+@pytest.mark.parametrize(("record", "target"), [
+    (deployment(), None),
+    (deployment(previous=SECOND), SECOND),
+    (deployment(pending=SECOND), FIRST),
+    (deployment(None, pending=SECOND), None),
+    (deployment(pending=SECOND, previous=THIRD), FIRST),
+    (deployment(previous=SECOND, pending=revision("second", None)), SECOND),  # interrupted
+    (deployment(previous=SECOND, pending=revision("second", FAILED)), FIRST),  # is undone
+    (deployment(revision(proof=None), previous=SECOND), FIRST),
+])  # fmt: skip
 def test_what_a_rollback_returns_to(record: Deployment, target: Revision | None) -> None:
     chosen = revisions.rollback_target(record)
     assert (chosen and chosen.name) == (target and target.name)
 
 
-@pytest.mark.parametrize(
-    ("record", "proved", "previous"),
-    [
-        (deployment(), FIRST, None),
-        (deployment(), SECOND, "first"),
-        (deployment(revision(proof=FAILED)), SECOND, "first"),
-        (deployment(revision(proof=FAILED), previous=THIRD), SECOND, "third"),
-        (deployment(previous=THIRD), SECOND, "first"),
-        (deployment(previous=SECOND), SECOND, "first"),
-        (deployment(None), FIRST, None),
-    ],
-)
+@pytest.mark.parametrize(("record", "proved", "previous"), [
+    (deployment(), FIRST, None),
+    (deployment(), SECOND, "first"),
+    (deployment(revision(proof=FAILED)), SECOND, "first"),
+    (deployment(revision(proof=FAILED), previous=THIRD), SECOND, "third"),
+    (deployment(previous=THIRD), SECOND, "first"),
+    (deployment(previous=SECOND), SECOND, "first"),
+    (deployment(None), FIRST, None),
+])  # fmt: skip
 def test_what_is_kept_once_a_revision_is_proved(
     record: Deployment, proved: Revision, previous: str | None
 ) -> None:
@@ -254,16 +239,13 @@ def test_what_is_kept_once_a_revision_is_proved(
     assert (kept.name if kept else None) == previous
 
 
-@pytest.mark.parametrize(
-    ("record", "proved", "changed"),
-    [
-        (deployment(), FIRST, {"serving", "failure"}),
-        (deployment(pending=SECOND), FIRST, {"serving"}),
-        (deployment(), revision(proof=FAILED), {"serving"}),
-        (deployment(pending=SECOND), revision("second", FAILED), {"pending"}),
-        (deployment(pending=SECOND), SECOND, {"serving", "pending", "previous", "failure"}),
-    ],
-)
+@pytest.mark.parametrize(("record", "proved", "changed"), [
+    (deployment(), FIRST, {"serving", "failure"}),
+    (deployment(pending=SECOND), FIRST, {"serving"}),
+    (deployment(), revision(proof=FAILED), {"serving"}),
+    (deployment(pending=SECOND), revision("second", FAILED), {"pending"}),
+    (deployment(pending=SECOND), SECOND, {"serving", "pending", "previous", "failure"}),
+])  # fmt: skip
 def test_what_a_later_proof_changes(
     record: Deployment, proved: Revision, changed: set[str]
 ) -> None:
@@ -274,24 +256,21 @@ def of(kind: str, name: str, fingerprint: str) -> Resource:
     return Resource(type=kind, name=name, made=True, revision=fingerprint)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("resource", "is_stale"),
-    [
-        (of("Model", "first", "other"), False),
-        (of("Model", "old", "old"), True),
-        (of("Model", "renamed", "first"), False),
-        (of("EndpointConfig", "second", "x"), False),
-        (of("EndpointConfig", "third", "x"), True),
-        (of("EndpointConfig", "both", "x"), False),
-        (of("S3Objects", "s3://a/used/", "x"), False),
-        (of("S3Objects", "s3://a/used/drafter/", "x"), False),
-        (of("S3Objects", "s3://a/", "x"), False),
-        (of("S3Objects", "s3://a/unused/", "x"), True),
-        (of("S3Objects", "s3://a/unused/", "first"), False),
-        (of("Alarm", "old", "old"), False),
-        (of("Endpoint", "demo", "old"), False),
-    ],
-)
+@pytest.mark.parametrize(("resource", "is_stale"), [
+    (of("Model", "first", "other"), False),
+    (of("Model", "old", "old"), True),
+    (of("Model", "renamed", "first"), False),
+    (of("EndpointConfig", "second", "x"), False),
+    (of("EndpointConfig", "third", "x"), True),
+    (of("EndpointConfig", "both", "x"), False),
+    (of("S3Objects", "s3://a/used/", "x"), False),
+    (of("S3Objects", "s3://a/used/drafter/", "x"), False),
+    (of("S3Objects", "s3://a/", "x"), False),
+    (of("S3Objects", "s3://a/unused/", "x"), True),
+    (of("S3Objects", "s3://a/unused/", "first"), False),
+    (of("Alarm", "old", "old"), False),
+    (of("Endpoint", "demo", "old"), False),
+])  # fmt: skip
 def test_what_no_kept_revision_needs_is_stale(resource: Resource, is_stale: bool) -> None:
     serving = revision(weights={"model": "s3://a/used/"})
     comparison = RunningComparison(candidate=SECOND, config="both", share=0.1)
@@ -299,18 +278,15 @@ def test_what_no_kept_revision_needs_is_stale(resource: Resource, is_stale: bool
     assert (revisions.stale_resources(record) == (resource,)) is is_stale
 
 
-@pytest.mark.parametrize(
-    ("text", "proof"),
-    [
-        ("", None),
-        ("revision=other passed=yes drafts=3", None),
-        ("revision=first passed=yes drafts=x", None),
-        ("revision=first", None),
-        ("revision=first passed=yes drafts=3", Proof(None, 3, (), None, True, "log")),
-        ("revision=first passed=no drafts=0 length=1.50 floor=2.00 source=counters",
-         Proof(1.5, 0, (), 2.0, False, "counters")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "proof"), [
+    ("", None),
+    ("revision=other passed=yes drafts=3", None),
+    ("revision=first passed=yes drafts=x", None),
+    ("revision=first", None),
+    ("revision=first passed=yes drafts=3", Proof(None, 3, (), None, True, "log")),
+    ("revision=first passed=no drafts=0 length=1.50 floor=2.00 source=counters",
+     Proof(1.5, 0, (), 2.0, False, "counters")),
+])  # fmt: skip
 def test_a_proof_is_read_from_its_tag(text: str, proof: Proof | None) -> None:
     for key in (PROOF_TAG, revisions.PREVIOUS_TAG):
         assert revisions.proof_in({key: text}, "first") == proof
@@ -319,20 +295,17 @@ def test_a_proof_is_read_from_its_tag(text: str, proof: Proof | None) -> None:
         assert revisions.proof_in({tag["Key"]: tag["Value"]}, "first") == proof
 
 
-@pytest.mark.parametrize(
-    ("tags", "owner"),
-    [
-        ({}, "an unknown owner"),
-        ({ID_TAG: "1"}, ""),
-        ({OWNER_TAG: "peagle"}, ""),
-        ({OWNER_TAG: "terraform", ID_TAG: "1"}, "a Terraform module"),
-        ({OWNER_TAG: "cdk"}, "a CDK app"),
-        ({OWNER_TAG: "someone"}, "someone"),
-        ({STACK_TAG: "s"}, "CloudFormation stack s"),
-        ({"aws:cloudformation:stack-name": "s"}, "CloudFormation stack s"),
-        ({OWNER_TAG: "cloudformation"}, "a CloudFormation stack"),
-    ],
-)
+@pytest.mark.parametrize(("tags", "owner"), [
+    ({}, "an unknown owner"),
+    ({ID_TAG: "1"}, ""),
+    ({OWNER_TAG: "peagle"}, ""),
+    ({OWNER_TAG: "terraform", ID_TAG: "1"}, "a Terraform module"),
+    ({OWNER_TAG: "cdk"}, "a CDK app"),
+    ({OWNER_TAG: "someone"}, "someone"),
+    ({STACK_TAG: "s"}, "CloudFormation stack s"),
+    ({"aws:cloudformation:stack-name": "s"}, "CloudFormation stack s"),
+    ({OWNER_TAG: "cloudformation"}, "a CloudFormation stack"),
+])  # fmt: skip
 def test_the_owner_is_who_changes_it(tags: dict[str, str], owner: str) -> None:
     assert revisions.read_owner(tags) == owner
 
@@ -350,15 +323,12 @@ def test_a_share_and_its_weight(share: float, weight: float, candidate: float) -
 ALARM = Resource(type="Alarm", name="peagle-demo-acceptance", made=True, revision="first")
 
 
-@pytest.mark.parametrize(
-    ("resources", "ks", "mixes"),
-    [
-        ((ALARM,), (1, 1), True),
-        ((ALARM,), (0, 1), False),
-        ((ALARM,), (1, 0), False),
-        ((), (1, 1), False),
-    ],
-)
+@pytest.mark.parametrize(("resources", "ks", "mixes"), [
+    ((ALARM,), (1, 1), True),
+    ((ALARM,), (0, 1), False),
+    ((ALARM,), (1, 0), False),
+    ((), (1, 1), False),
+])  # fmt: skip
 def test_the_acceptance_alarm_counts_what_both_draft(
     resources: tuple[Resource, ...], ks: tuple[int, int], mixes: bool
 ) -> None:
@@ -374,26 +344,23 @@ class Desired:
         self.revision = made
 
 
-@pytest.mark.parametrize(
-    ("record", "live", "action"),
-    [
-        (None, None, "create"),
-        (None, endpoint(), "create"),
-        (deployment(), None, "create"),
-        (deployment(), endpoint("Failed"), "create"),
-        (deployment(), endpoint("Deleting"), "create"),
-        (deployment(), endpoint("Creating"), "create"),
-        (deployment(), endpoint("Updating"), "update"),
-        (deployment(), endpoint(serves="second"), "update"),
-        (deployment(SECOND), endpoint("Updating", "second", pending_revision="first"), "update"),
-        (deployment(), endpoint(), "nothing"),
-        (deployment(revision(proof=None)), endpoint(), "prove"),
-        (deployment(revision(proof=FAILED)), endpoint(), "prove"),
-        (deployment(pending=SECOND), endpoint(), "prove"),
-        (deployment(SECOND), endpoint(), "prove"),
-        (deployment(None, pending=FIRST), endpoint(), "prove"),
-    ],
-)
+@pytest.mark.parametrize(("record", "live", "action"), [
+    (None, None, "create"),
+    (None, endpoint(), "create"),
+    (deployment(), None, "create"),
+    (deployment(), endpoint("Failed"), "create"),
+    (deployment(), endpoint("Deleting"), "create"),
+    (deployment(), endpoint("Creating"), "create"),
+    (deployment(), endpoint("Updating"), "update"),
+    (deployment(), endpoint(serves="second"), "update"),
+    (deployment(SECOND), endpoint("Updating", "second", pending_revision="first"), "update"),
+    (deployment(), endpoint(), "nothing"),
+    (deployment(revision(proof=None)), endpoint(), "prove"),
+    (deployment(revision(proof=FAILED)), endpoint(), "prove"),
+    (deployment(pending=SECOND), endpoint(), "prove"),
+    (deployment(SECOND), endpoint(), "prove"),
+    (deployment(None, pending=FIRST), endpoint(), "prove"),
+])  # fmt: skip
 def test_what_a_deploy_of_the_first_revision_does(
     record: Deployment | None, live: Endpoint | None, action: str
 ) -> None:
@@ -401,19 +368,16 @@ def test_what_a_deploy_of_the_first_revision_does(
 
 
 # Scaling and ends.
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        ({}, OptionMissing),
-        ({"off": True, "minimum": 1}, OptionsConflict),
-        ({"to": 0, "target": 2.0}, OptionsConflict),
-        ({"to": 0}, None),
-        ({"off": True}, None),
-        ({"off": True, "to": 2}, None),
-        ({"minimum": 0}, None),
-        ({"target": 0.5}, None),
-    ],
-)
+@pytest.mark.parametrize(("request_", "error"), [
+    ({}, OptionMissing),
+    ({"off": True, "minimum": 1}, OptionsConflict),
+    ({"to": 0, "target": 2.0}, OptionsConflict),
+    ({"to": 0}, None),
+    ({"off": True}, None),
+    ({"off": True, "to": 2}, None),
+    ({"minimum": 0}, None),
+    ({"target": 0.5}, None),
+])  # fmt: skip
 def test_parts_of_a_request_that_contradict_each_other(
     request_: dict[str, Any], error: type[Exception] | None
 ) -> None:
@@ -438,17 +402,14 @@ def test_the_instances_that_copies_need(
     assert moved.end_text == "2027-01-15T08:00:00Z: $12.00 from now on"
 
 
-@pytest.mark.parametrize(
-    ("ends_at", "budget", "usd", "end"),
-    [
-        (NOW + 7200, 10.0, 10.0, NOW + 3600),
-        (NOW + 1800, 10.0, 10.0, NOW + 1800),
-        (NOW + 7200, None, 10.0, NOW + 7200),
-        (NOW + 7200, 10.0, None, NOW + 7200),
-        (NOW + 7200, 10.0, 0.0, NOW + 7200),
-        (None, 10.0, 10.0, None),
-    ],
-)
+@pytest.mark.parametrize(("ends_at", "budget", "usd", "end"), [
+    (NOW + 7200, 10.0, 10.0, NOW + 3600),
+    (NOW + 1800, 10.0, 10.0, NOW + 1800),
+    (NOW + 7200, None, 10.0, NOW + 7200),
+    (NOW + 7200, 10.0, None, NOW + 7200),
+    (NOW + 7200, 10.0, 0.0, NOW + 7200),
+    (None, 10.0, 10.0, None),
+])  # fmt: skip
 def test_a_higher_price_moves_the_end_of_a_budget_to_an_earlier_time_only(
     ends_at: float | None, budget: float | None, usd: float | None, end: float | None
 ) -> None:
@@ -471,46 +432,40 @@ def test_a_budget_is_a_positive_amount(value: str, budget: float | None) -> None
 
 
 # Comparisons field by field: before, what the account has; after, what the plan wants.
-@pytest.mark.parametrize(
-    ("planned", "actual", "found"),
-    [
-        ({"a": 1}, {"a": 1, "of AWS": 2}, []),
-        ({"a": 1}, {}, [("x.a", None, 1)]),
-        ({"a": None}, {}, []),
-        ({"a": None}, {"a": 0}, []),
-        ({"a": None}, {"a": 1}, [("x.a", 1, None)]),
-        ({"a": [1, 2]}, {"a": [1, 3]}, [("x.a[1]", 3, 2)]),
-        ({"a": [1, 2]}, {"a": [1]}, [("x.a", [1], [1, 2])]),
-        ({"a": {"b": 1}}, {"a": {"b": 2}}, [("x.a.b", 2, 1)]),
-        ({"a": {"b": 1}}, {"a": 2}, [("x.a", 2, {"b": 1})]),
-    ],
-)
+@pytest.mark.parametrize(("planned", "actual", "found"), [
+    ({"a": 1}, {"a": 1, "of AWS": 2}, []),
+    ({"a": 1}, {}, [("x.a", None, 1)]),
+    ({"a": None}, {}, []),
+    ({"a": None}, {"a": 0}, []),
+    ({"a": None}, {"a": 1}, [("x.a", 1, None)]),
+    ({"a": [1, 2]}, {"a": [1, 3]}, [("x.a[1]", 3, 2)]),
+    ({"a": [1, 2]}, {"a": [1]}, [("x.a", [1], [1, 2])]),
+    ({"a": {"b": 1}}, {"a": {"b": 2}}, [("x.a.b", 2, 1)]),
+    ({"a": {"b": 1}}, {"a": 2}, [("x.a", 2, {"b": 1})]),
+])  # fmt: skip
 def test_the_leaves_that_differ(
     planned: dict[str, Any], actual: dict[str, Any], found: list[tuple[str, Any, Any]]
 ) -> None:
-    assert [(c.setting, c.before, c.after) for c in nested("x", planned, actual)] == found
+    assert [(c.setting, c.before, c.after) for c in compare_leaves("x", planned, actual)] == found
 
 
 def test_the_keys_that_differ() -> None:
-    found = differing("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
+    found = compare_keys("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
     assert [*found] == [Change("x.a", None, 1), Change("x.c", 3, None)]
 
 
-@pytest.mark.parametrize(
-    ("actual", "fields"),
-    [
-        ({}, []),
-        ({"ActionsEnabled": True}, []),
-        ({"ActionsEnabled": False}, ["ActionsEnabled"]),
-        ({"Threshold": 3.0}, ["Threshold"]),
-        ({"AlarmActions": []}, []),
-        ({"AlarmActions": ["b", "a"]}, ["AlarmActions"]),
-        ({"OKActions": ["b", "a"]}, []),
-        ({"AlarmDescription": "mine"}, []),
-        ({"Dimensions": [{"Name": "b", "Value": "2"}, {"Name": "a", "Value": "1"}]}, []),
-        ({"Dimensions": [{"Name": "a", "Value": "1"}]}, ["Dimensions"]),
-    ],
-)
+@pytest.mark.parametrize(("actual", "fields"), [
+    ({}, []),
+    ({"ActionsEnabled": True}, []),
+    ({"ActionsEnabled": False}, ["ActionsEnabled"]),
+    ({"Threshold": 3.0}, ["Threshold"]),
+    ({"AlarmActions": []}, []),
+    ({"AlarmActions": ["b", "a"]}, ["AlarmActions"]),
+    ({"OKActions": ["b", "a"]}, []),
+    ({"AlarmDescription": "mine"}, []),
+    ({"Dimensions": [{"Name": "b", "Value": "2"}, {"Name": "a", "Value": "1"}]}, []),
+    ({"Dimensions": [{"Name": "a", "Value": "1"}]}, ["Dimensions"]),
+])  # fmt: skip
 def test_the_fields_of_an_alarm(actual: dict[str, Any], fields: list[str]) -> None:
     planned = {
         "Threshold": 2.0,
@@ -526,20 +481,20 @@ def scaled_plan(plan: Plan, **numbers: Any) -> Plan:
 
 
 def test_scaling_is_compared_by_its_bounds_target_and_cooldowns() -> None:
-    (name, body), *_ = SCALING.desired(Wanted(scaled_plan(a_plan()))).items()
+    (name, body), *_ = SCALING.desired(AppliedPlan(scaled_plan(a_plan()))).items()
     assert name == a_plan().name
     for key, value in {"min_instances": 2, "max_instances": 4, "target_concurrency": 5.0,
                        "scale_in_cooldown": 1, "scale_out_cooldown": 1}.items():  # fmt: skip
         (change,) = SCALING.compare(name, body, {**body, key: value})
         assert (change.setting, change.before) == (f"scaling.{key}", value)
-    assert SCALING.desired(Wanted(a_plan())) == {name: {}}
+    assert SCALING.desired(AppliedPlan(a_plan())) == {name: {}}
     assert len([*SCALING.compare(name, {}, body)]) == len(body)
 
 
 def test_a_schedule_is_that_of_the_end() -> None:
     plan = a_plan()
-    assert SCHEDULE.desired(Wanted(plan)) == {}
-    ((name, body),) = SCHEDULE.desired(Wanted(plan, "", NOW)).items()
+    assert SCHEDULE.desired(AppliedPlan(plan)) == {}
+    ((name, body),) = SCHEDULE.desired(AppliedPlan(plan, "", NOW)).items()
     actual = {"State": "ENABLED", "ScheduleExpression": "at(2027-01-15T08:00:00)"}
     assert [*SCHEDULE.compare(name, body, actual)] == []
     late = {**actual, "ScheduleExpression": "at(2027-01-15T08:00:01)"}
@@ -549,31 +504,28 @@ def test_a_schedule_is_that_of_the_end() -> None:
     copies = {**body, "copies": True}  # theirs ends some time before
     assert [*SCHEDULE.compare(name, copies, late)] == []
     assert [c.before for c in SCHEDULE.compare(name, copies, {"State": "DISABLED"})] == ["DISABLED"]
-    both = SCHEDULE.at("us-east-1", "demo", True, NOW)
+    both = SCHEDULE.schedules("us-east-1", "demo", True, NOW)
     assert [body["copies"] for body in both.values()] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (Change("k", 5, 0), "K 5 -> no speculation"),
-        (Change("usd_per_hour", None, 1.5), "price per hour unknown -> $1.50"),
-        (Change("engine.dtype", None, "half"), "--dtype default -> half"),
-        (Change("engine.enforce-eager", True, None), "--enforce-eager set -> default"),
-        (Change("variable.A", None, "b"), "A default -> b"),
-        (Change("speculation.model", "a", "b"), "drafter a -> b"),
-        (Change("speculation.x", "a", "b"), "speculation: x a -> b"),
-        (Change("weights.model", "a", "b"), "weights in /opt/ml/model a -> b"),
-        (Change("subnets", (), ("a", "b")), "subnets none -> a, b"),
-        (Change("network_isolation", False, True), "network isolation off -> on"),
-        (Change("end", None, "2027"), "end none -> 2027"),
-        (Change("log.retention_days", None, 30), "log retention days none -> 30"),
-        (Change("alarm.a-5xx", None, "exists"), "alarm a-5xx none -> exists"),
-        (Change("alarm.a.Threshold", 2.0, 2.5), "alarm a.Threshold 2.0 -> 2.5"),
-        (Change("dashboard.x", "a\nb", "c" * 160), f"dashboard x a b -> {'c' * 160}"),
-        (Change("dashboard.x", "a", "c" * 161), f"dashboard x a -> {'c' * 157}..."),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), [
+    (Change("k", 5, 0), "K 5 -> no speculation"),
+    (Change("usd_per_hour", None, 1.5), "price per hour unknown -> $1.50"),
+    (Change("engine.dtype", None, "half"), "--dtype default -> half"),
+    (Change("engine.enforce-eager", True, None), "--enforce-eager set -> default"),
+    (Change("variable.A", None, "b"), "A default -> b"),
+    (Change("speculation.model", "a", "b"), "drafter a -> b"),
+    (Change("speculation.x", "a", "b"), "speculation: x a -> b"),
+    (Change("weights.model", "a", "b"), "weights in /opt/ml/model a -> b"),
+    (Change("subnets", (), ("a", "b")), "subnets none -> a, b"),
+    (Change("network_isolation", False, True), "network isolation off -> on"),
+    (Change("end", None, "2027"), "end none -> 2027"),
+    (Change("log.retention_days", None, 30), "log retention days none -> 30"),
+    (Change("alarm.a-5xx", None, "exists"), "alarm a-5xx none -> exists"),
+    (Change("alarm.a.Threshold", 2.0, 2.5), "alarm a.Threshold 2.0 -> 2.5"),
+    (Change("dashboard.x", "a\nb", "c" * 160), f"dashboard x a b -> {'c' * 160}"),
+    (Change("dashboard.x", "a", "c" * 161), f"dashboard x a -> {'c' * 157}..."),
+])  # fmt: skip
 def test_a_change_as_it_is_shown(change: Change, text: str) -> None:
     assert change.text == text
 
@@ -581,11 +533,11 @@ def test_a_change_as_it_is_shown(change: Change, text: str) -> None:
 def test_a_secret_is_hidden_and_what_only_one_side_has_is_a_change() -> None:
     before = FIRST.served.model_copy(update={"variables": {"HF_TOKEN": "hf_secret", "A": "1"}})
     after = before.model_copy(update={"variables": {"A": "2"}})
-    assert changes(before, after) == (
+    assert compare_served(before, after) == (
         Change("variable.A", "1", "2"),
         Change("variable.HF_TOKEN", "(hidden)", None),
     )
-    assert changes(before, before) == ()
+    assert compare_served(before, before) == ()
 
 
 def test_an_answer_is_streamed_unless_asked_otherwise() -> None:
@@ -613,13 +565,10 @@ def test_statistics_of_a_log() -> None:
     assert len(statistics.newest(5.0)) == 2
 
 
-@pytest.mark.parametrize(
-    ("bounds", "text"),
-    [
-        (Bounds(1, 4, 8.0), "1 to 4 instances, target 8 requests at a time each"),
-        (Bounds(0, 2, None, scales_copies=True), "0 to 2 copies"),
-    ],
-)
+@pytest.mark.parametrize(("bounds", "text"), [
+    (Bounds(1, 4, 8.0), "1 to 4 instances, target 8 requests at a time each"),
+    (Bounds(0, 2, None, scales_copies=True), "0 to 2 copies"),
+])  # fmt: skip
 def test_bounds_that_are_registered(bounds: Bounds, text: str) -> None:
     assert bounds.text == text
     assert bounds.is_ours is (bounds.target is not None)
@@ -627,7 +576,7 @@ def test_bounds_that_are_registered(bounds: Bounds, text: str) -> None:
 
 def test_a_plan_of_another_machine_changes_nothing_that_is_unknown() -> None:
     served: Served = a_revision(another(a_plan())).served
-    assert [c.setting for c in changes(FIRST.served, served)] == ["engine.k"]
+    assert [c.setting for c in compare_served(FIRST.served, served)] == ["engine.k"]
 
 
 # What a kind finds, and what is removed.
@@ -672,31 +621,25 @@ def test_the_log_of_an_endpoint_is_not_that_of_a_longer_name() -> None:
     assert names(LOG, account, DEMO, leftovers=True) == [LOG_NAME]
 
 
-@pytest.mark.parametrize(
-    ("listed", "ours", "left"),
-    [
-        (alarm("peagle-demo-5xx", ("EndpointName", "demo")), True, True),
-        (alarm("peagle-demo-5xx", ("InferenceComponentName", "demo")), True, True),
-        (alarm("peagle-demo-5xx", ("EndpointName", "peagle-demo")), False, False),
-        (alarm("peagle-demo-5xx", ("VariantName", "demo")), False, False),
-        (alarm("peagle-demo-acceptance", space="Peagle/demo"), True, True),
-        (alarm("peagle-demo-acceptance", space="Peagle/peagle-demo"), False, True),
-        (alarm("TargetTracking-endpoint/demo", ("EndpointName", "demo")), False, True),
-    ],
-)
+@pytest.mark.parametrize(("listed", "ours", "left"), [
+    (alarm("peagle-demo-5xx", ("EndpointName", "demo")), True, True),
+    (alarm("peagle-demo-5xx", ("InferenceComponentName", "demo")), True, True),
+    (alarm("peagle-demo-5xx", ("EndpointName", "peagle-demo")), False, False),
+    (alarm("peagle-demo-5xx", ("VariantName", "demo")), False, False),
+    (alarm("peagle-demo-acceptance", space="Peagle/demo"), True, True),
+    (alarm("peagle-demo-acceptance", space="Peagle/peagle-demo"), False, True),
+    (alarm("TargetTracking-endpoint/demo", ("EndpointName", "demo")), False, True),
+])  # fmt: skip
 def test_alarms_of_the_endpoint(listed: dict[str, Any], ours: bool, left: bool) -> None:
     account = Account(listed)
     assert names(ALARMS, account, DEMO) == ([listed["AlarmName"]] if ours else [])
     assert names(ALARMS, account, DEMO, leftovers=True) == ([listed["AlarmName"]] if left else [])
 
 
-@pytest.mark.parametrize(
-    ("resource", "dimension"),
-    [
-        ("endpoint/demo/variant/AllTraffic", "sagemaker:variant:DesiredInstanceCount"),
-        ("inference-component/demo", "sagemaker:inference-component:DesiredCopyCount"),
-    ],
-)
+@pytest.mark.parametrize(("resource", "dimension"), [
+    ("endpoint/demo/variant/AllTraffic", "sagemaker:variant:DesiredInstanceCount"),
+    ("inference-component/demo", "sagemaker:inference-component:DesiredCopyCount"),
+])  # fmt: skip
 def test_scaling_targets_of_the_endpoint(resource: str, dimension: str) -> None:
     others = (resource.replace("demo", "demo-2"), resource.replace("demo", "de"))
     account = Account(*({"ResourceId": each} for each in (*others, resource)))
@@ -708,15 +651,12 @@ def test_scaling_targets_of_the_endpoint(resource: str, dimension: str) -> None:
     assert (parameters["ResourceId"], parameters["ScalableDimension"]) == (resource, dimension)
 
 
-@pytest.mark.parametrize(
-    ("tagged", "schedules", "roles"),
-    [
-        (DEMO, 0, 0),
-        (replace(DEMO, ends=True), 1, 1),
-        (replace(DEMO, ends=True, copies=True), 2, 1),
-        (replace(DEMO, copies=True), 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("tagged", "schedules", "roles"), [
+    (DEMO, 0, 0),
+    (replace(DEMO, ends=True), 1, 1),
+    (replace(DEMO, ends=True, copies=True), 2, 1),
+    (replace(DEMO, copies=True), 0, 0),
+])  # fmt: skip
 def test_a_deployment_with_an_end_has_schedules(tagged: Tagged, schedules: int, roles: int) -> None:
     assert len(names(SCHEDULE, Account(), tagged)) == schedules
     assert len(names(ROLE, Account(), tagged)) == roles
@@ -738,30 +678,27 @@ class Fixed(Kind):
     def __init__(self, **there: int) -> None:
         self.there = there
 
-    def desired(self, wanted: Wanted) -> dict[str, dict[str, Any]]:
+    def desired(self, applied: AppliedPlan) -> dict[str, dict[str, Any]]:
         return {"a": {"v": 1}, "b": {"v": 2}}
 
     def read(self, aws: Any, plan: Plan, names: Any) -> dict[str, dict[str, Any]]:
         return {name: {"v": value} for name, value in self.there.items() if name in names}
 
 
-@pytest.mark.parametrize(
-    ("there", "recorded", "found"),
-    [
-        ({"a": 1, "b": 2}, (), []),
-        ({"a": 1, "b": 3}, (), [Change("x.b.v", 3, 2)]),
-        ({"a": 1}, (), [Change("x.b", None, EXISTS)]),
-        ({"a": 1, "b": 2, "c": 3}, (), []),  # others'
-        ({"a": 1, "b": 2, "c": 3}, ("c",), [Change("x.c", EXISTS, None)]),
-        ({"a": 1, "b": 2}, ("c",), []),  # gone already
-        ({"a": 1, "b": 2}, ("a",), []),
-    ],
-)
+@pytest.mark.parametrize(("there", "recorded", "found"), [
+    ({"a": 1, "b": 2}, (), []),
+    ({"a": 1, "b": 3}, (), [Change("x.b.v", 3, 2)]),
+    ({"a": 1}, (), [Change("x.b", None, EXISTS)]),
+    ({"a": 1, "b": 2, "c": 3}, (), []),  # others'
+    ({"a": 1, "b": 2, "c": 3}, ("c",), [Change("x.c", EXISTS, None)]),
+    ({"a": 1, "b": 2}, ("c",), []),  # gone already
+    ({"a": 1, "b": 2}, ("a",), []),
+])  # fmt: skip
 def test_the_comparison_of_a_kind(
     there: dict[str, int], recorded: tuple[str, ...], found: list[Change]
 ) -> None:
     listed = [of("Alarm", name, "old") for name in recorded]
-    compared = compare_kind(Fixed(**there), None, Wanted(a_plan()), listed)  # type: ignore[arg-type]
+    compared = compare_kind(Fixed(**there), None, AppliedPlan(a_plan()), listed)  # type: ignore[arg-type]
     assert [*compared] == found
 
 
@@ -773,16 +710,13 @@ LOG_LEFT = of("LogGroup", "TargetTracking-", "")
 LEFT = (SCALABLE, TRACKING, WAKE, MINE, LOG_LEFT)
 
 
-@pytest.mark.parametrize(
-    ("record", "everything", "removable"),
-    [
-        (None, False, ()),
-        (None, True, LEFT),
-        (deployment(), False, (SCALABLE, TRACKING, WAKE)),
-        (deployment(), True, LEFT),
-        (deployment(resources=(WAKE,)), True, (SCALABLE, TRACKING, MINE, LOG_LEFT)),
-    ],
-)
+@pytest.mark.parametrize(("record", "everything", "removable"), [
+    (None, False, ()),
+    (None, True, LEFT),
+    (deployment(), False, (SCALABLE, TRACKING, WAKE)),
+    (deployment(), True, LEFT),
+    (deployment(resources=(WAKE,)), True, (SCALABLE, TRACKING, MINE, LOG_LEFT)),
+])  # fmt: skip
 def test_what_goes_with_an_endpoint(
     monkeypatch: pytest.MonkeyPatch,
     record: Deployment | None,
@@ -796,17 +730,14 @@ def test_what_goes_with_an_endpoint(
     assert {*planned.left} == {*LEFT} - {*removable} - {*recorded}
 
 
-@pytest.mark.parametrize(
-    ("owner", "of_record", "is_ours"),
-    [
-        (None, "", True),
-        ("1", "", True),
-        ("2", "", False),
-        ("", "", False),
-        ("", "a CDK app", True),  # what a template left
-        ("2", "a CDK app", False),
-    ],
-)
+@pytest.mark.parametrize(("owner", "of_record", "is_ours"), [
+    (None, "", True),
+    ("1", "", True),
+    ("2", "", False),
+    ("", "", False),
+    ("", "a CDK app", True),  # what a template left
+    ("2", "a CDK app", False),
+])  # fmt: skip
 def test_only_what_is_ours_is_removed(
     monkeypatch: pytest.MonkeyPatch, owner: str | None, of_record: str, is_ours: bool
 ) -> None:

@@ -1,7 +1,5 @@
 """Deploy creates, updates and proves an endpoint, and records every resource whatever happens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an update changes is shown in the user's terms, from plans or from what is in service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
-from peagle.deploy.diff import changes
+from peagle.deploy.diff import compare_served
 from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
 from peagle.options import Options
@@ -35,47 +33,39 @@ BEFORE = served_by_plan(a_plan())
 
 def _changed(**fields: Any) -> list[str]:
     """The texts of the changes from ``BEFORE``."""
-    return [change.text for change in changes(BEFORE, BEFORE.model_copy(update=fields))]
+    return [change.text for change in compare_served(BEFORE, BEFORE.model_copy(update=fields))]
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"k": 3}, "K 5 -> 3"),
-        ({"k": 0}, "K 5 -> no speculation"),
-        ({"max_model_len": 4096}, "context none -> 4096"),
-        ({"instance_type": "ml.g6e.xlarge"}, "instance ml.g5.xlarge -> ml.g6e.xlarge"),
-        ({"instance_count": 2}, "instances 1 -> 2"),
-        ({"usd_per_hour": 2.5}, "price per hour $1.41 -> $2.50"),
-        ({"usd_per_hour": None}, "price per hour $1.41 -> unknown"),
-        ({"ami": "al2023"}, "host AMI none -> al2023"),
-        ({"startup_timeout_seconds": 900}, "start-up timeout 600 s -> 900 s"),
-        ({"image": "other/vllm:1"}, f"image {IMAGE} -> other/vllm:1"),
-        (
-            {"settings": BEFORE.settings | {"kv-cache-dtype": "fp8"}},
-            "--kv-cache-dtype default -> fp8",
-        ),
-        ({"settings": BEFORE.settings | {"enforce-eager": None}}, "--enforce-eager default -> set"),
-        ({"variables": {"A": "1"}}, "A default -> 1"),
-        ({"variables": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN default -> (hidden)"),
-        (
-            {"weights": {"model": "s3://bucket/other/"}},
-            "weights in /opt/ml/model default -> s3://bucket/other/",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fields", "text"), [
+    ({"k": 3}, "K 5 -> 3"),
+    ({"k": 0}, "K 5 -> no speculation"),
+    ({"max_model_len": 4096}, "context none -> 4096"),
+    ({"instance_type": "ml.g6e.xlarge"}, "instance ml.g5.xlarge -> ml.g6e.xlarge"),
+    ({"instance_count": 2}, "instances 1 -> 2"),
+    ({"usd_per_hour": 2.5}, "price per hour $1.41 -> $2.50"),
+    ({"usd_per_hour": None}, "price per hour $1.41 -> unknown"),
+    ({"ami": "al2023"}, "host AMI none -> al2023"),
+    ({"startup_timeout_seconds": 900}, "start-up timeout 600 s -> 900 s"),
+    ({"image": "other/vllm:1"}, f"image {IMAGE} -> other/vllm:1"),
+    ({"settings": BEFORE.settings | {"kv-cache-dtype": "fp8"}}, "--kv-cache-dtype default -> fp8"),
+    ({"settings": BEFORE.settings | {"enforce-eager": None}}, "--enforce-eager default -> set"),
+    ({"variables": {"A": "1"}}, "A default -> 1"),
+    ({"variables": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN default -> (hidden)"),
+    ({"weights": {"model": "s3://bucket/other/"}},
+     "weights in /opt/ml/model default -> s3://bucket/other/"),
+])  # fmt: skip
 def test_every_setting_has_its_words(fields: dict[str, Any], text: str) -> None:
     assert text in _changed(**fields)
 
 
 def test_what_the_account_does_not_say_is_not_a_change() -> None:
     live = BEFORE.model_copy(update={"vllm": None, "pair": ""})
-    assert changes(live, BEFORE) == ()
+    assert compare_served(live, BEFORE) == ()
 
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-    assert [change.text for change in changes(*served)] == ["drafter a/head -> b/head"]
+    assert [change.text for change in compare_served(*served)] == ["drafter a/head -> b/head"]
 
 
 def _with_head(served: Served, head: str) -> Served:

@@ -1,7 +1,5 @@
 """What a deploy pins of weights and warm starts in S3, and what happens when that changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any
@@ -203,13 +201,10 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     assert synced.preflight(in_s3()).change == "nothing"
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
-        ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code"), [
+    ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
+    ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
+])  # fmt: skip
 def test_invalid_pins_are_refused(options: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError) as refused:
         choose_pins(Options(pair="tiny", **options))

@@ -1,7 +1,5 @@
 """What is found in the account before anything is created: one row for each finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -280,15 +278,12 @@ def not_simulated(world: World, head: Path) -> None:
     world.cloud.before = refusing("simulate_principal_policy", "Throttling")
 
 
-@pytest.mark.parametrize(
-    ("prepare", "codes"),
-    [
-        (prefix_in_use, {"prefix-in-use": "error"}),
-        (warm_start_beside, {}),
-        (unreadable, {"role-lacks-permission": "error"}),
-        (not_simulated, {"role-permission-unknown": "warning"}),
-    ],
-)
+@pytest.mark.parametrize(("prepare", "codes"), [
+    (prefix_in_use, {"prefix-in-use": "error"}),
+    (warm_start_beside, {}),
+    (unreadable, {"role-lacks-permission": "error"}),
+    (not_simulated, {"role-permission-unknown": "warning"}),
+])  # fmt: skip
 def test_what_is_uploaded_has_these_findings(
     world: World, head: Path, prepare: Callable[[World, Path], None], codes: dict[str, str]
 ) -> None:

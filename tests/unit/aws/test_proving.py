@@ -1,7 +1,5 @@
 """Proof of an endpoint of the account: from counters, or from the log of every instance."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

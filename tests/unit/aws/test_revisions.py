@@ -1,7 +1,5 @@
 """Weights of the Hub are planned at the commit that their branch has now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 What Application Auto Scaling has registered, and the endpoint, are values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,25 +65,21 @@ ELSEWHERE = FIRST.model_copy(update={"plan": None})
 """A revision that another machine has deployed."""
 
 
-@pytest.mark.parametrize(
-    ("record", "registered", "after", "change"),
-    [
-        (None, None, None, None),
-        (None, None, SCALED, (None, SCALED)),
-        (deployment(), FOREIGN, None, None),
-        (deployment(), OURS, None, None),  # as of `peagle scale`
-        (deployment(planned()), OURS, None, (OURS, None)),
-        (deployment(planned()), None, None, None),
-        (deployment(pending=planned()), OURS, None, (OURS, None)),
-        (deployment(ELSEWHERE), OURS, None, (OURS, None)),
-        (deployment(ELSEWHERE), FOREIGN, None, None),
-        (deployment(ELSEWHERE), DENIED, None, None),
-        (deployment(planned()), OURS, SCALED, None),
-        (deployment(planned()), replace(OURS, maximum=4), SCALED,
-         (replace(OURS, maximum=4), SCALED)),
-        (deployment(planned()), FOREIGN, SCALED, (FOREIGN, SCALED)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "registered", "after", "change"), [
+    (None, None, None, None),
+    (None, None, SCALED, (None, SCALED)),
+    (deployment(), FOREIGN, None, None),
+    (deployment(), OURS, None, None),  # as of `peagle scale`
+    (deployment(planned()), OURS, None, (OURS, None)),
+    (deployment(planned()), None, None, None),
+    (deployment(pending=planned()), OURS, None, (OURS, None)),
+    (deployment(ELSEWHERE), OURS, None, (OURS, None)),
+    (deployment(ELSEWHERE), FOREIGN, None, None),
+    (deployment(ELSEWHERE), DENIED, None, None),
+    (deployment(planned()), OURS, SCALED, None),
+    (deployment(planned()), replace(OURS, maximum=4), SCALED, (replace(OURS, maximum=4), SCALED)),
+    (deployment(planned()), FOREIGN, SCALED, (FOREIGN, SCALED)),
+])  # fmt: skip
 def test_what_a_deploy_changes_of_the_scaling(
     account: Account, record: Any, registered: Any, after: Any, change: Any
 ) -> None:
@@ -103,19 +97,16 @@ def test_a_plan_that_scales_must_be_able_to_read_what_is_registered(account: Acc
     assert change.text == "none -> 1 to 3 instances, target 4 requests at a time each"
 
 
-@pytest.mark.parametrize(
-    ("record", "registered", "running", "count"),
-    [
-        (deployment(), None, 3, 1),
-        (deployment(), OURS, 3, 3),
-        (deployment(), FOREIGN, 3, 3),
-        (deployment(), OURS, 0, 1),
-        (deployment(planned()), None, 3, 3),
-        (deployment(planned()), DENIED, 3, 3),
-        (deployment(), DENIED, 3, 1),
-        (None, None, 3, 1),
-    ],
-)
+@pytest.mark.parametrize(("record", "registered", "running", "count"), [
+    (deployment(), None, 3, 1),
+    (deployment(), OURS, 3, 3),
+    (deployment(), FOREIGN, 3, 3),
+    (deployment(), OURS, 0, 1),
+    (deployment(planned()), None, 3, 3),
+    (deployment(planned()), DENIED, 3, 3),
+    (deployment(), DENIED, 3, 1),
+    (None, None, 3, 1),
+])  # fmt: skip
 def test_how_many_instances_an_update_starts(
     account: Account, record: Any, registered: Any, running: int, count: int
 ) -> None:
@@ -128,18 +119,15 @@ def component(running: int) -> InferenceComponent:
     return InferenceComponent("demo", "arn", "InService", "first", running, running, None, 1.0, {})
 
 
-@pytest.mark.parametrize(
-    ("registered", "update", "running", "count"),
-    [
-        (None, FIRST, 3, 8),
-        (OURS, FIRST, 3, 3),
-        (OURS, FIRST, 0, 1),
-        (DENIED, FIRST, 3, 8),
-        (DENIED, planned(), 3, 3),
-        (None, planned(), 3, 8),
-        (OURS, FIRST, None, 8),
-    ],
-)
+@pytest.mark.parametrize(("registered", "update", "running", "count"), [
+    (None, FIRST, 3, 8),
+    (OURS, FIRST, 3, 3),
+    (OURS, FIRST, 0, 1),
+    (DENIED, FIRST, 3, 8),
+    (DENIED, planned(), 3, 3),
+    (None, planned(), 3, 8),
+    (OURS, FIRST, None, 8),
+])  # fmt: skip
 def test_how_many_copies_an_update_brings_up(
     account: Account, registered: Any, update: Revision, running: int | None, count: int
 ) -> None:
@@ -148,22 +136,19 @@ def test_how_many_copies_an_update_brings_up(
     assert scaling.copies_at_update(None, live, update, 8) == count  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("record", "update", "registered", "keeps_bounds", "usd"),
-    [
-        (deployment(), planned(), None, False, 3 * 1.408),
-        (deployment(), FIRST, None, False, 2 * 1.408),  # what runs is what serves
-        (deployment(), FIRST, Bounds(1, 5), False, 5 * 1.408),
-        (deployment(), FIRST, Bounds(1, 1), False, 2 * 1.408),
-        (deployment(planned()), FIRST, Bounds(1, 5), False, 2 * 1.408),  # which the deploy ends
-        (deployment(planned()), FIRST, Bounds(1, 5), True, 5 * 1.408),
-        (deployment(), FIRST, DENIED, False, 2 * 1.408),
-        (deployment(), revision("second"), None, False, 1.408),
-        (deployment(), revision(copies=4, instance_count=1), Bounds(1, 6, scales_copies=True),
-         False, 2 * 1.408),
-        (deployment(), revision(usd_per_hour=None), None, False, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "update", "registered", "keeps_bounds", "usd"), [
+    (deployment(), planned(), None, False, 3 * 1.408),
+    (deployment(), FIRST, None, False, 2 * 1.408),  # what runs is what serves
+    (deployment(), FIRST, Bounds(1, 5), False, 5 * 1.408),
+    (deployment(), FIRST, Bounds(1, 1), False, 2 * 1.408),
+    (deployment(planned()), FIRST, Bounds(1, 5), False, 2 * 1.408),  # which the deploy ends
+    (deployment(planned()), FIRST, Bounds(1, 5), True, 5 * 1.408),
+    (deployment(), FIRST, DENIED, False, 2 * 1.408),
+    (deployment(), revision("second"), None, False, 1.408),
+    (deployment(), revision(copies=4, instance_count=1), Bounds(1, 6, scales_copies=True), False,
+     2 * 1.408),
+    (deployment(), revision(usd_per_hour=None), None, False, None),
+])  # fmt: skip
 def test_the_price_of_the_most_instances(
     account: Account, record: Any, update: Revision, registered: Any, keeps_bounds: bool, usd: Any
 ) -> None:
@@ -181,20 +166,17 @@ def limited(limit: Limit | None, **served: Any) -> Revision:
     return made.model_copy(update={"plan": a_plan(limit=limit)})
 
 
-@pytest.mark.parametrize(
-    ("record", "limit", "end"),
-    [
-        (deployment(), None, End()),
-        (deployment(), Limit(ttl_seconds=60), End(START + 60)),
-        (deployment(), Limit(budget_usd=1.408), End(START + 3600, 1.408)),
-        (deployment(), Limit(ttl_seconds=60, budget_usd=1.408), End(START + 60, 1.408)),
-        (deployment(ends_at=START + 9), Limit(), End()),
-        (deployment(ends_at=START + 9), Limit(ttl_seconds=60), End(START + 60)),
-        (deployment(ends_at=START + 9), None, End(START + 9)),
-        (deployment(ends_at=START + 9000, budget_usd=1.408), None, End(START + 3600, 1.408)),
-        (deployment(ends_at=START + 1, budget_usd=9.0), None, End(START + 1, 9.0)),
-    ],
-)
+@pytest.mark.parametrize(("record", "limit", "end"), [
+    (deployment(), None, End()),
+    (deployment(), Limit(ttl_seconds=60), End(START + 60)),
+    (deployment(), Limit(budget_usd=1.408), End(START + 3600, 1.408)),
+    (deployment(), Limit(ttl_seconds=60, budget_usd=1.408), End(START + 60, 1.408)),
+    (deployment(ends_at=START + 9), Limit(), End()),
+    (deployment(ends_at=START + 9), Limit(ttl_seconds=60), End(START + 60)),
+    (deployment(ends_at=START + 9), None, End(START + 9)),
+    (deployment(ends_at=START + 9000, budget_usd=1.408), None, End(START + 3600, 1.408)),
+    (deployment(ends_at=START + 1, budget_usd=9.0), None, End(START + 1, 9.0)),
+])  # fmt: skip
 def test_when_a_deployment_ends(
     account: Account, world: World, record: Deployment, limit: Limit | None, end: End
 ) -> None:
@@ -235,23 +217,20 @@ def on_component(running: int = 4, count: int = 1) -> Endpoint:
     return replace(endpoint(running=count), instances_config="shared", component=component(running))
 
 
-@pytest.mark.parametrize(
-    ("registered", "request_", "after", "count"),
-    [
-        (None, {"to": 2}, None, 2),
-        (None, {"to": 1}, None, None),  # it is so already
-        (OURS, {"off": True}, "off", None),
-        (None, {"off": True}, None, None),
-        (OURS, {"off": True, "to": 2}, "off", 2),
-        (OURS, {"maximum": 3}, None, None),
-        (OURS, {"maximum": 5}, {"max_instances": 5}, None),
-        (OURS, {"minimum": 3}, {"min_instances": 3}, None),
-        (OURS, {"target": 6.0}, {"target_concurrency": 6.0}, None),
-        (None, {"maximum": 4, "target": 2.0},
-         {"min_instances": 1, "max_instances": 4, "target_concurrency": 2.0,
-          "scale_in_cooldown_seconds": 600, "scale_out_cooldown_seconds": 60}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("registered", "request_", "after", "count"), [
+    (None, {"to": 2}, None, 2),
+    (None, {"to": 1}, None, None),  # it is so already
+    (OURS, {"off": True}, "off", None),
+    (None, {"off": True}, None, None),
+    (OURS, {"off": True, "to": 2}, "off", 2),
+    (OURS, {"maximum": 3}, None, None),
+    (OURS, {"maximum": 5}, {"max_instances": 5}, None),
+    (OURS, {"minimum": 3}, {"min_instances": 3}, None),
+    (OURS, {"target": 6.0}, {"target_concurrency": 6.0}, None),
+    (None, {"maximum": 4, "target": 2.0},
+     {"min_instances": 1, "max_instances": 4, "target_concurrency": 2.0,
+      "scale_in_cooldown_seconds": 600, "scale_out_cooldown_seconds": 60}, None),
+])  # fmt: skip
 def test_what_scale_changes(
     account: Account, registered: Any, request_: dict[str, Any], after: Any, count: int | None
 ) -> None:
@@ -265,20 +244,17 @@ def test_what_scale_changes(
         assert made == (None if after == "off" else SCALED.model_copy(update=after))
 
 
-@pytest.mark.parametrize(
-    ("live", "registered", "request_", "code"),
-    [
-        (None, None, {"to": 2}, "no-such-endpoint"),
-        (endpoint("Creating"), None, {"to": 2}, "endpoint-not-in-service"),
-        (endpoint("Failed"), None, {"to": 2}, "endpoint-not-in-service"),
-        (endpoint(), OURS, {"to": 2}, "scales-automatically"),
-        (endpoint(), None, {"minimum": 1}, "missing-option"),
-        (endpoint(), None, {"maximum": 2}, "missing-option"),  # without a target
-        (endpoint(), OURS, {"minimum": 4}, "invalid-scaling"),
-        (endpoint(), OURS, {"minimum": 0}, "invalid-scaling"),
-        (endpoint(), OURS, {"maximum": MOST_COUNT + 1}, "invalid-scaling"),
-    ],
-)
+@pytest.mark.parametrize(("live", "registered", "request_", "code"), [
+    (None, None, {"to": 2}, "no-such-endpoint"),
+    (endpoint("Creating"), None, {"to": 2}, "endpoint-not-in-service"),
+    (endpoint("Failed"), None, {"to": 2}, "endpoint-not-in-service"),
+    (endpoint(), OURS, {"to": 2}, "scales-automatically"),
+    (endpoint(), None, {"minimum": 1}, "missing-option"),
+    (endpoint(), None, {"maximum": 2}, "missing-option"),  # without a target
+    (endpoint(), OURS, {"minimum": 4}, "invalid-scaling"),
+    (endpoint(), OURS, {"minimum": 0}, "invalid-scaling"),
+    (endpoint(), OURS, {"maximum": MOST_COUNT + 1}, "invalid-scaling"),
+])  # fmt: skip
 def test_what_scale_refuses(
     account: Account, live: Any, registered: Any, request_: dict[str, Any], code: str
 ) -> None:
@@ -295,19 +271,16 @@ def test_an_endpoint_that_scales_can_be_scaled(account: Account, status: str) ->
     assert change.count == (1 if status == "Updating" else None)
 
 
-@pytest.mark.parametrize(
-    ("plan", "request_", "refused"),
-    [
-        ({}, {"to": 4}, False),
-        ({}, {"to": 5}, True),
-        ({"scaling": COPIES}, {"to": 12}, False),
-        ({"scaling": COPIES}, {"to": 13}, True),
-        ({"scaling": COPIES}, {"minimum": 2, "maximum": 12}, False),
-        ({"scaling": COPIES}, {"maximum": 13}, True),
-        ({"scaling": COPIES}, {"minimum": 0}, True),
-        ({"scaling": COPIES.model_copy(update={"min_copies": 0})}, {"minimum": 0}, False),
-    ],
-)
+@pytest.mark.parametrize(("plan", "request_", "refused"), [
+    ({}, {"to": 4}, False),
+    ({}, {"to": 5}, True),
+    ({"scaling": COPIES}, {"to": 12}, False),
+    ({"scaling": COPIES}, {"to": 13}, True),
+    ({"scaling": COPIES}, {"minimum": 2, "maximum": 12}, False),
+    ({"scaling": COPIES}, {"maximum": 13}, True),
+    ({"scaling": COPIES}, {"minimum": 0}, True),
+    ({"scaling": COPIES.model_copy(update={"min_copies": 0})}, {"minimum": 0}, False),
+])  # fmt: skip
 def test_copies_must_fit_on_the_instances(
     account: Account, plan: dict[str, Any], request_: dict[str, Any], refused: bool
 ) -> None:
@@ -338,24 +311,21 @@ def test_more_instances_move_the_end_of_a_budget(account: Account, world: World)
 TAG = "1/3/4.0/600/60"
 
 
-@pytest.mark.parametrize(
-    ("target", "record", "tag", "registered", "after"),
-    [
-        (planned(), deployment(), TAG, None, SCALED),
-        (FIRST, deployment(), TAG, OURS, "stays"),  # of `peagle scale`
-        (FIRST, deployment(planned()), TAG, OURS, None),
-        (FIRST, deployment(planned()), TAG, FOREIGN, "stays"),
-        (FIRST, deployment(planned()), TAG, None, "stays"),
-        (FIRST, deployment(planned()), TAG, DENIED, "stays"),
-        (FIRST, deployment(ELSEWHERE), TAG, OURS, None),
-        (ELSEWHERE, deployment(), TAG, None, SCALED),
-        (ELSEWHERE, deployment(), "none", OURS, "stays"),
-        (ELSEWHERE, deployment(planned()), "none", OURS, None),
-        (ELSEWHERE, deployment(planned()), "", OURS, "stays"),
-        (ELSEWHERE, deployment(planned()), "1/2/3/4/x", OURS, "stays"),
-        (ELSEWHERE, deployment(planned()), DENIED, OURS, "stays"),
-    ],
-)
+@pytest.mark.parametrize(("target", "record", "tag", "registered", "after"), [
+    (planned(), deployment(), TAG, None, SCALED),
+    (FIRST, deployment(), TAG, OURS, "stays"),  # of `peagle scale`
+    (FIRST, deployment(planned()), TAG, OURS, None),
+    (FIRST, deployment(planned()), TAG, FOREIGN, "stays"),
+    (FIRST, deployment(planned()), TAG, None, "stays"),
+    (FIRST, deployment(planned()), TAG, DENIED, "stays"),
+    (FIRST, deployment(ELSEWHERE), TAG, OURS, None),
+    (ELSEWHERE, deployment(), TAG, None, SCALED),
+    (ELSEWHERE, deployment(), "none", OURS, "stays"),
+    (ELSEWHERE, deployment(planned()), "none", OURS, None),
+    (ELSEWHERE, deployment(planned()), "", OURS, "stays"),
+    (ELSEWHERE, deployment(planned()), "1/2/3/4/x", OURS, "stays"),
+    (ELSEWHERE, deployment(planned()), DENIED, OURS, "stays"),
+])  # fmt: skip
 def test_the_scaling_of_a_revision_that_serves_again(
     account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
     target: Revision, record: Deployment, tag: Any, registered: Any, after: Any,
@@ -374,18 +344,15 @@ def test_the_scaling_of_a_revision_that_serves_again(
     assert made == ([] if after == "stays" else [after])
 
 
-@pytest.mark.parametrize(
-    ("change", "before", "calls"),
-    [
-        ({"scaling": ScalingChange(None, SCALED)}, "InService", ["register"]),
-        ({"scaling": ScalingChange(OURS, None)}, "InService", ["register"]),
-        ({"count": 2}, "InService", ["count 2", "wait"]),
-        ({"count": 2}, "Updating", ["wait", "count 2", "wait"]),
-        ({"count": 2, "scaling": ScalingChange(OURS, None)}, "InService",
-         ["register", "count 2", "wait"]),
-        ({"end": End(START, 1.0), "count": 2}, "InService", ["end", "count 2", "wait"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "before", "calls"), [
+    ({"scaling": ScalingChange(None, SCALED)}, "InService", ["register"]),
+    ({"scaling": ScalingChange(OURS, None)}, "InService", ["register"]),
+    ({"count": 2}, "InService", ["count 2", "wait"]),
+    ({"count": 2}, "Updating", ["wait", "count 2", "wait"]),
+    ({"count": 2, "scaling": ScalingChange(OURS, None)}, "InService",
+     ["register", "count 2", "wait"]),
+    ({"end": End(START, 1.0), "count": 2}, "InService", ["end", "count 2", "wait"]),
+])  # fmt: skip
 def test_the_order_in_which_it_is_scaled(
     account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
     change: dict[str, Any], before: str, calls: list[str],
@@ -414,17 +381,14 @@ def test_the_order_in_which_it_is_scaled(
             scaling.scale(context, Scale(endpoint(before), **request))
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "serves", "registered", "ends"),
-    [
-        ("ml.g6.xlarge", "first", OURS, True),
-        ("ml.g6.xlarge", "first", FOREIGN, False),
-        ("ml.g6.xlarge", "first", None, False),
-        ("ml.g6.xlarge", "first", DENIED, False),
-        ("ml.g5.xlarge", "first", OURS, False),
-        ("ml.g6.xlarge", "unknown", OURS, False),
-    ],
-)
+@pytest.mark.parametrize(("instance_type", "serves", "registered", "ends"), [
+    ("ml.g6.xlarge", "first", OURS, True),
+    ("ml.g6.xlarge", "first", FOREIGN, False),
+    ("ml.g6.xlarge", "first", None, False),
+    ("ml.g6.xlarge", "first", DENIED, False),
+    ("ml.g5.xlarge", "first", OURS, False),
+    ("ml.g6.xlarge", "unknown", OURS, False),
+])  # fmt: skip
 def test_our_scaling_ends_for_another_instance_type(
     account: Account, world: World, monkeypatch: pytest.MonkeyPatch,
     instance_type: str, serves: str, registered: Any, ends: bool,

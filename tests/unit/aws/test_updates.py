@@ -1,7 +1,5 @@
 """Updates: what served is kept until its successor is proved, and a failed proof returns to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Metrics, log lines and descriptions are values; nothing is deployed.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace
@@ -96,17 +94,14 @@ def test_the_window_begins_with_the_endpoint(used: Any, created: float, window: 
     assert used(deployment(), replace(LIVE, created=created)).window_seconds == window
 
 
-@pytest.mark.parametrize(
-    ("lines", "running", "kv"),
-    [
-        ({}, None, None),
-        ({"a": [(39.0, load(2, 9.0))]}, 2, 0.5),
-        ({"a": [(40.0, load(2, 9.0))]}, 2, 0.5),
-        ({"a": [(41.0, load(2, 9.0))]}, 0, 0.0),  # idle since
-        ({"a": [(5.0, load(2, 9.0))], "b": [(5.0, load(3, 9.0, 0.1))]}, 5, 0.3),
-        ({"a": [(5.0, load(2, 9.0, None))]}, 2, None),
-    ],
-)
+@pytest.mark.parametrize(("lines", "running", "kv"), [
+    ({}, None, None),
+    ({"a": [(39.0, load(2, 9.0))]}, 2, 0.5),
+    ({"a": [(40.0, load(2, 9.0))]}, 2, 0.5),
+    ({"a": [(41.0, load(2, 9.0))]}, 0, 0.0),  # idle since
+    ({"a": [(5.0, load(2, 9.0))], "b": [(5.0, load(3, 9.0, 0.1))]}, 5, 0.3),
+    ({"a": [(5.0, load(2, 9.0, None))]}, 2, None),
+])  # fmt: skip
 def test_an_engine_without_a_new_line_is_idle(
     used: Any, lines: dict[str, Any], running: int | None, kv: float | None
 ) -> None:
@@ -141,21 +136,18 @@ def rejected(error: Any) -> Any:
     return error
 
 
-@pytest.mark.parametrize(
-    ("kind", "error", "before", "made"),
-    [
-        ("Model", None, None, True),
-        ("Model", Refused("no", "fix", "code"), None, None),
-        ("Model", rejected(CloudError("no", "fix", "code")), None, None),
-        ("Model", CloudError("lost", "fix", "code"), None, False),
-        ("Model", Refused("no", "fix", "code"), True, True),
-        ("Model", Refused("no", "fix", "code"), False, False),
-        ("S3Objects", Refused("no", "fix", "code"), None, False),
-        ("SchedulerRole", Refused("no", "fix", "code"), None, False),
-        ("Alarm", Refused("no", "fix", "code"), None, None),
-        ("Endpoint", Refused("no", "fix", "code"), None, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "error", "before", "made"), [
+    ("Model", None, None, True),
+    ("Model", Refused("no", "fix", "code"), None, None),
+    ("Model", rejected(CloudError("no", "fix", "code")), None, None),
+    ("Model", CloudError("lost", "fix", "code"), None, False),
+    ("Model", Refused("no", "fix", "code"), True, True),
+    ("Model", Refused("no", "fix", "code"), False, False),
+    ("S3Objects", Refused("no", "fix", "code"), None, False),
+    ("SchedulerRole", Refused("no", "fix", "code"), None, False),
+    ("Alarm", Refused("no", "fix", "code"), None, None),
+    ("Endpoint", Refused("no", "fix", "code"), None, None),
+])  # fmt: skip
 def test_what_the_record_says_after_a_call(
     context: DeploymentContext, kind: ResourceType, error: Any, before: bool | None, made: Any
 ) -> None:
@@ -197,19 +189,15 @@ def test_a_damaged_record_says_what_is_wrong(own_home: Path, content: str, reaso
 TAGS = {sagemaker.ID_TAG: "1"}
 
 
-@pytest.mark.parametrize(
-    ("record", "tagged", "complete", "previous", "added"),
-    [
-        (deployment(id="1"), deployment(id="1", previous=THIRD), False, None, 0),
-        (deployment(id="1"), deployment(id="1", previous=THIRD), True, "third", 0),
-        (deployment(id="1", previous=SECOND), deployment(id="1", previous=THIRD), True,
-         "second", 0),
-        (deployment(id="1"), deployment(SECOND, id="1", previous=THIRD), True, None, 0),
-        (deployment(id="1"), deployment(id="2", previous=THIRD), True, None, 0),
-        (deployment(id="1"), deployment(id="1", resources=(of("Model", "m", "x"),)), True, None, 1),
-        (deployment(id="1"), deployment(id="2", resources=(of("Model", "m", "x"),)), True, None, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("record", "tagged", "complete", "previous", "added"), [
+    (deployment(id="1"), deployment(id="1", previous=THIRD), False, None, 0),
+    (deployment(id="1"), deployment(id="1", previous=THIRD), True, "third", 0),
+    (deployment(id="1", previous=SECOND), deployment(id="1", previous=THIRD), True, "second", 0),
+    (deployment(id="1"), deployment(SECOND, id="1", previous=THIRD), True, None, 0),
+    (deployment(id="1"), deployment(id="2", previous=THIRD), True, None, 0),
+    (deployment(id="1"), deployment(id="1", resources=(of("Model", "m", "x"),)), True, None, 1),
+    (deployment(id="1"), deployment(id="2", resources=(of("Model", "m", "x"),)), True, None, 0),
+])  # fmt: skip
 def test_what_another_machine_has_added(
     monkeypatch: pytest.MonkeyPatch,
     record: Deployment,
@@ -244,18 +232,15 @@ def test_uploads_that_the_record_lists_under_another_folder_are_not_added(
     assert len(now.resources) == 1 + added
 
 
-@pytest.mark.parametrize(
-    ("tags", "serves", "tagged", "is_record"),
-    [
-        (TAGS, "first", deployment(SECOND, id="1"), True),
-        (None, "first", deployment(SECOND, id="1"), True),  # may not be read
-        (TAGS, "other", deployment(SECOND, id="1"), False),
-        ({}, "first", deployment(SECOND, id="2"), False),
-        ({sagemaker.ID_TAG: "2"}, "first", deployment(SECOND, id="2"), False),
-        (TAGS, "other", deployment(None, pending=SECOND, id="1"), True),
-        (TAGS, "other", None, True),
-    ],
-)
+@pytest.mark.parametrize(("tags", "serves", "tagged", "is_record"), [
+    (TAGS, "first", deployment(SECOND, id="1"), True),
+    (None, "first", deployment(SECOND, id="1"), True),  # may not be read
+    (TAGS, "other", deployment(SECOND, id="1"), False),
+    ({}, "first", deployment(SECOND, id="2"), False),
+    ({sagemaker.ID_TAG: "2"}, "first", deployment(SECOND, id="2"), False),
+    (TAGS, "other", deployment(None, pending=SECOND, id="1"), True),
+    (TAGS, "other", None, True),
+])  # fmt: skip
 def test_an_endpoint_that_was_made_again_replaces_the_record(
     monkeypatch: pytest.MonkeyPatch, tags: Any, serves: str, tagged: Any, is_record: bool
 ) -> None:
@@ -284,15 +269,12 @@ def test_a_variant_that_does_not_run_has_no_instances() -> None:
 
 
 @pytest.mark.parametrize("copies", [None, 4])
-@pytest.mark.parametrize(
-    ("since", "live", "billing_since", "begun"),
-    [
-        (NOW - 5, LIVE, 1.0, NOW - 5),
-        (None, LIVE, 1.0, LIVE.created),
-        (None, None, 7.0, 7.0),
-        (None, None, None, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("since", "live", "billing_since", "begun"), [
+    (NOW - 5, LIVE, 1.0, NOW - 5),
+    (None, LIVE, 1.0, LIVE.created),
+    (None, None, 7.0, 7.0),
+    (None, None, None, 0.0),
+])  # fmt: skip
 def test_the_log_is_read_from_the_creation_on(
     monkeypatch: pytest.MonkeyPatch,
     copies: int | None,
@@ -317,17 +299,14 @@ def test_the_log_is_read_from_the_creation_on(
     assert read == [("demo", begun, copies is not None)]
 
 
-@pytest.mark.parametrize(
-    ("uri", "has_endpoint", "refused"),
-    [
-        ("s3://a/used/", True, True),
-        ("s3://a/", True, True),
-        ("s3://a/used/drafter/", True, True),
-        ("s3://a/use", True, True),
-        ("s3://a/other/", True, False),
-        ("s3://a/used/", False, False),
-    ],
-)
+@pytest.mark.parametrize(("uri", "has_endpoint", "refused"), [
+    ("s3://a/used/", True, True),
+    ("s3://a/", True, True),
+    ("s3://a/used/drafter/", True, True),
+    ("s3://a/use", True, True),
+    ("s3://a/other/", True, False),
+    ("s3://a/used/", False, False),
+])  # fmt: skip
 def test_weights_of_an_endpoint_are_in_use(
     own_home: Path, uri: str, has_endpoint: bool, refused: bool
 ) -> None:
@@ -346,18 +325,15 @@ NO_COPY = sagemaker.InferenceComponent("demo", "a", "InService", "first", 0, 0, 
 ASLEEP = replace(LIVE, component=NO_COPY)
 
 
-@pytest.mark.parametrize(
-    ("live", "record", "key"),
-    [
-        (LIVE, None, None),
-        (replace(ASLEEP, status="Updating"), None, None),
-        (replace(ASLEEP, component=replace(NO_COPY, copies=1)), None, None),
-        (ASLEEP, None, "messages"),
-        (ASLEEP, deployment(), "messages"),
-        (ASLEEP, deployment(FIRST.model_copy(update={"plan": a_plan(
-            proof=ProofPlan(prompts=("a",), chat=False, max_tokens=1))})), "prompt"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("live", "record", "key"), [
+    (LIVE, None, None),
+    (replace(ASLEEP, status="Updating"), None, None),
+    (replace(ASLEEP, component=replace(NO_COPY, copies=1)), None, None),
+    (ASLEEP, None, "messages"),
+    (ASLEEP, deployment(), "messages"),
+    (ASLEEP, deployment(FIRST.model_copy(update={"plan": a_plan(
+        proof=ProofPlan(prompts=("a",), chat=False, max_tokens=1))})), "prompt"),
+])  # fmt: skip
 def test_only_an_endpoint_that_sleeps_is_woken(
     monkeypatch: pytest.MonkeyPatch, world: World, live: Any, record: Any, key: str | None
 ) -> None:
@@ -400,18 +376,15 @@ def by_tags(name: str = "first", **fields: Any) -> Deployment:
     return deployment(revision(name, pair="by-tags"), **fields)
 
 
-@pytest.mark.parametrize(
-    ("record", "tagged", "live", "is_record"),
-    [
-        (deployment(id="1"), None, LIVE, True),
-        (None, by_tags(), LIVE, False),
-        (deployment(id="1"), by_tags(id="1"), LIVE, True),
-        (deployment(id="1"), by_tags(id="2"), LIVE, False),
-        (deployment(id="1"), by_tags(id="1", owner="a CDK app"), LIVE, False),
-        (deployment(id="1"), by_tags("other", id="1"), endpoint(serves="other"), False),
-        (deployment(id="1"), by_tags(id="2"), None, True),
-    ],
-)
+@pytest.mark.parametrize(("record", "tagged", "live", "is_record"), [
+    (deployment(id="1"), None, LIVE, True),
+    (None, by_tags(), LIVE, False),
+    (deployment(id="1"), by_tags(id="1"), LIVE, True),
+    (deployment(id="1"), by_tags(id="2"), LIVE, False),
+    (deployment(id="1"), by_tags(id="1", owner="a CDK app"), LIVE, False),
+    (deployment(id="1"), by_tags("other", id="1"), endpoint(serves="other"), False),
+    (deployment(id="1"), by_tags(id="2"), None, True),
+])  # fmt: skip
 def test_a_row_of_list_is_the_record_unless_the_account_serves_something_else(
     monkeypatch: pytest.MonkeyPatch, record: Any, tagged: Any, live: Any, is_record: bool
 ) -> None:
@@ -423,17 +396,14 @@ def test_a_row_of_list_is_the_record_unless_the_account_serves_something_else(
     assert (row.min_instances, row.max_instances, row.min_copies) == (1, 3, None)
 
 
-@pytest.mark.parametrize(
-    ("record", "live", "target"),
-    [
-        (deployment(), LIVE, None),
-        (deployment(previous=SECOND), LIVE, SECOND),
-        (deployment(previous=SECOND), None, SECOND),
-        (deployment(previous=SECOND), endpoint(serves="second"), None),
-        (deployment(previous=SECOND, owner="a CDK app"), LIVE, None),
-        (deployment(previous=revision("second", k=0)), LIVE, revision("second", k=0)),
-    ],
-)
+@pytest.mark.parametrize(("record", "live", "target"), [
+    (deployment(), LIVE, None),
+    (deployment(previous=SECOND), LIVE, SECOND),
+    (deployment(previous=SECOND), None, SECOND),
+    (deployment(previous=SECOND), endpoint(serves="second"), None),
+    (deployment(previous=SECOND, owner="a CDK app"), LIVE, None),
+    (deployment(previous=revision("second", k=0)), LIVE, revision("second", k=0)),
+])  # fmt: skip
 def test_the_revision_that_status_offers_to_return_to(record: Any, live: Any, target: Any) -> None:
     shown = status._previous(record, live)
     assert (shown and shown.fingerprint) == (target and target.fingerprint)
@@ -446,15 +416,12 @@ def test_a_resource_is_confirmed_only_by_aws() -> None:
     assert not deployment(resources=(resource,)).listed_resources[0].confirmed
 
 
-@pytest.mark.parametrize(
-    ("stream", "copies", "variant"),
-    [
-        ("AllTraffic/i-1", False, VARIANT),
-        ("Candidate/i-1", False, CANDIDATE),
-        ("Candidate-2/i-1", False, VARIANT),
-        ("Candidate/i-1", True, VARIANT),  # copies have one variant
-    ],
-)
+@pytest.mark.parametrize(("stream", "copies", "variant"), [
+    ("AllTraffic/i-1", False, VARIANT),
+    ("Candidate/i-1", False, CANDIDATE),
+    ("Candidate-2/i-1", False, VARIANT),
+    ("Candidate/i-1", True, VARIANT),  # copies have one variant
+])  # fmt: skip
 def test_a_line_is_that_of_its_variant(
     monkeypatch: pytest.MonkeyPatch, stream: str, copies: bool, variant: str
 ) -> None:
@@ -475,16 +442,13 @@ def test_a_line_is_that_of_its_variant(
     assert (when, load_.tokens_per_second, load_.running) == (5.0, 12.8, 2)
 
 
-@pytest.mark.parametrize(
-    ("k", "cost", "since", "live"),
-    [
-        (1, 1.41, NOW - 3600, LIVE),
-        (0, 2.82, NOW - 7200, LIVE),
-        (1, 0.0, NOW + 60, LIVE),  # a clock that is behind
-        (1, 0.39, None, LIVE),
-        (1, None, NOW - 3600, None),
-    ],
-)
+@pytest.mark.parametrize(("k", "cost", "since", "live"), [
+    (1, 1.41, NOW - 3600, LIVE),
+    (0, 2.82, NOW - 7200, LIVE),
+    (1, 0.0, NOW + 60, LIVE),  # a clock that is behind
+    (1, 0.39, None, LIVE),
+    (1, None, NOW - 3600, None),
+])  # fmt: skip
 def test_the_cost_so_far(
     monkeypatch: pytest.MonkeyPatch, k: int, cost: float | None, since: float | None, live: Any
 ) -> None:

@@ -1,7 +1,5 @@
 """The wait for an endpoint: what it shows, what ends it early, and how each end is reported."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -150,15 +148,12 @@ def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: 
     assert updating.cloud.now - START < 3700
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "meaning"),
-    [
-        ("Failed", "endpoint-failed", "the reason"),
-        ("OutOfService", "endpoint-failed", "the reason"),
-        ("UpdateRollbackFailed", "endpoint-failed", "the reason"),
-        ("InService", "endpoint-rolled-back", "the update was rolled back"),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "meaning"), [
+    ("Failed", "endpoint-failed", "the reason"),
+    ("OutOfService", "endpoint-failed", "the reason"),
+    ("UpdateRollbackFailed", "endpoint-failed", "the reason"),
+    ("InService", "endpoint-rolled-back", "the update was rolled back"),
+])  # fmt: skip
 def test_each_bad_end_of_an_update_has_its_code(
     updating: World, status: str, code: str, meaning: str
 ) -> None:
@@ -182,14 +177,6 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
     assert "40 minutes" in silent.value.message
     before = [progress.seconds for progress in world.shown[: world.shown.index(notice)]]
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
-
-
-def test_a_failed_start_is_removed(world: World) -> None:
-    _fails(world, *OUT_OF_MEMORY)
-    world.cloud.endpoints[NAME].script = [("Failed", "no ping")]
-    remove_failed_start(world.context(world.saved()))
-    assert world.cloud.is_empty
-    assert world.record() is None
 
 
 def test_where_a_creation_cannot_be_deleted_the_removal_waits(world: World) -> None:

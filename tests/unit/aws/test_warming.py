@@ -1,7 +1,5 @@
 """Collecting a warm start on AWS: the plan, the place of the artifact, and failures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +75,12 @@ def test_the_collecting_plan_runs_the_same_engine_once() -> None:
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        a_plan(),
-        a_plan(Path("/tmp/head")),
-        in_s3(target=in_s3().target.model_copy(update={"weights": HUB})),
-        in_s3(mounts=(*in_s3().mounts, Mount(channel="drafter", s3_uri="s3://other/"))),
-    ],
-    ids=["hub", "uploaded", "half of it", "two prefixes"],
-)
+@pytest.mark.parametrize("plan", [
+    a_plan(),
+    a_plan(Path("/tmp/head")),
+    in_s3(target=in_s3().target.model_copy(update={"weights": HUB})),
+    in_s3(mounts=(*in_s3().mounts, Mount(channel="drafter", s3_uri="s3://other/"))),
+], ids=["hub", "uploaded", "half of it", "two prefixes"])  # fmt: skip
 def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
     with raises_code("weights-not-in-s3", Refused) as caught:
         warming.find_weights_prefix(plan)
@@ -166,17 +160,11 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], type[PeagleError], st
     ([None, *[WarmReply(200, b"short")] * 9], EngineError, "incomplete-response"),
     ([WarmReply(409, b'{"error": "nothing was compiled"}')], Refused, "nothing-compiled"),
     ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "unreachable"),
-    (
-        [None, service_error("AccessDeniedException", "no", "I")],
-        AccessDenied,
-        "AccessDeniedException",
-    ),
-    (
-        [None, service_error("ValidationException", "Endpoint x not found", "I")],
-        Missing,
-        "ValidationException",
-    ),
-]
+    ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied,
+     "AccessDeniedException"),
+    ([None, service_error("ValidationException", "Endpoint x not found", "I")], Missing,
+     "ValidationException"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("faults", "kind", "code"), FAULTS, ids=lambda value: str(value)[:30])

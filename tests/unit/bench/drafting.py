@@ -1,7 +1,5 @@
 """A server in this process that drafts: it answers, and counts drafts by the prompt's text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Installs ``mini_aiperf`` as if it were aiperf."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

@@ -3,8 +3,6 @@
 It stands for aiperf in quick tests: it has the same arguments, inputs and outputs, and no packages.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,8 +1,6 @@
 """A server of known timings with OpenAI's streams: the first output after a fixed time, then
 outputs at a fixed interval."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """``peagle bench install`` with a Python whose venv and pip give prepared answers; the lock."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which differences of greedy answers rounding explains, and what a server must return."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -62,20 +60,17 @@ def other(*tokens: int, text: str = "a x") -> Transcript:
     return Transcript(1, tokens, text, (1, 2))
 
 
-@pytest.mark.parametrize(
-    ("best", "tokens", "tokens_there", "explained"),
-    [
-        (SURE, (5, 8, 9), (7, 8), False),
-        ({7: -0.700, 8: -0.705, 3: -3.0}, (5, 8, 1), (7, 8), True),
-        ({7: -0.7, 8: -0.7}, (5, 8, 1), (7, 8), True),
-        ({7: -0.700, 8: -0.705, 3: -3.0}, (5, 3), (7, 3), False),  # not one of the near ones
-        ({7: -0.700, 8: -0.705}, (5, 4), (7, 4), False),  # not among the best at all
-        ({7: -0.700, 8: -0.711}, (5, 8), (7, 8), False),
-        ({}, (5, 8), (7, 8), False),
-        (SURE, (5, 7, 9, 4), (None, 4), False),
-        (SURE, (5, 7), (9, None), False),
-    ],
-)
+@pytest.mark.parametrize(("best", "tokens", "tokens_there", "explained"), [
+    (SURE, (5, 8, 9), (7, 8), False),
+    ({7: -0.700, 8: -0.705, 3: -3.0}, (5, 8, 1), (7, 8), True),
+    ({7: -0.7, 8: -0.7}, (5, 8, 1), (7, 8), True),
+    ({7: -0.700, 8: -0.705, 3: -3.0}, (5, 3), (7, 3), False),  # not one of the near ones
+    ({7: -0.700, 8: -0.705}, (5, 4), (7, 4), False),  # not among the best at all
+    ({7: -0.700, 8: -0.711}, (5, 8), (7, 8), False),
+    ({}, (5, 8), (7, 8), False),
+    (SURE, (5, 7, 9, 4), (None, 4), False),
+    (SURE, (5, 7), (9, None), False),
+])  # fmt: skip
 def test_only_a_near_tie_of_the_target_explains_a_difference(
     best: dict[int, float], tokens: tuple[int, ...], tokens_there: tuple[Any, Any], explained: bool
 ) -> None:
@@ -146,14 +141,11 @@ def test_the_target_alone_is_asked_for_log_probabilities() -> None:
     assert all(body["return_token_ids"] for body in bodies)
 
 
-@pytest.mark.parametrize(
-    ("choices", "is_target", "code", "kind"),
-    [
-        ([{"text": "a"}], False, "no-tokens", Unsupported),
-        ([{"text": "a", "token_ids": [1]}], True, "no-tokens", Unsupported),
-        ([], False, "invalid-response", EngineError),
-    ],
-)
+@pytest.mark.parametrize(("choices", "is_target", "code", "kind"), [
+    ([{"text": "a"}], False, "no-tokens", Unsupported),
+    ([{"text": "a", "token_ids": [1]}], True, "no-tokens", Unsupported),
+    ([], False, "invalid-response", EngineError),
+])  # fmt: skip
 def test_a_server_that_returns_no_tokens_is_an_error(
     choices: list[Any], is_target: bool, code: str, kind: type[PeagleError]
 ) -> None:

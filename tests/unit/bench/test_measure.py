@@ -1,8 +1,6 @@
 """One load: its numbers, from requests whose times are known; failures; saturation; intervals; and
 aiperf's records of requests."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -185,31 +183,25 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
     assert (good.error, "ended early" in ended.error) == ("", True)
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (GONE, "the server refuses the connection"),
-        (FAILED, "HTTP 500: EngineCore died"),
-        ({"type": "ClientPayloadError", "message": "x"}, "closed the connection"),
-        ({"type": "New", "message": "what\x1b is it"}, "what is it"),
-        ("text", "text"),
-    ],
-)
+@pytest.mark.parametrize(("error", "message"), [
+    (GONE, "the server refuses the connection"),
+    (FAILED, "HTTP 500: EngineCore died"),
+    ({"type": "ClientPayloadError", "message": "x"}, "closed the connection"),
+    ({"type": "New", "message": "what\x1b is it"}, "what is it"),
+    ("text", "text"),
+])  # fmt: skip
 def test_a_failed_request_has_one_clear_message(error: Any, message: str) -> None:
     (failed,) = requests_in([line({"metadata": METADATA, "metrics": {}, "error": error})])
     assert message in failed.error
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"[]\n",
-        b"no json\n",
-        line(GOOD | {"metadata": METADATA | {"phase_name": "other"}}),
-        line(GOOD | {"metadata": METADATA | {"request_start_ns": "now"}}),
-        line(GOOD | {"metrics": GOOD["metrics"] | {"usage_completion_tokens": {"value": 2.5}}}),
-    ],
-)
+@pytest.mark.parametrize("damaged", [
+    b"[]\n",
+    b"no json\n",
+    line(GOOD | {"metadata": METADATA | {"phase_name": "other"}}),
+    line(GOOD | {"metadata": METADATA | {"request_start_ns": "now"}}),
+    line(GOOD | {"metrics": GOOD["metrics"] | {"usage_completion_tokens": {"value": 2.5}}}),
+])  # fmt: skip
 def test_another_format_is_an_error(damaged: bytes) -> None:
     with pytest.raises(EngineError):
         list(requests_in([damaged]))
@@ -228,16 +220,13 @@ def test_what_every_load_reaches_passes() -> None:
     require_gates(MEASURED, BenchGates(Slo(ttft=0.01), 300.0, 2.0, 2.5))
 
 
-@pytest.mark.parametrize(
-    ("measured", "gates", "miss"),
-    [
-        (MEASURED, BenchGates(slo=Slo(ttft=0.005)), "1 at a time: TTFT in s 0.01, at most 0.005"),
-        (MEASURED, BenchGates(min_tokens_per_second=600), "tokens/s 300, at least 600"),
-        (MEASURED, BenchGates(max_usd_per_million_tokens=1.0), "million tokens 2, at most 1"),
-        (MEASURED, BenchGates(min_acceptance_length=3.0), "acceptance length 2.5, at least 3"),
-        (UNKNOWN, BenchGates(Slo(itl=1.0), None, 5.0, 1.0), "unknown, at most 1 (and 2 more)"),
-    ],
-)
+@pytest.mark.parametrize(("measured", "gates", "miss"), [
+    (MEASURED, BenchGates(slo=Slo(ttft=0.005)), "1 at a time: TTFT in s 0.01, at most 0.005"),
+    (MEASURED, BenchGates(min_tokens_per_second=600), "tokens/s 300, at least 600"),
+    (MEASURED, BenchGates(max_usd_per_million_tokens=1.0), "million tokens 2, at most 1"),
+    (MEASURED, BenchGates(min_acceptance_length=3.0), "acceptance length 2.5, at least 3"),
+    (UNKNOWN, BenchGates(Slo(itl=1.0), None, 5.0, 1.0), "unknown, at most 1 (and 2 more)"),
+])  # fmt: skip
 def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: str) -> None:
     with raises_code("gate-missed", Refused) as refused:
         require_gates(measured, gates)

@@ -1,7 +1,5 @@
 """Engines behind a URL are proved from their own counters, as on Kubernetes."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,14 +73,11 @@ def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, ur
     assert "Bearer k" in engine.keys
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "code"),
-    [
-        ({"refuses": True}, NotProved, "proof-prompt-rejected"),
-        ({"metrics": False}, NotProved, "no-counters"),
-        ({"models": ("a", "b")}, UserError, "model"),
-    ],
-)
+@pytest.mark.parametrize(("options", "kind", "code"), [
+    ({"refuses": True}, NotProved, "proof-prompt-rejected"),
+    ({"metrics": False}, NotProved, "no-counters"),
+    ({"models": ("a", "b")}, UserError, "model"),
+])  # fmt: skip
 def test_what_cannot_be_proved_has_its_error(
     engine: StubEngine, url: str, options: dict[str, Any], kind: type[PeagleError], code: str
 ) -> None:

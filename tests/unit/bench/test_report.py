@@ -1,7 +1,5 @@
 """The HTML report: its content, that all text is escaped, and that it loads nothing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -87,17 +85,13 @@ NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ((), "Nothing was measured."),
-        ((replace(row(ALONE, 1, 1.0), tokens_per_second=NOTHING, incomplete="died"),), "died"),
-        ((row(K3, 4, 10.0),), "Fastest: p-eagle K=3 at 4 requests."),
-        ((row(ALONE, 1, 1e-6), row(ALONE, 10_000, 1e9)), "1,000,000,000.0"),
-        ((row(ALONE, 2, 10.0, spread=4.0),), "-30.0"),
-    ],
-    ids=["none", "nothing-measured", "one", "far-apart", "interval-below-zero"],
-)
+@pytest.mark.parametrize(("rows", "text"), [
+    ((), "Nothing was measured."),
+    ((replace(row(ALONE, 1, 1.0), tokens_per_second=NOTHING, incomplete="died"),), "died"),
+    ((row(K3, 4, 10.0),), "Fastest: p-eagle K=3 at 4 requests."),
+    ((row(ALONE, 1, 1e-6), row(ALONE, 10_000, 1e9)), "1,000,000,000.0"),
+    ((row(ALONE, 2, 10.0, spread=4.0),), "-30.0"),
+], ids=["none", "nothing-measured", "one", "far-apart", "interval-below-zero"])  # fmt: skip
 def test_few_many_and_extreme_rows(rows: tuple[object, ...], text: str) -> None:
     reader = Reader(report(replace(RESULT, rows=rows), Slo(itl=0.1)))  # type: ignore[arg-type]
     assert text in reader.text

@@ -1,8 +1,6 @@
 """A sweep: what it measures, how it continues, what ends it, its estimates, its budget; and on a
 deployment: one update per setting, the limit of its cost, and the way back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

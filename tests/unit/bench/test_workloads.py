@@ -1,7 +1,5 @@
 """Prompts of a file, workloads by name and of given sizes, and request bodies."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -156,17 +154,14 @@ def ask(port: int) -> dict[str, object]:
     return server(f"http://127.0.0.1:{port}/v1").ask({"prompt": "Hi", "max_tokens": 1})
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind"),
-    [
-        (400, "prompt-refused", PromptRefused),
-        (413, "prompt-refused", PromptRefused),
-        (401, "server-refuses", UserError),
-        (404, "server-refuses", UserError),
-        (429, "engine-failed", EngineError),
-        (500, "engine-failed", EngineError),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "kind"), [
+    (400, "prompt-refused", PromptRefused),
+    (413, "prompt-refused", PromptRefused),
+    (401, "server-refuses", UserError),
+    (404, "server-refuses", UserError),
+    (429, "engine-failed", EngineError),
+    (500, "engine-failed", EngineError),
+])  # fmt: skip
 def test_every_status_has_its_error(status: int, code: str, kind: type[PeagleError]) -> None:
     refusal = f'HTTP/1.1 {status} -\r\n\r\n{{"error": {{"message": "it says no"}}}}'.encode()
     with answering(refusal) as port, raises_code(code, kind) as raised:

@@ -1,7 +1,5 @@
 """A small catalogue of a user's own, to write and damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 GOOD = """\

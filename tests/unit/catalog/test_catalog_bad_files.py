@@ -1,7 +1,5 @@
 """Wrong catalogue files; each is reported with file, line, key and expected value."""
 
-from __future__ import annotations
-
 import os
 import time
 import tracemalloc
@@ -23,12 +21,8 @@ DAMAGE = [
     ('min_vllm: "0.22.0"', "min_vllm: 0.20", "drafters[0].min_vllm", "min_vllm: 0.20"),
     ("k_trained: 8", "k_trianed: 8", "drafters[0].k_trianed", "k_trianed"),
     ("licence: apache-2.0\n", "", "licence", "id: "),
-    (
-        "    source: the card\n  - name: ngram",
-        "  - name: ngram",
-        "drafters[0].source",
-        "- name: p-eagle",
-    ),
+    ("    source: the card\n  - name: ngram", "  - name: ngram", "drafters[0].source",
+     "- name: p-eagle"),
     ("prompts: [Hello]", "prompts: Hello", "proof.prompts", "prompts"),
     ("value: 4", "value: [4]", "drafters[0].engine_arguments[0].value", "stream-interval"),
     ("k_trained: 8", "k_trained: 8\n    k_trained: 10", "k_trained", "k_trained: 10"),
@@ -36,21 +30,14 @@ DAMAGE = [
     ("default_drafter: p-eagle", "default_drafter: p-eagel", "default_drafter", "default_drafter"),
     ("kind: full", "kind: sliding", "architecture.attention[0]", "kind: sliding"),
     ("  vocab_size", "  experts: 8\n  vocab_size", "architecture", "class_name"),
-    (
-        "method: ngram",
-        "method: ngram\n    parallel_drafting: true",
-        "drafters[1].parallel_drafting",
-        "parallel_drafting: true",
-    ),
+    ("method: ngram", "method: ngram\n    parallel_drafting: true", "drafters[1].parallel_drafting",
+     "parallel_drafting: true"),
     ("name: ngram", "name: p-eagle", "drafters[1].name", "name: p-eagle"),
     ("k_trained: 8", "k_trained: 8\n    fallback: eagle3", "drafters[0].fallback", "fallback"),
     ("    weights: acme/chat-7b-p-eagle\n", "", "drafters[0].weights", "- name: p-eagle"),
-    (
-        "    weights: acme/chat-7b-p-eagle\n",
-        "    weights: acme/chat-7b-p-eagle\n    public: false\n",
-        "drafters[0].weights",
-        "weights: acme/chat-7b-p-eagle",
-    ),
+    ("    weights: acme/chat-7b-p-eagle\n",
+     "    weights: acme/chat-7b-p-eagle\n    public: false\n", "drafters[0].weights",
+     "weights: acme/chat-7b-p-eagle"),
     ("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n", "weights", "./chat-7b/target"),
     ("weights: acme/chat-7b\n", "weights: chat\n", "weights", "weights: chat"),
     ("layers: 32\n  q", "layers: 33\n  q", "architecture.attention", "- {kind"),
@@ -58,7 +45,7 @@ DAMAGE = [
     ("prompts: [Hello]", "prompts: [Hello", "", "source: the card"),
     ("licence: apache-2.0", "licence: *nothing", "", "*nothing"),
     ("proof:", "proof: &me\n  extra: *me", "", "extra: *me"),
-]
+]  # fmt: skip
 """What is replaced by what, the key of the problem, and what is on its line."""
 
 
@@ -110,17 +97,14 @@ def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(tmp_path:
     assert "did you mean licence?" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("table", "old", "new", "key"),
-    [
-        ("runtimes.yaml", 'default: "0.28.0"', 'default: "0.99.0"', "default"),
-        ("runtimes.yaml", '"626614931356"', "626614931356", "accounts.af-south-1"),
-        ("instances.yaml", "sm_75", "7.5", "instances[0].gpu_architecture"),
-        ("instances.yaml", "2026-07-01", "July", "instances[0].prices[0].date"),
-        ("instances.yaml", "0.7364", "0", "instances[0].prices[0].usd_per_hour"),
-        ("instances.yaml", "ml.g4dn.2xlarge", "g4dn.2xlarge", "instances[1].type"),
-    ],
-)
+@pytest.mark.parametrize(("table", "old", "new", "key"), [
+    ("runtimes.yaml", 'default: "0.28.0"', 'default: "0.99.0"', "default"),
+    ("runtimes.yaml", '"626614931356"', "626614931356", "accounts.af-south-1"),
+    ("instances.yaml", "sm_75", "7.5", "instances[0].gpu_architecture"),
+    ("instances.yaml", "2026-07-01", "July", "instances[0].prices[0].date"),
+    ("instances.yaml", "0.7364", "0", "instances[0].prices[0].usd_per_hour"),
+    ("instances.yaml", "ml.g4dn.2xlarge", "g4dn.2xlarge", "instances[1].type"),
+])  # fmt: skip
 def test_a_wrong_table_of_the_user_is_an_error(
     table: str, old: str, new: str, key: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """The bundled catalogue: it loads, and values with two sources agree."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from datetime import date
@@ -48,15 +46,12 @@ def test_the_bundled_catalogue_has_no_problems() -> None:
     assert len(files) >= len(TARGETS) + 2
 
 
-@pytest.mark.parametrize(
-    ("target_id", "per_token", "per_token_in_window"),
-    [
-        ("openai/gpt-oss-20b", 24_576, 49_152),
-        ("openai/gpt-oss-120b", 36_864, 73_728),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 98_304, 98_304),
-        ("google/gemma-4-31B-it", 81_920, 81_920 + 819_200),
-    ],
-)
+@pytest.mark.parametrize(("target_id", "per_token", "per_token_in_window"), [
+    ("openai/gpt-oss-20b", 24_576, 49_152),
+    ("openai/gpt-oss-120b", 36_864, 73_728),
+    ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 98_304, 98_304),
+    ("google/gemma-4-31B-it", 81_920, 81_920 + 819_200),
+])  # fmt: skip
 def test_cache_bytes_of_a_token(target_id: str, per_token: int, per_token_in_window: int) -> None:
     groups = CATALOG.targets[target_id].architecture.attention
     assert kv_bytes(groups, 4097) - kv_bytes(groups, 4096) == per_token
@@ -140,20 +135,17 @@ def test_every_bundled_target_can_be_served_alone(target: str) -> None:
 
 
 # What vLLM does with a method of speculation, by version.
-@pytest.mark.parametrize(
-    ("method", "parallel", "vllm", "runner", "adaptive"),
-    [
-        ("eagle3", True, "0.28.0", "V1", False),
-        ("eagle3", True, "0.33.0", "V1", False),
-        ("eagle3", False, "0.28.0", "by-target", False),
-        ("dflash", False, "0.28.0", "by-target", False),
-        ("dflash", False, "0.29.0", "V2", False),
-        ("eagle3", False, "0.30.0", "V2", True),
-        ("mtp", False, "0.30.0", "V2", True),
-        ("dflash", False, "0.30.0", "V2", True),
-        ("dspark", False, "0.28.0", "V2", True),
-    ],
-)
+@pytest.mark.parametrize(("method", "parallel", "vllm", "runner", "adaptive"), [
+    ("eagle3", True, "0.28.0", "V1", False),
+    ("eagle3", True, "0.33.0", "V1", False),
+    ("eagle3", False, "0.28.0", "by-target", False),
+    ("dflash", False, "0.28.0", "by-target", False),
+    ("dflash", False, "0.29.0", "V2", False),
+    ("eagle3", False, "0.30.0", "V2", True),
+    ("mtp", False, "0.30.0", "V2", True),
+    ("dflash", False, "0.30.0", "V2", True),
+    ("dspark", False, "0.28.0", "V2", True),
+])  # fmt: skip
 def test_runner_and_adaptivity_are_data(
     method: str, parallel: bool, vllm: str, runner: str, adaptive: bool
 ) -> None:

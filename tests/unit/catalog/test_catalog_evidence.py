@@ -1,7 +1,5 @@
 """Evidence: a drafter is verified by a file under evidence/ only."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -33,15 +31,12 @@ def write(folder: Path, document: Any, name: str = "speed.json") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("pair", "lengths"),
-    [
-        ("gpt-oss-20b+p-eagle", [3.5]),
-        ("gpt-oss-20b+eagle3", [2.3]),
-        ("gpt-oss-20b+ngram", []),
-        ("gpt-oss-120b+p-eagle", []),
-    ],
-)
+@pytest.mark.parametrize(("pair", "lengths"), [
+    ("gpt-oss-20b+p-eagle", [3.5]),
+    ("gpt-oss-20b+eagle3", [2.3]),
+    ("gpt-oss-20b+ngram", []),
+    ("gpt-oss-120b+p-eagle", []),
+])  # fmt: skip
 def test_evidence_belongs_to_its_target_and_drafter(
     pair: str, lengths: list[float], tmp_path: Path
 ) -> None:
@@ -62,16 +57,13 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
     assert [*load_catalog(tmp_path).speeds] == [*load_catalog().speeds]
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ('{"results": [', "is not valid JSON"),
-        (MEASURED | {"engine": {}}, "engine.version: missing key"),
-        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
-        (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'results[0].k: is "x"'),
-        (MEASURED | {"pair": None}, "pair: missing key"),
-    ],
-)
+@pytest.mark.parametrize(("document", "message"), [
+    ('{"results": [', "is not valid JSON"),
+    (MEASURED | {"engine": {}}, "engine.version: missing key"),
+    (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
+    (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'results[0].k: is "x"'),
+    (MEASURED | {"pair": None}, "pair: missing key"),
+])  # fmt: skip
 def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, document, "gpt.json")
     with raises_code("catalog", CatalogError) as caught:
@@ -108,14 +100,9 @@ def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) 
 
 # Measured speeds: read at first use; incomplete ones are an error.
 ROW: dict[str, Any] = {
-    "drafter": "p-eagle",
-    "k": 7,
-    "concurrency": 1,
-    "output_tokens_per_second": 773.0,
-    "acceptance_length": 3.38,
-    "prompt_tokens": 128,
-    "output_tokens": 400,
-}
+    "drafter": "p-eagle", "k": 7, "concurrency": 1, "output_tokens_per_second": 773.0,
+    "acceptance_length": 3.38, "prompt_tokens": 128, "output_tokens": 400,
+}  # fmt: skip
 SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
 RUN: dict[str, Any] = {
@@ -185,24 +172,21 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         catalog.speeds.get("openai/gpt-oss-120b")
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ('{"speeds": [', "is not valid JSON"),
-        (WITHOUT, "speeds without the keys synthetic"),
-        (RUN | {"engine": {}}, "engine.version: missing key"),
-        (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
-        (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
-        (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
-        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),
-        (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
-        (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
-        (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
-        (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
-        (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
-        (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
-    ],
-)
+@pytest.mark.parametrize(("document", "message"), [
+    ('{"speeds": [', "is not valid JSON"),
+    (WITHOUT, "speeds without the keys synthetic"),
+    (RUN | {"engine": {}}, "engine.version: missing key"),
+    (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
+    (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
+    (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
+    (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "is NaN"),
+    (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
+    (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
+    (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
+    (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
+    (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
+    (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
+])  # fmt: skip
 def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, document)
     (problem,) = check_catalog_file(path)

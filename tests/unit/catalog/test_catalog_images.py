@@ -1,7 +1,5 @@
 """The URI of the container image in each region."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date
@@ -59,18 +57,15 @@ def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
 REGIONS = ("ap-south-1", "cn-north-1", "eu-west-1", "us-east-1", "us-east-2", "us-west-2")
 
 
-@pytest.mark.parametrize(
-    ("region", "nearest"),
-    [
-        ("us-west-1", "us-west-2"),
-        ("us-east-3", "us-east-1"),
-        ("eu-central-1", "eu-west-1"),
-        ("ap-southeast-1", "ap-south-1"),
-        ("cn-northwest-1", "cn-north-1"),
-        ("me-south-1", "eu-west-1"),
-        ("us-gov-west-1", "us-east-1"),
-    ],
-)
+@pytest.mark.parametrize(("region", "nearest"), [
+    ("us-west-1", "us-west-2"),
+    ("us-east-3", "us-east-1"),
+    ("eu-central-1", "eu-west-1"),
+    ("ap-southeast-1", "ap-south-1"),
+    ("cn-northwest-1", "cn-north-1"),
+    ("me-south-1", "eu-west-1"),
+    ("us-gov-west-1", "us-east-1"),
+])  # fmt: skip
 def test_the_nearest_region_that_hosts_a_type(region: str, nearest: str) -> None:
     assert nearest_region(region, REGIONS) == nearest
 

@@ -1,7 +1,5 @@
 """Names of pairs, drafters and instance types; a user's catalogue added to the bundled one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -20,21 +18,18 @@ GPT = "openai/gpt-oss-20b"
 PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
 
 
-@pytest.mark.parametrize(
-    ("name", "full_name"),
-    [
-        ("gpt-oss-20b", f"{GPT}+{PEAGLE}"),
-        ("GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
-        ("OpenAI/GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
-        ("gpt-oss-20b+p-eagle", f"{GPT}+{PEAGLE}"),
-        ("gpt-oss-20b+amazon/gpt-oss-20b-p-eagle", f"{GPT}+{PEAGLE}"),
-        ("gpt-oss-20b+eagle3", f"{GPT}+RedHatAI/gpt-oss-20b-speculator.eagle3"),
-        ("gpt-oss-20b+ngram", f"{GPT}+ngram"),
-        ("gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
-        ("Qwen3-Coder-30B-A3B-Instruct+ngram", "Qwen/Qwen3-Coder-30B-A3B-Instruct+ngram"),
-        ("tiny", "peagle/tiny+p-eagle"),
-    ],
-)
+@pytest.mark.parametrize(("name", "full_name"), [
+    ("gpt-oss-20b", f"{GPT}+{PEAGLE}"),
+    ("GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
+    ("OpenAI/GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
+    ("gpt-oss-20b+p-eagle", f"{GPT}+{PEAGLE}"),
+    ("gpt-oss-20b+amazon/gpt-oss-20b-p-eagle", f"{GPT}+{PEAGLE}"),
+    ("gpt-oss-20b+eagle3", f"{GPT}+RedHatAI/gpt-oss-20b-speculator.eagle3"),
+    ("gpt-oss-20b+ngram", f"{GPT}+ngram"),
+    ("gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
+    ("Qwen3-Coder-30B-A3B-Instruct+ngram", "Qwen/Qwen3-Coder-30B-A3B-Instruct+ngram"),
+    ("tiny", "peagle/tiny+p-eagle"),
+])  # fmt: skip
 def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
     pair = find_pair(CATALOG, name)
     assert pair_name(pair.target, pair.drafter) == full_name

@@ -1,7 +1,5 @@
 """version_rules.yaml: validation, replacement by the user's file, and version ranges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -35,16 +33,13 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [
-        ("level: error", "level: fatal", "level"),
-        ("vllm: <0.18.0", "vllm: before 0.18", "vllm"),
-        ("    fix: use a later one\n", "", "fix"),
-        ("value: 1.25", "ratio: 1.25", "ratio"),
-        ("code: kv-group-rule", "code: KV group", "code"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "key"), [
+    ("level: error", "level: fatal", "level"),
+    ("vllm: <0.18.0", "vllm: before 0.18", "vllm"),
+    ("    fix: use a later one\n", "", "fix"),
+    ("value: 1.25", "ratio: 1.25", "ratio"),
+    ("code: kv-group-rule", "code: KV group", "code"),
+])  # fmt: skip
 def test_a_wrong_entry_is_reported_with_its_key(
     tmp_path: Path, old: str, new: str, key: str
 ) -> None:

@@ -1,7 +1,5 @@
 """A refresh writes files of its own beside the tables, from which the same tables are loaded."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A Hugging Face Hub for reading: two servers, since its files are on another host."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

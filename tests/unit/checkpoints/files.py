@@ -1,7 +1,5 @@
 """Safetensors files and sources for tests."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

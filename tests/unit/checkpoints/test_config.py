@@ -1,7 +1,5 @@
 """Invalid and valid config.json files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -26,24 +24,21 @@ from tests.unit.checkpoints import public_targets as public
 GEOMETRY = Path(__file__).parents[3] / "model_catalog" / "configs"
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("", "config.json is not valid JSON"),
-        ("[]", "config.json is not a JSON object"),
-        ("[" * 100_000, "cannot be read"),
-        ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
-        ('{"architectures": ["\\ud800"]}', "has half of a surrogate pair"),
-        ('{"hidden_size": "2880"}', "hidden_size is '2880', not a whole number"),
-        ('{"vocab_size": -1}', "vocab_size is -1, not a whole number from 1"),
-        ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
-        ('{"sliding_window": -1}', "sliding_window is -1, not a whole number from 0"),
-        ('{"vocab_size": 1' + "0" * 50 + "}", "not a whole number from 1 to 2,147,483,647"),
-        ('{"text_config": {"head_dim": "64"}}', "text_config.head_dim is '64'"),
-        ('{"quantization_config": "fp8"}', "quantization_config is 'fp8', not an object"),
-        ('{"hidden_size": "' + "x" * 500 + '"}', "xxx, not a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("content", "text"), [
+    ("", "config.json is not valid JSON"),
+    ("[]", "config.json is not a JSON object"),
+    ("[" * 100_000, "cannot be read"),
+    ('{"a": ' + "9" * 5000 + "}", "cannot be read: Exceeds the limit"),
+    ('{"architectures": ["\\ud800"]}', "has half of a surrogate pair"),
+    ('{"hidden_size": "2880"}', "hidden_size is '2880', not a whole number"),
+    ('{"vocab_size": -1}', "vocab_size is -1, not a whole number from 1"),
+    ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a whole number from 1 to 1,000"),
+    ('{"sliding_window": -1}', "sliding_window is -1, not a whole number from 0"),
+    ('{"vocab_size": 1' + "0" * 50 + "}", "not a whole number from 1 to 2,147,483,647"),
+    ('{"text_config": {"head_dim": "64"}}', "text_config.head_dim is '64'"),
+    ('{"quantization_config": "fp8"}', "quantization_config is 'fp8', not an object"),
+    ('{"hidden_size": "' + "x" * 500 + '"}', "xxx, not a whole number"),
+])  # fmt: skip
 def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> None:
     with raises_code("config-damaged", CheckpointError) as refused:
         parse_config(content.encode())
@@ -53,17 +48,14 @@ def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> N
     assert refused.value.fix
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"hidden_size": None, "text_config": None},
-        {"sliding_window": 0, "num_local_experts": 0},
-        {"mask_token_id": -1},
-        {"rope_theta": 1e6, "time_step_limit": [0.0, float("inf")], "name": "ü"},
-        {"vision_config": {"hidden_size": "not read"}},
-    ],
-)
+@pytest.mark.parametrize("config", [
+    {},
+    {"hidden_size": None, "text_config": None},
+    {"sliding_window": 0, "num_local_experts": 0},
+    {"mask_token_id": -1},
+    {"rope_theta": 1e6, "time_step_limit": [0.0, float("inf")], "name": "ü"},
+    {"vision_config": {"hidden_size": "not read"}},
+])  # fmt: skip
 def test_values_that_planning_does_not_read_are_accepted(config: dict[str, object]) -> None:
     assert parse_config(json.dumps(config, ensure_ascii=False).encode()) == config
 
@@ -71,14 +63,10 @@ def test_values_that_planning_does_not_read_are_accepted(config: dict[str, objec
 # A config.json becomes an architecture, with the numbers that the catalogue has.
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-    "vocab_size": 32000,
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 32000,
     "max_position_embeddings": 8192,
-}
+}  # fmt: skip
 
 
 def config(name: str, part: str = "target") -> dict[str, Any]:
@@ -107,24 +95,17 @@ def test_a_speculators_head_is_nested() -> None:
     assert class_name({}) == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("more", "kinds"),
-    [
-        ({"sliding_window": 128, "model_type": "gpt_oss"}, [("sliding", 2), ("full", 2)]),
-        ({"sliding_window": 4096}, [("sliding", 4)]),
-        ({"sliding_window": 4096, "use_sliding_window": False}, [("full", 4)]),
-        ({"sliding_window": None}, [("full", 4)]),
-        ({"sliding_window": 9, "sliding_window_pattern": 4}, [("sliding", 3), ("full", 1)]),
-        (
-            {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1},
-            [("full", 1), ("sliding", 3)],
-        ),
-        (
-            {"sliding_window": 9, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
-            [("full", 3), ("sliding", 1)],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("more", "kinds"), [
+    ({"sliding_window": 128, "model_type": "gpt_oss"}, [("sliding", 2), ("full", 2)]),
+    ({"sliding_window": 4096}, [("sliding", 4)]),
+    ({"sliding_window": 4096, "use_sliding_window": False}, [("full", 4)]),
+    ({"sliding_window": None}, [("full", 4)]),
+    ({"sliding_window": 9, "sliding_window_pattern": 4}, [("sliding", 3), ("full", 1)]),
+    ({"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1},
+     [("full", 1), ("sliding", 3)]),
+    ({"sliding_window": 9, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+     [("full", 3), ("sliding", 1)]),
+])  # fmt: skip
 def test_sliding_windows_have_several_notations(
     more: dict[str, Any], kinds: list[tuple[str, int]]
 ) -> None:
@@ -132,20 +113,17 @@ def test_sliding_windows_have_several_notations(
     assert [(group.kind, group.layers) for group in groups] == kinds
 
 
-@pytest.mark.parametrize(
-    "renamed",
-    [
-        {  # ChatGLM
-            "num_hidden_layers": "num_layers",
-            "vocab_size": "padded_vocab_size",
-            "intermediate_size": "ffn_hidden_size",
-            "max_position_embeddings": "seq_length",
-        },
-        {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
-        {"max_position_embeddings": "model_max_length"},  # Kimi Linear
-        {"num_attention_heads": "n_heads"},
-    ],
-)
+@pytest.mark.parametrize("renamed", [
+    {  # ChatGLM
+        "num_hidden_layers": "num_layers",
+        "vocab_size": "padded_vocab_size",
+        "intermediate_size": "ffn_hidden_size",
+        "max_position_embeddings": "seq_length",
+    },
+    {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner"},
+    {"max_position_embeddings": "model_max_length"},  # Kimi Linear
+    {"num_attention_heads": "n_heads"},
+])  # fmt: skip
 def test_families_name_their_sizes_differently(renamed: dict[str, str]) -> None:
     other = {renamed.get(key, key): value for key, value in LLAMA.items()}
     assert read_architecture(other) == read_architecture(LLAMA)
@@ -172,49 +150,43 @@ def test_experts_have_their_own_width() -> None:
     assert (none.experts, none.intermediate_size) == (None, 4096)
 
 
-@pytest.mark.parametrize(
-    ("settings", "method"),
-    [
-        (None, None),
-        ({"quant_method": "mxfp4"}, "mxfp4"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ({"quant_method": "fbgemm_fp8"}, "fp8"),
-        ({"quant_method": "awq"}, "awq"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_method": "modelopt", "quant_algo": "W4"}, "modelopt"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}},
+@pytest.mark.parametrize(("settings", "method"), [
+    (None, None),
+    ({"quant_method": "mxfp4"}, "mxfp4"),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+    ({"quant_method": "fbgemm_fp8"}, "fp8"),
+    ({"quant_method": "awq"}, "awq"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    ({"quant_method": "modelopt", "quant_algo": "W4"}, "modelopt"),
+    (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}},
+        },
+        "fp8",
+    ),
+    (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "group_0": {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}
             },
-            "fp8",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}
-                },
-            },
-            "nvfp4",
-        ),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": 7}}, "compressed-tensors"),
-    ],
-)
+        },
+        "nvfp4",
+    ),
+    ({"quant_method": "compressed-tensors", "config_groups": {"g": 7}}, "compressed-tensors"),
+])  # fmt: skip
 def test_quantization(settings: Any, method: str | None) -> None:
     assert read_quantization(LLAMA | {"quantization_config": settings}) == method
     assert read_quantization({"text_config": LLAMA | {"quantization_config": settings}}) == method
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"hidden_size": None}, "it has no hidden_size"),
-        ({"num_attention_heads": 5000}, "head_dim"),
-        ({"layer_types": ["full_attention"]}, "layer_types is no list of"),
-        ({"layer_types": ["sliding_attention"] * 4}, "it has no sliding_window"),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), [
+    ({"hidden_size": None}, "it has no hidden_size"),
+    ({"num_attention_heads": 5000}, "head_dim"),
+    ({"layer_types": ["full_attention"]}, "layer_types is no list of"),
+    ({"layer_types": ["sliding_attention"] * 4}, "it has no sliding_window"),
+])  # fmt: skip
 def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> None:
     with raises_code("config-damaged", CheckpointError) as refused:
         read_architecture(LLAMA | change)
@@ -232,16 +204,13 @@ def test_a_published_config_without_sizes_is_not_damaged() -> None:
     assert "HfMoondream" in refused.value.message
 
 
-@pytest.mark.parametrize(
-    ("config", "change", "text"),
-    [
-        (public.DEEPSEEK_V3, {"qk_rope_head_dim": "64"}, "qk_rope_head_dim is '64'"),
-        (public.DEEPSEEK_V3, {"kv_lora_rank": -1}, "kv_lora_rank is -1"),
-        (LINEAR, {"linear_attn_config": [1]}, "linear_attn_config is [1], not an"),
-        (public.QWEN3_NEXT, {"linear_key_head_dim": None}, "no linear_key_head_dim"),
-        (public.QWEN3_NEXT, {"layer_types": ["mamba"]}, "layer_types is no list of"),
-    ],
-)
+@pytest.mark.parametrize(("config", "change", "text"), [
+    (public.DEEPSEEK_V3, {"qk_rope_head_dim": "64"}, "qk_rope_head_dim is '64'"),
+    (public.DEEPSEEK_V3, {"kv_lora_rank": -1}, "kv_lora_rank is -1"),
+    (LINEAR, {"linear_attn_config": [1]}, "linear_attn_config is [1], not an"),
+    (public.QWEN3_NEXT, {"linear_key_head_dim": None}, "no linear_key_head_dim"),
+    (public.QWEN3_NEXT, {"layer_types": ["mamba"]}, "layer_types is no list of"),
+])  # fmt: skip
 def test_an_invalid_size_of_a_cache_is_reported(
     config: dict[str, Any], change: dict[str, Any], text: str
 ) -> None:
@@ -251,18 +220,15 @@ def test_an_invalid_size_of_a_cache_is_reported(
 
 
 # The dtype in which vLLM serves a checkpoint.
-@pytest.mark.parametrize(
-    ("saved", "served"),
-    [
-        ("float32", "bfloat16"),
-        ("torch.float32", "bfloat16"),
-        ("float64", "bfloat16"),
-        ("float8_e4m3fn", "bfloat16"),
-        ("bfloat16", "bfloat16"),
-        ("float16", "float16"),
-        ("half", "float16"),
-    ],
-)
+@pytest.mark.parametrize(("saved", "served"), [
+    ("float32", "bfloat16"),
+    ("torch.float32", "bfloat16"),
+    ("float64", "bfloat16"),
+    ("float8_e4m3fn", "bfloat16"),
+    ("bfloat16", "bfloat16"),
+    ("float16", "float16"),
+    ("half", "float16"),
+])  # fmt: skip
 def test_a_target_in_float32_is_served_in_bfloat16(saved: str, served: str) -> None:
     assert read_dtype({"dtype": saved}) == served
     assert read_dtype({"text_config": {"torch_dtype": saved}, "dtype": "float16"}) == served

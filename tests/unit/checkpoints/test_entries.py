@@ -1,7 +1,5 @@
 """Entries for models that the catalogue does not have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -23,40 +21,28 @@ def tensor(dtype: str, *shape: int) -> Tensor:
     return Tensor(dtype, shape, 2 * prod(shape))
 
 
-@pytest.mark.parametrize(
-    ("location", "target_id", "revision"),
-    [
-        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", None),
-        ("Qwen/Qwen3-4B@v1", "Qwen/Qwen3-4B", "v1"),
-        ("/models/My Model (1)", "own/My-Model-1", None),
-        ("s3://bucket/models/chat-7b/", "own/chat-7b", None),
-        ("/", "own/model", None),
-        (f"/hf/hub/models--Qwen--Qwen3-4B/snapshots/{COMMIT}", "Qwen/Qwen3-4B", COMMIT),
-    ],
-)
+@pytest.mark.parametrize(("location", "target_id", "revision"), [
+    ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", None),
+    ("Qwen/Qwen3-4B@v1", "Qwen/Qwen3-4B", "v1"),
+    ("/models/My Model (1)", "own/My-Model-1", None),
+    ("s3://bucket/models/chat-7b/", "own/chat-7b", None),
+    ("/", "own/model", None),
+    (f"/hf/hub/models--Qwen--Qwen3-4B/snapshots/{COMMIT}", "Qwen/Qwen3-4B", COMMIT),
+])  # fmt: skip
 def test_a_model_is_named_after_its_location(
     location: str, target_id: str, revision: str | None
 ) -> None:
     assert parse_identity(location) == (target_id, revision)
 
 
-@pytest.mark.parametrize(
-    ("config", "tensors", "parameters"),
-    [
-        ({}, {"w": tensor("BF16", 4, 8), "norm": tensor("BF16", 4)}, 36),
-        (
-            {"quantization_config": {"quant_method": "mxfp4"}},
-            {"experts_blocks": tensor("U8", 4, 16), "experts_scales": tensor("U8", 4, 1)},
-            128,
-        ),
-        (
-            {"quantization_config": {"quant_method": "awq", "bits": 4}},
-            {"qweight": tensor("I32", 4, 8), "qzeros": tensor("I32", 1, 8)},
-            256,
-        ),
-        ({}, {}, None),
-    ],
-)
+@pytest.mark.parametrize(("config", "tensors", "parameters"), [
+    ({}, {"w": tensor("BF16", 4, 8), "norm": tensor("BF16", 4)}, 36),
+    ({"quantization_config": {"quant_method": "mxfp4"}},
+     {"experts_blocks": tensor("U8", 4, 16), "experts_scales": tensor("U8", 4, 1)}, 128),
+    ({"quantization_config": {"quant_method": "awq", "bits": 4}},
+     {"qweight": tensor("I32", 4, 8), "qzeros": tensor("I32", 1, 8)}, 256),
+    ({}, {}, None),
+])  # fmt: skip
 def test_parameters_are_counted_from_the_headers(
     config: dict[str, Any], tensors: dict[str, Tensor], parameters: int | None
 ) -> None:

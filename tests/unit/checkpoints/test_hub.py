@@ -1,7 +1,5 @@
 """Reading from the Hub, a server on loopback: requests, token, redirects, refusals."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket
@@ -143,21 +141,18 @@ def test_an_invalid_token_is_neither_sent_nor_shown(
     assert hub.requests == []
 
 
-@pytest.mark.parametrize(
-    ("reply", "token", "code"),
-    [
-        (refused(401, "GatedRepo"), None, "hub-gated"),
-        (refused(403, "GatedRepo"), TOKEN, "hub-gated"),
-        (refused(401, "RepoNotFound"), None, "hub-not-found"),
-        (refused(401), None, "hub-not-found"),
-        (refused(401), TOKEN, "hub-token"),
-        (refused(404, "RepoNotFound"), TOKEN, "hub-not-found"),
-        (refused(403), TOKEN, "hub-not-found"),
-        (refused(404, "EntryNotFound"), None, "hub-failed"),
-        (refused(429), TOKEN, "hub-rate-limit"),
-        (refused(503), None, "hub-failed"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "token", "code"), [
+    (refused(401, "GatedRepo"), None, "hub-gated"),
+    (refused(403, "GatedRepo"), TOKEN, "hub-gated"),
+    (refused(401, "RepoNotFound"), None, "hub-not-found"),
+    (refused(401), None, "hub-not-found"),
+    (refused(401), TOKEN, "hub-token"),
+    (refused(404, "RepoNotFound"), TOKEN, "hub-not-found"),
+    (refused(403), TOKEN, "hub-not-found"),
+    (refused(404, "EntryNotFound"), None, "hub-failed"),
+    (refused(429), TOKEN, "hub-rate-limit"),
+    (refused(503), None, "hub-failed"),
+])  # fmt: skip
 @pytest.mark.parametrize("part", ["listing", "files"])
 def test_a_refusal_has_the_code_of_its_cause(
     part: str, reply: Reply, token: str | None, code: str, hub: FakeHub,

@@ -1,7 +1,5 @@
 """Which files vLLM loads, and the index of a sharded checkpoint."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable
@@ -28,46 +26,36 @@ from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, index_of, w
 INDEX = "model.safetensors.index.json"
 
 
-@pytest.mark.parametrize(
-    ("names", "index", "expected"),
-    [
-        (["config.json", "model.safetensors"], None, ["model.safetensors"]),
-        (["config.json", "pytorch_model.bin"], None, []),
-        (["b.safetensors", "a.safetensors"], None, ["a.safetensors", "b.safetensors"]),
-        (["._model.safetensors", "model.safetensors"], None, ["model.safetensors"]),
-        (["model.SAFETENSORS", "model.safetensors.tmp"], None, []),
-        # The single file beside the shards is not loaded a second time.
-        (["model.safetensors", "s1.safetensors"], {"a": "s1.safetensors"}, ["s1.safetensors"]),
-        # Of Mistral's two formats vLLM loads its own.
-        (
-            ["consolidated.safetensors", "model.safetensors", INDEX],
-            None,
-            ["consolidated.safetensors"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("names", "index", "expected"), [
+    (["config.json", "model.safetensors"], None, ["model.safetensors"]),
+    (["config.json", "pytorch_model.bin"], None, []),
+    (["b.safetensors", "a.safetensors"], None, ["a.safetensors", "b.safetensors"]),
+    (["._model.safetensors", "model.safetensors"], None, ["model.safetensors"]),
+    (["model.SAFETENSORS", "model.safetensors.tmp"], None, []),
+    # The single file beside the shards is not loaded a second time.
+    (["model.safetensors", "s1.safetensors"], {"a": "s1.safetensors"}, ["s1.safetensors"]),
+    # Of Mistral's two formats vLLM loads its own.
+    (["consolidated.safetensors", "model.safetensors", INDEX], None, ["consolidated.safetensors"]),
+])  # fmt: skip
 def test_the_files_are_those_that_vllm_loads(
     names: list[str], index: dict[str, str] | None, expected: list[str]
 ) -> None:
     assert list(weight_files(names, index)) == expected
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (b"", "is not valid JSON"),
-        (b"\xff", "is not UTF-8"),
-        (b"{}", "has no weight_map"),
-        (b'{"weight_map": {}}', "has no weight_map"),
-        (b'{"weight_map": {"a": 1}}', "names no file for 'a'"),
-        (b'{"weight_map": {"a": ""}}', "names no file for 'a'"),
-        (index_of(a="../x.safetensors"), "'../x.safetensors', which is not in the same folder"),
-        (index_of(a=".."), "not in the same folder"),
-        (index_of(a="."), "not in the same folder"),
-        (index_of(a="x/y.safetensors"), "not in the same folder"),
-        (index_of(a="x\\y.safetensors"), "not in the same folder"),
-    ],
-)
+@pytest.mark.parametrize(("content", "text"), [
+    (b"", "is not valid JSON"),
+    (b"\xff", "is not UTF-8"),
+    (b"{}", "has no weight_map"),
+    (b'{"weight_map": {}}', "has no weight_map"),
+    (b'{"weight_map": {"a": 1}}', "names no file for 'a'"),
+    (b'{"weight_map": {"a": ""}}', "names no file for 'a'"),
+    (index_of(a="../x.safetensors"), "'../x.safetensors', which is not in the same folder"),
+    (index_of(a=".."), "not in the same folder"),
+    (index_of(a="."), "not in the same folder"),
+    (index_of(a="x/y.safetensors"), "not in the same folder"),
+    (index_of(a="x\\y.safetensors"), "not in the same folder"),
+])  # fmt: skip
 def test_an_invalid_index_is_refused(content: bytes, text: str) -> None:
     with pytest.raises(DamagedFile) as refused:
         parse_index(content, INDEX)
@@ -115,24 +103,21 @@ def header_of(**change: Any) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-@pytest.mark.parametrize(
-    ("change", "is_valid"),
-    [
-        ({}, True),
-        ({"shape": [2**64 - 1]}, True),
-        ({"shape": [0]}, True),
-        ({"shape": []}, True),
-        ({"shape": [2**64]}, False),
-        ({"shape": [-1]}, False),
-        ({"shape": [True]}, False),
-        ({"shape": None}, False),
-        ({"dtype": 8}, False),
-        ({"data_offsets": [0]}, False),
-        ({"data_offsets": [0, 4, 4]}, False),
-        ({"data_offsets": [4, 0]}, False),
-        ({"data_offsets": [0.0, 4]}, False),
-    ],
-)
+@pytest.mark.parametrize(("change", "is_valid"), [
+    ({}, True),
+    ({"shape": [2**64 - 1]}, True),
+    ({"shape": [0]}, True),
+    ({"shape": []}, True),
+    ({"shape": [2**64]}, False),
+    ({"shape": [-1]}, False),
+    ({"shape": [True]}, False),
+    ({"shape": None}, False),
+    ({"dtype": 8}, False),
+    ({"data_offsets": [0]}, False),
+    ({"data_offsets": [0, 4, 4]}, False),
+    ({"data_offsets": [4, 0]}, False),
+    ({"data_offsets": [0.0, 4]}, False),
+])  # fmt: skip
 def test_an_entry_of_a_header_has_bounds(change: dict[str, Any], is_valid: bool) -> None:
     content = header_of(**change) + bytes(4)
     if is_valid:
@@ -169,23 +154,20 @@ def test_every_shortened_file_is_refused(size: int) -> None:
     assert not library_reads(ONE[:size])
 
 
-@pytest.mark.parametrize(
-    ("header", "size", "text"),
-    [
-        ({"a": {**TENSOR, "data_offsets": [4, 0]}}, 4, "does not describe 'a'"),
-        ({"a": 1}, 4, "does not describe 'a'"),
-        ({"\x1b[2J\n": 1}, 0, r"'\x1b[2J\n'"),
-        ({"n" * 500: 1}, 0, "nnn"),
-        ([], 0, "its header is not a JSON object"),
-        (b"", 0, "its header is not valid JSON"),
-        (b"{", 0, "its header is not valid JSON"),
-        (b'{"a": NaN}', 0, "NaN is no number of JSON"),
-        (b"\xff\xfe{}", 0, "its header is not UTF-8"),
-        (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
-        (b"[" * 100_000, 0, "cannot be read"),
-        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", 0, "Exceeds the limit"),
-    ],
-)
+@pytest.mark.parametrize(("header", "size", "text"), [
+    ({"a": {**TENSOR, "data_offsets": [4, 0]}}, 4, "does not describe 'a'"),
+    ({"a": 1}, 4, "does not describe 'a'"),
+    ({"\x1b[2J\n": 1}, 0, r"'\x1b[2J\n'"),
+    ({"n" * 500: 1}, 0, "nnn"),
+    ([], 0, "its header is not a JSON object"),
+    (b"", 0, "its header is not valid JSON"),
+    (b"{", 0, "its header is not valid JSON"),
+    (b'{"a": NaN}', 0, "NaN is no number of JSON"),
+    (b"\xff\xfe{}", 0, "its header is not UTF-8"),
+    (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
+    (b"[" * 100_000, 0, "cannot be read"),
+    (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", 0, "Exceeds the limit"),
+])  # fmt: skip
 def test_damage_is_reported(header: object, size: int, text: str) -> None:
     content = file_of(header, size)
     assert text in refusal(content)
@@ -245,30 +227,26 @@ AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 1
 QWEN_30B = moe(2048, 768, 48, 32)
 
 
-@pytest.mark.parametrize(
-    ("config", "sizes", "with_whole_experts"),
-    [
-        (public.QWEN3_235B_FP8, [1, 2, 4], [1, 2, 4, 8]),
-        (public.QWEN3_235B_FP8 | COMPRESSED, [1, 2, 4], [1, 2, 4, 8]),
-        (QWEN_30B, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (QWEN_30B | FP8, [1, 2], [1, 2, 4, 8]),
-        (QWEN_30B | INT4, [1, 2], [1, 2, 4, 8]),
-        (QWEN_30B | HALVED, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (QWEN_30B | AWQ, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.GLM45_AIR | FP8, [1], [1]),
-        (public.DEEPSEEK_V3 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.KIMI_K2 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.QWEN3_NEXT | FP8, [1, 2, 4], [1, 2, 4]),
-        (public.MINIMAX_M2 | FP8, [1, 2, 4], [1, 2, 4, 8]),
-        (dense(29568, quant_method="gptq", bits=4, group_size=128), [1], [1]),
-        (dense(29568, quant_method="awq", bits=4, group_size=32), [1, 2, 4], [1, 2, 4]),
-        (dense(29696, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
-        (dense(27648, quant_method="fp8", weight_block_size=[128, 128]), [1, 2, 4, 8],
-         [1, 2, 4, 8]),
-        (dense(27648, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
-        (public.QWEN3_NEXT, [1, 2, 4, 8], [1, 2, 4, 8]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "sizes", "with_whole_experts"), [
+    (public.QWEN3_235B_FP8, [1, 2, 4], [1, 2, 4, 8]),
+    (public.QWEN3_235B_FP8 | COMPRESSED, [1, 2, 4], [1, 2, 4, 8]),
+    (QWEN_30B, [1, 2, 4, 8], [1, 2, 4, 8]),
+    (QWEN_30B | FP8, [1, 2], [1, 2, 4, 8]),
+    (QWEN_30B | INT4, [1, 2], [1, 2, 4, 8]),
+    (QWEN_30B | HALVED, [1, 2, 4, 8], [1, 2, 4, 8]),
+    (QWEN_30B | AWQ, [1, 2, 4, 8], [1, 2, 4, 8]),
+    (public.GLM45_AIR | FP8, [1], [1]),
+    (public.DEEPSEEK_V3 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),
+    (public.KIMI_K2 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),
+    (public.QWEN3_NEXT | FP8, [1, 2, 4], [1, 2, 4]),
+    (public.MINIMAX_M2 | FP8, [1, 2, 4], [1, 2, 4, 8]),
+    (dense(29568, quant_method="gptq", bits=4, group_size=128), [1], [1]),
+    (dense(29568, quant_method="awq", bits=4, group_size=32), [1, 2, 4], [1, 2, 4]),
+    (dense(29696, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
+    (dense(27648, quant_method="fp8", weight_block_size=[128, 128]), [1, 2, 4, 8], [1, 2, 4, 8]),
+    (dense(27648, quant_method="awq", bits=4, group_size=128), [1, 2, 4, 8], [1, 2, 4, 8]),
+    (public.QWEN3_NEXT, [1, 2, 4, 8], [1, 2, 4, 8]),
+])  # fmt: skip
 def test_sizes(config: dict[str, Any], sizes: list[int], with_whole_experts: list[int]) -> None:
     shape = read_architecture(config)
     assert divisions(shape, 8) == sizes

@@ -1,7 +1,5 @@
 """Locations that a user names: folders, prefixes in S3, ids of the Hub, and other words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,14 @@ from tests.unit.aws.syncing import write_model
 HUB = ("hub", "org/name", None)
 
 
-@pytest.mark.parametrize(
-    ("location", "kind", "place", "revision"),
-    [
-        ("org/name", *HUB),
-        ("org/name@main", "hub", "org/name", "main"),
-        ("s3://bucket/a/b", "s3", "s3://bucket/a/b/", None),
-        ("./model", "directory", "model", None),
-        ("there/model", "directory", "there/model", None),
-        ("away/model", "hub", "away/model", None),
-    ],
-)
+@pytest.mark.parametrize(("location", "kind", "place", "revision"), [
+    ("org/name", *HUB),
+    ("org/name@main", "hub", "org/name", "main"),
+    ("s3://bucket/a/b", "s3", "s3://bucket/a/b/", None),
+    ("./model", "directory", "model", None),
+    ("there/model", "directory", "there/model", None),
+    ("away/model", "hub", "away/model", None),
+])  # fmt: skip
 def test_weights_are_a_folder_a_prefix_or_an_id(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -41,15 +36,12 @@ def test_weights_are_a_folder_a_prefix_or_an_id(
     assert (weights.kind, weights.location, weights.revision) == (kind, expected, revision)
 
 
-@pytest.mark.parametrize(
-    ("location", "fix"),
-    [
-        ("a word", "use ./folder, s3://bucket/prefix or org/name"),
-        ("model", "there is a folder ./model: write ./model"),
-        ("config.json", "use the folder that holds config.json"),
-        ("s3:/bucket/prefix", "write s3://bucket/prefix with two slashes"),
-    ],
-)
+@pytest.mark.parametrize(("location", "fix"), [
+    ("a word", "use ./folder, s3://bucket/prefix or org/name"),
+    ("model", "there is a folder ./model: write ./model"),
+    ("config.json", "use the folder that holds config.json"),
+    ("s3:/bucket/prefix", "write s3://bucket/prefix with two slashes"),
+])  # fmt: skip
 def test_another_word_says_how_to_write_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, fix: str
 ) -> None:

@@ -1,7 +1,5 @@
 """A whole checkpoint, from a folder and from a source in memory that records reads."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading
@@ -97,29 +95,20 @@ def test_a_config_alone_is_a_checkpoint_without_tensors() -> None:
     assert read.bytes_read == len(CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("changed", "code", "text"),
-    [
-        ({"config.json": None}, "config-missing", "memory has no config.json"),
-        ({"config.json": b""}, "config-damaged", "memory/config.json is not valid JSON"),
-        (
-            {"config.json": b'{"hidden_size": "4"}'},
-            "config-damaged",
-            "memory/config.json: hidden_size is '4'",
-        ),
-        ({"b.safetensors": OTHER[:-1]}, "weights-damaged", "memory/b.safetensors is truncated"),
-        ({"b.safetensors": OTHER[:5]}, "weights-damaged", "memory/b.safetensors is truncated"),
-        ({"b.safetensors": b""}, "weights-damaged", "memory/b.safetensors is truncated"),
-        ({"b.safetensors": None}, "weights-damaged", "memory/b.safetensors: missing"),
-        ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
-        ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),
-        (
-            {INDEX: index_of(fc__weight="a.safetensors", gone="b.safetensors")},
-            "weights-incomplete",
-            f"memory/{INDEX} names tensors that no file holds (1): gone",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changed", "code", "text"), [
+    ({"config.json": None}, "config-missing", "memory has no config.json"),
+    ({"config.json": b""}, "config-damaged", "memory/config.json is not valid JSON"),
+    ({"config.json": b'{"hidden_size": "4"}'}, "config-damaged",
+     "memory/config.json: hidden_size is '4'"),
+    ({"b.safetensors": OTHER[:-1]}, "weights-damaged", "memory/b.safetensors is truncated"),
+    ({"b.safetensors": OTHER[:5]}, "weights-damaged", "memory/b.safetensors is truncated"),
+    ({"b.safetensors": b""}, "weights-damaged", "memory/b.safetensors is truncated"),
+    ({"b.safetensors": None}, "weights-damaged", "memory/b.safetensors: missing"),
+    ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
+    ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),
+    ({INDEX: index_of(fc__weight="a.safetensors", gone="b.safetensors")}, "weights-incomplete",
+     f"memory/{INDEX} names tensors that no file holds (1): gone"),
+])  # fmt: skip
 def test_an_error_names_the_file(changed: dict[str, bytes | None], code: str, text: str) -> None:
     files = {**SHARDED, **changed}
     refused = refusal(
@@ -185,15 +174,12 @@ def follow(path: Path) -> Path:
     return follow_link(path, link_homes(path.parent))
 
 
-@pytest.mark.parametrize(
-    ("target", "fix"),
-    [
-        ("/etc/passwd", COPY),
-        ("../secret", COPY),
-        ("gone", "copy the file there, or remove the link"),
-        ("vocab.json", "copy the file there, or remove the link"),
-    ],
-)
+@pytest.mark.parametrize(("target", "fix"), [
+    ("/etc/passwd", COPY),
+    ("../secret", COPY),
+    ("gone", "copy the file there, or remove the link"),
+    ("vocab.json", "copy the file there, or remove the link"),
+])  # fmt: skip
 def test_a_broken_link_or_one_out_of_the_folder_is_refused(
     folder: Path, target: str, fix: str
 ) -> None:

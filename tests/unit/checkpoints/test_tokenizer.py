@@ -1,7 +1,5 @@
 """Comparing two tokenizers by their small files."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -17,16 +15,13 @@ SETTINGS = {"added_tokens_decoder": {"2": {"content": "<end>"}}, "eos_token": {"
 SPECIAL = Tokenizer(special_tokens={"2": "<end>"})
 
 
-@pytest.mark.parametrize(
-    ("files", "tokenizer"),
-    [
-        ({"tokenizer": BPE}, Tokenizer(3, {"2": "<end>"})),
-        ({"tokenizer": UNIGRAM}, Tokenizer(2)),
-        ({"tokenizer_config": SETTINGS},
-         Tokenizer(None, {"2": "<end>"}, {"eos": "<end>", "pad": "<pad>"}, {}, True)),
-        ({"generation_config": {"eos_token_id": 2}}, Tokenizer(generation={"eos_token_id": 2})),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("files", "tokenizer"), [
+    ({"tokenizer": BPE}, Tokenizer(3, {"2": "<end>"})),
+    ({"tokenizer": UNIGRAM}, Tokenizer(2)),
+    ({"tokenizer_config": SETTINGS},
+     Tokenizer(None, {"2": "<end>"}, {"eos": "<end>", "pad": "<pad>"}, {}, True)),
+    ({"generation_config": {"eos_token_id": 2}}, Tokenizer(generation={"eos_token_id": 2})),
+])  # fmt: skip
 def test_a_tokenizer_is_described(files: dict[str, object], tokenizer: Tokenizer) -> None:
     contents = {f"{name}.json": json.dumps(value).encode() for name, value in files.items()}
     assert describe_tokenizer(contents) == tokenizer
@@ -41,18 +36,15 @@ def test_unreadable_files_are_ignored(content: bytes) -> None:
     assert describe_tokenizer(files) == Tokenizer()
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "other", "differ"),
-    [
-        (Tokenizer(), Tokenizer(), False),
-        (SPECIAL, SPECIAL, False),
-        (SPECIAL, Tokenizer(special_tokens={"2": "<pad>"}), True),
-        (SPECIAL, Tokenizer(special_tokens={"3": "<pad>"}), False),
-        (Tokenizer(8), Tokenizer(9), True),
-        (Tokenizer(8), Tokenizer(8), False),
-        (Tokenizer(8), Tokenizer(), False),
-    ],
-)
+@pytest.mark.parametrize(("tokenizer", "other", "differ"), [
+    (Tokenizer(), Tokenizer(), False),
+    (SPECIAL, SPECIAL, False),
+    (SPECIAL, Tokenizer(special_tokens={"2": "<pad>"}), True),
+    (SPECIAL, Tokenizer(special_tokens={"3": "<pad>"}), False),
+    (Tokenizer(8), Tokenizer(9), True),
+    (Tokenizer(8), Tokenizer(8), False),
+    (Tokenizer(8), Tokenizer(), False),
+])  # fmt: skip
 def test_two_tokenizers_differ_or_may_be_equal(
     tokenizer: Tokenizer, other: Tokenizer, differ: bool
 ) -> None:

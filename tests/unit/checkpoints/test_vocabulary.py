@@ -1,7 +1,5 @@
 """GPT-OSS's vocabulary: found on this machine, and copied with the weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

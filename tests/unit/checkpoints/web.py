@@ -1,7 +1,5 @@
 """A web server on loopback that counts bytes and sends any reply, even a broken one."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Cases for the rules: from the tiny pair's files, from real geometry, from the catalogue."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -6,8 +6,6 @@ catalogue alone): name, the code, with the level if it is no error, and the argu
 A rule without an entry here fails ``test_every_rule_is_in_the_corpus``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Broken heads: vocabularies, tensors and formats of the files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.unit.checks.corpus import speculators, tiny_pair

@@ -1,7 +1,5 @@
 """Broken heads: placeholders, auxiliary states and files that are not read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from peagle.checks import Case

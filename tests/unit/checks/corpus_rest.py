@@ -1,7 +1,5 @@
 """Broken targets, loads and hardware."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Versions of vLLM with known problems, and settings that they do not have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from peagle.checks import Case

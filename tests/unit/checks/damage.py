@@ -5,8 +5,6 @@
 Safetensors files are read and written as bytes, since unit tests have neither torch nor numpy.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

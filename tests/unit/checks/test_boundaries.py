@@ -1,8 +1,6 @@
 """Where each rule begins and ends: the largest value that it accepts and the smallest that it
 reports, and the cases beside it that it leaves alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -59,11 +57,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "tensor-parallel": (
         ("gpt-oss-20b", {"tensor_parallel_size": 4, "instance_type": "ml.g6e.12xlarge"}, ""),
-        (
-            "gpt-oss-20b",
-            {"tensor_parallel_size": 5, "instance_type": "ml.g6e.12xlarge"},
-            "error --tp 4",
-        ),
+        ("gpt-oss-20b", {"tensor_parallel_size": 5, "instance_type": "ml.g6e.12xlarge"},
+         "error --tp 4"),
         ("gpt-oss-20b", {"tensor_parallel_size": 5}, "error --tp 4"),
         ("gpt-oss-20b", {"tensor_parallel_size": 8}, ""),
         ("gpt-oss-20b", {"tensor_parallel_size": 7}, "error --tp 4"),
@@ -71,37 +66,17 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "drafting-slots": (
         ("gpt-oss-20b", {"k": 7, "settings": {"max-num-batched-tokens": 6}}, "error"),
         ("gpt-oss-20b", {"k": 7, "settings": {"max-num-batched-tokens": 7}}, ""),
-        (
-            "gpt-oss-20b",
-            {"k": 7, "concurrency": 1, "settings": {"max-num-batched-tokens": 13}},
-            "warning",
-        ),
+        ("gpt-oss-20b", {"k": 7, "concurrency": 1, "settings": {"max-num-batched-tokens": 13}},
+         "warning"),
         ("gpt-oss-20b", {"k": 7, "concurrency": 1, "settings": {"max-num-batched-tokens": 14}}, ""),
-        (
-            "gpt-oss-20b",
-            {"k": 7, "concurrency": 2, "settings": {"max-num-batched-tokens": 14}},
-            "warning",
-        ),
-        (
-            "gpt-oss-20b",
-            {
-                "k": 7,
-                "concurrency": 16,
-                "vllm": "0.27.1",
-                "settings": {"max-num-batched-tokens": 97},
-            },
-            "",
-        ),
-        (
-            "gpt-oss-20b",
-            {
-                "k": 7,
-                "concurrency": 16,
-                "vllm": "0.27.1",
-                "settings": {"max-num-batched-tokens": 96},
-            },
-            "error",
-        ),
+        ("gpt-oss-20b", {"k": 7, "concurrency": 2, "settings": {"max-num-batched-tokens": 14}},
+         "warning"),
+        ("gpt-oss-20b",
+         {"k": 7, "concurrency": 16, "vllm": "0.27.1", "settings": {"max-num-batched-tokens": 97}},
+         ""),
+        ("gpt-oss-20b",
+         {"k": 7, "concurrency": 16, "vllm": "0.27.1", "settings": {"max-num-batched-tokens": 96}},
+         "error"),
         (
             "gpt-oss-20b",
             {
@@ -150,11 +125,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "gpu-too-new": (
         ("tiny", {"instance_type": "ml.g7e.2xlarge", "ami": NEW_AMI}, ""),
         ("tiny", {"instance_type": "ml.g7e.2xlarge", "ami": OLD_AMI, "vllm": "0.19.0"}, "error"),
-        (
-            "tiny",
-            {"instance_type": "ml.g7e.2xlarge", "ami": OLD_AMI, "vllm": "0.19.0", "on_cpu": True},
-            "",
-        ),
+        ("tiny",
+         {"instance_type": "ml.g7e.2xlarge", "ami": OLD_AMI, "vllm": "0.19.0", "on_cpu": True}, ""),
         ("tiny", {"instance_type": "ml.g7e.2xlarge", "ami": OLD_AMI}, ""),
         ("tiny", {"instance_type": "ml.p5.48xlarge", "ami": OLD_AMI, "vllm": "0.19.0"}, ""),
     ),
@@ -252,11 +224,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("tiny", {"settings": {"pipeline-parallel-size": 1}}, ""),
         ("tiny", {"settings": {"pipeline-parallel-size": 2}}, "error"),
         ("tiny+ngram", {"settings": {"pipeline-parallel-size": 2}}, ""),
-        (
-            "tiny",
-            {"vllm": "0.33.0", "image": OWN_IMAGE, "settings": {"pipeline-parallel-size": 2}},
-            "error",
-        ),
+        ("tiny", {"vllm": "0.33.0", "image": OWN_IMAGE, "settings": {"pipeline-parallel-size": 2}},
+         "error"),
         (
             "tiny",
             {
@@ -285,11 +254,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "speculative-setting": (
         ("tiny", {"speculative_settings": {"draft_tensor_parallel_size": 1}}, ""),
-        (
-            "tiny",
-            {"speculative_settings": {"draft_tensor_parallel_size": 2}, "tensor_parallel_size": 2},
-            "",
-        ),
+        ("tiny",
+         {"speculative_settings": {"draft_tensor_parallel_size": 2}, "tensor_parallel_size": 2},
+         ""),
         ("tiny", {"speculative_settings": {"draft_tensor_parallel_size": 2}}, "error"),
         ("tiny", {"speculative_settings": {"disable_padded_drafter_batch": False}}, ""),
         ("tiny+eagle3", {"speculative_settings": {"disable_padded_drafter_batch": True}}, ""),
@@ -330,7 +297,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("gpt-oss-20b", {"settings": {"quantization": ""}}, ""),
         ("gpt-oss-20b+ngram", {"settings": {"quantization": "fp8"}}, ""),
     ),
-}
+}  # fmt: skip
 """Code of a rule -> pair, options, and level and options of the fix of what it reports."""
 
 

@@ -1,14 +1,12 @@
 """Every rule finds its broken cases, with its own code; good pairs get no error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.catalog.schema import Drafter, Target
-from peagle.checks import Case, check, rules_found
+from peagle.checks import Case, check, list_rules
 from peagle.checks.rules.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
@@ -40,7 +38,7 @@ def test_a_broken_pair_gets_its_finding_and_no_other_error(broken: Broken, tmp_p
 
 
 def test_every_rule_is_in_the_corpus() -> None:
-    rules = {rule.code for rule in rules_found()}
+    rules = {rule.code for rule in list_rules()}
     assert {broken.code for broken in CORPUS} == rules
 
 
@@ -98,15 +96,12 @@ def test_a_qwen3_head_reads_as_many_layers_as_it_lists(count: int) -> None:
     assert read_head({**config, INNER: {"model_type": "llama"}}).built_for == 3
 
 
-@pytest.mark.parametrize(
-    ("model_type", "config", "expected"),
-    [
-        ("llama", {"attention_bias": True}, {"q_proj", "k_proj", "v_proj", "o_proj"}),
-        ("llama", {"mlp_bias": True}, {"gate_proj", "up_proj", "down_proj"}),
-        ("qwen3", {"attention_bias": True, "mlp_bias": True}, {"q_proj", "k_proj", "v_proj"}),
-        ("qwen3", {}, set()),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "config", "expected"), [
+    ("llama", {"attention_bias": True}, {"q_proj", "k_proj", "v_proj", "o_proj"}),
+    ("llama", {"mlp_bias": True}, {"gate_proj", "up_proj", "down_proj"}),
+    ("qwen3", {"attention_bias": True, "mlp_bias": True}, {"q_proj", "k_proj", "v_proj"}),
+    ("qwen3", {}, set()),
+])  # fmt: skip
 def test_biases_are_those_of_the_class(
     model_type: str, config: dict[str, bool], expected: set[str]
 ) -> None:
@@ -118,15 +113,12 @@ def test_biases_are_those_of_the_class(
     assert {name.split(".")[-2] for name in shapes if name.endswith(".bias")} == expected
 
 
-@pytest.mark.parametrize(
-    ("kinds", "length", "expected"),
-    [
-        ([SLIDING] * 4, 4096, {"head-window"}),
-        ([SLIDING] * 4, 2048, set()),
-        ([FULL] * 4, 4096, set()),
-        ([FULL, SLIDING, SLIDING, SLIDING], 2048, {"kv-group-rule"}),
-    ],
-)
+@pytest.mark.parametrize(("kinds", "length", "expected"), [
+    ([SLIDING] * 4, 4096, {"head-window"}),
+    ([SLIDING] * 4, 2048, set()),
+    ([FULL] * 4, 4096, set()),
+    ([FULL, SLIDING, SLIDING, SLIDING], 2048, {"kv-group-rule"}),
+])  # fmt: skip
 def test_windows_of_a_real_head(
     kinds: list[str], length: int, expected: set[str], tmp_path: Path
 ) -> None:

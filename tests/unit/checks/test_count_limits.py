@@ -1,8 +1,6 @@
 """Counts of files and options are limited before anything is built from them: the numbers here took
 gigabytes, or minutes."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -56,15 +54,12 @@ def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
     assert check(with_options(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "shown"),
-    [
-        ("k", 1, "K"),
-        ("max_model_len", 1, "--max-model-len"),
-        ("concurrency", 1, "--concurrency"),
-        ("tensor_parallel_size", 1, "--tensor-parallel-size"),
-    ],
-)
+@pytest.mark.parametrize(("name", "least", "shown"), [
+    ("k", 1, "K"),
+    ("max_model_len", 1, "--max-model-len"),
+    ("concurrency", 1, "--concurrency"),
+    ("tensor_parallel_size", 1, "--tensor-parallel-size"),
+])  # fmt: skip
 @pytest.mark.parametrize("value", [-1, 0, 1, HUGE, HUGE + 1, 10**300])
 def test_a_count_that_no_engine_takes_names_its_option(
     name: str, least: int, shown: str, value: int
@@ -79,24 +74,21 @@ def test_a_count_that_no_engine_takes_names_its_option(
     assert refused.value.message == f"{shown} {value} is out of range"
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ({"cached_prompt_tokens": 0}, ""),
-        ({"cached_prompt_tokens": -1}, "--cached-prompt-tokens -1"),
-        ({"shared_prompt_tokens": -1}, "shared_prompt_tokens -1"),
-        ({"prompt_tokens": 0}, "--prompt-tokens 0"),
-        ({"copies": 0}, "--copies 0"),
-        ({"copies": "auto"}, ""),
-        ({"min_instances": 0}, ""),
-        ({"max_instances": 0}, "--max-instances 0"),
-        ({"max_price_per_hour": 0.0}, "--max-price-per-hour 0"),
-        ({"max_price_per_hour": 1e-9}, ""),
-        ({"min_tokens_per_second": math.inf}, "--min-tokens-per-second inf"),
-        ({"budget": math.nan}, "--budget nan"),
-        ({"target_concurrency": -0.5}, "target_concurrency -0.5"),
-    ],
-)
+@pytest.mark.parametrize(("options", "shown"), [
+    ({"cached_prompt_tokens": 0}, ""),
+    ({"cached_prompt_tokens": -1}, "--cached-prompt-tokens -1"),
+    ({"shared_prompt_tokens": -1}, "shared_prompt_tokens -1"),
+    ({"prompt_tokens": 0}, "--prompt-tokens 0"),
+    ({"copies": 0}, "--copies 0"),
+    ({"copies": "auto"}, ""),
+    ({"min_instances": 0}, ""),
+    ({"max_instances": 0}, "--max-instances 0"),
+    ({"max_price_per_hour": 0.0}, "--max-price-per-hour 0"),
+    ({"max_price_per_hour": 1e-9}, ""),
+    ({"min_tokens_per_second": math.inf}, "--min-tokens-per-second inf"),
+    ({"budget": math.nan}, "--budget nan"),
+    ({"target_concurrency": -0.5}, "target_concurrency -0.5"),
+])  # fmt: skip
 def test_a_number_of_a_plan_is_within_its_limits(options: dict[str, Any], shown: str) -> None:
     asked = Options(pair="tiny", **options)
     if not shown:

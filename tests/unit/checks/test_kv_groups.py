@@ -1,7 +1,5 @@
 """The groups of the KV cache that hold a drafter's layers, as vLLM assigns them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,18 +23,15 @@ def sliding(
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "groups"),
-    [
-        ((sliding(12), full(12)), full(4), 1),
-        # A small hybrid spreads the layers of a deep head.
-        ((sliding(2), full(2)), full(4), 3),
-        # Gemma's head has a group of its own.
-        ((sliding(50, 16, 256, 1024), full(10, 4, 512)), full(4, 8, 128), 1),
-        # Pages that do not divide are left to vLLM.
-        ((sliding(4), full(4)), full(2, kv_heads=3), None),
-    ],
-)
+@pytest.mark.parametrize(("target", "draft", "groups"), [
+    ((sliding(12), full(12)), full(4), 1),
+    # A small hybrid spreads the layers of a deep head.
+    ((sliding(2), full(2)), full(4), 3),
+    # Gemma's head has a group of its own.
+    ((sliding(50, 16, 256, 1024), full(10, 4, 512)), full(4, 8, 128), 1),
+    # Pages that do not divide are left to vLLM.
+    ((sliding(4), full(4)), full(2, kv_heads=3), None),
+])  # fmt: skip
 def test_groups_with_layers_of_the_drafter(
     target: tuple[AttentionGroup, ...], draft: AttentionGroup, groups: int | None
 ) -> None:

@@ -1,7 +1,5 @@
 """Whether a head belongs to its target: which names, sizes, tokenizers and tokens decide."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,26 +19,23 @@ LLAMA, OTHER_CLASS = ["LlamaForCausalLM"], ["GptOssForCausalLM"]
 VERIFIER = "speculators_config.verifier"
 
 
-@pytest.mark.parametrize(
-    ("verifier", "is_own", "level"),
-    [
-        ({"name_or_path": "peagle/tiny", "architectures": OTHER_CLASS}, False, ""),
-        ({"name_or_path": "/models/Tiny/", "architectures": OTHER_CLASS}, False, ""),
-        ({"name_or_path": "someone/tiny-FP8", "architectures": OTHER_CLASS}, False, "warning"),
-        ({"name_or_path": "tin", "architectures": OTHER_CLASS}, False, "warning"),
-        ({"name_or_path": "meta/llama-8b", "architectures": LLAMA}, False, "error"),
-        ({"name_or_path": "meta/llama-8b", "architectures": LLAMA}, True, "warning"),
-        ({"name_or_path": "meta/llama-8b", "architectures": OTHER_CLASS}, True, "error"),
-        ({"name_or_path": "/models/llama-8b", "architectures": LLAMA}, False, ""),
-        ({"name_or_path": "/models/llama-8b", "architectures": OTHER_CLASS}, False, "error"),
-        ({"name_or_path": "llama-8b", "architectures": OTHER_CLASS}, False, "error"),
-        ({"name_or_path": "", "architectures": OTHER_CLASS}, False, ""),
-        ({"name_or_path": 3, "architectures": OTHER_CLASS}, False, ""),
-        ({"architectures": OTHER_CLASS}, False, ""),
-        ("meta/llama-8b", False, ""),
-        (None, False, ""),
-    ],
-)
+@pytest.mark.parametrize(("verifier", "is_own", "level"), [
+    ({"name_or_path": "peagle/tiny", "architectures": OTHER_CLASS}, False, ""),
+    ({"name_or_path": "/models/Tiny/", "architectures": OTHER_CLASS}, False, ""),
+    ({"name_or_path": "someone/tiny-FP8", "architectures": OTHER_CLASS}, False, "warning"),
+    ({"name_or_path": "tin", "architectures": OTHER_CLASS}, False, "warning"),
+    ({"name_or_path": "meta/llama-8b", "architectures": LLAMA}, False, "error"),
+    ({"name_or_path": "meta/llama-8b", "architectures": LLAMA}, True, "warning"),
+    ({"name_or_path": "meta/llama-8b", "architectures": OTHER_CLASS}, True, "error"),
+    ({"name_or_path": "/models/llama-8b", "architectures": LLAMA}, False, ""),
+    ({"name_or_path": "/models/llama-8b", "architectures": OTHER_CLASS}, False, "error"),
+    ({"name_or_path": "llama-8b", "architectures": OTHER_CLASS}, False, "error"),
+    ({"name_or_path": "", "architectures": OTHER_CLASS}, False, ""),
+    ({"name_or_path": 3, "architectures": OTHER_CLASS}, False, ""),
+    ({"architectures": OTHER_CLASS}, False, ""),
+    ("meta/llama-8b", False, ""),
+    (None, False, ""),
+])  # fmt: skip
 def test_the_target_that_a_head_was_trained_for_is_named(
     tmp_path: Path, verifier: object, is_own: bool, level: str
 ) -> None:
@@ -50,18 +45,15 @@ def test_the_target_that_a_head_was_trained_for_is_named(
     assert [finding.level for finding in report] == ([level] if level else [])
 
 
-@pytest.mark.parametrize(
-    ("pair", "location", "is_own", "level"),
-    [
-        ("gpt-oss-20b", "amazon/GPT-OSS-20B-P-EAGLE", False, ""),
-        ("gpt-oss-20b", "AMAZON/gpt-oss-20b-p-eagle", False, ""),
-        ("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE", False, "error"),
-        ("gpt-oss-20b", "amazon/gpt-oss-120b-p-eagle@main", False, "error"),
-        ("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE", True, "error"),
-        ("gpt-oss-20b", "someone/else", False, ""),
-        ("gpt-oss-20b", "s3://bucket/GPT-OSS-120B-P-EAGLE", False, ""),
-    ],
-)
+@pytest.mark.parametrize(("pair", "location", "is_own", "level"), [
+    ("gpt-oss-20b", "amazon/GPT-OSS-20B-P-EAGLE", False, ""),
+    ("gpt-oss-20b", "AMAZON/gpt-oss-20b-p-eagle", False, ""),
+    ("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE", False, "error"),
+    ("gpt-oss-20b", "amazon/gpt-oss-120b-p-eagle@main", False, "error"),
+    ("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE", True, "error"),
+    ("gpt-oss-20b", "someone/else", False, ""),
+    ("gpt-oss-20b", "s3://bucket/GPT-OSS-120B-P-EAGLE", False, ""),
+])  # fmt: skip
 def test_a_head_that_is_listed_under_another_target_is_an_error(
     pair: str, location: str, is_own: bool, level: str
 ) -> None:
@@ -88,17 +80,14 @@ def test_only_a_head_without_public_weights_is_not_public(pair: str, is_reported
     assert all("another drafter" in finding.message for finding in report)
 
 
-@pytest.mark.parametrize(
-    ("target", "head", "level"),
-    [
-        ((1024, {}), (1024, {}), ""),
-        ((1024, {}), (1023, {}), "error"),
-        ((None, {"1": "<s>"}), (None, {"1": "<s>"}), ""),
-        ((None, {"1": "<s>"}), (None, {"1": "</s>"}), "warning"),
-        ((1024, {"1": "<s>"}), (None, {"1": "</s>"}), "warning"),
-        ((1024, {"1": "<s>"}), (1024, {"1": "</s>"}), "warning"),
-    ],
-)
+@pytest.mark.parametrize(("target", "head", "level"), [
+    ((1024, {}), (1024, {}), ""),
+    ((1024, {}), (1023, {}), "error"),
+    ((None, {"1": "<s>"}), (None, {"1": "<s>"}), ""),
+    ((None, {"1": "<s>"}), (None, {"1": "</s>"}), "warning"),
+    ((1024, {"1": "<s>"}), (None, {"1": "</s>"}), "warning"),
+    ((1024, {"1": "<s>"}), (1024, {"1": "</s>"}), "warning"),
+])  # fmt: skip
 def test_a_tokenizer_of_another_size_is_an_error_and_other_tokens_a_warning(
     tmp_path: Path, target: tuple[Any, Any], head: tuple[Any, Any], level: str
 ) -> None:
@@ -107,17 +96,14 @@ def test_a_tokenizer_of_another_size_is_an_error_and_other_tokens_a_warning(
     assert [finding.level for finding in report] == ([level] if level else [])
 
 
-@pytest.mark.parametrize(
-    ("tokens", "words"),
-    [
-        ({}, ""),
-        ({"eos": (1,)}, ""),
-        ({"eos": (0, 7)}, "EOS token"),
-        ({"pad": (7,)}, "padding token"),
-        ({"eos": (7,), "unk": (7,)}, "EOS and unknown token"),
-        ({"bos": (7,)}, ""),
-    ],
-)
+@pytest.mark.parametrize(("tokens", "words"), [
+    ({}, ""),
+    ({"eos": (1,)}, ""),
+    ({"eos": (0, 7)}, "EOS token"),
+    ({"pad": (7,)}, "padding token"),
+    ({"eos": (7,), "unk": (7,)}, "EOS and unknown token"),
+    ({"bos": (7,)}, ""),
+])  # fmt: skip
 def test_a_mask_that_is_a_token_of_text_gets_a_warning(
     tmp_path: Path, tokens: dict[str, tuple[int, ...]], words: str
 ) -> None:
@@ -128,19 +114,16 @@ def test_a_mask_that_is_a_token_of_text_gets_a_warning(
     assert all(f"is 7, the {words} of" in finding.message for finding in report)
 
 
-@pytest.mark.parametrize(
-    ("damage", "code", "counted"),
-    [
-        (Damage(drop=("norm.weight",)), "tensors-missing", 1),
-        (Damage(drop=("layers.1.mlp.up_proj.weight", "norm.weight")), "tensors-missing", 2),
-        (Damage(drop=tuple(f"layers.1.self_attn.{name}_proj.weight" for name in "qkvo")),
-         "tensors-missing", 3),
-        (Damage(add={"lm_head.bias": filled("BF16", (4,))}), "tensors-unknown", 1),
-        (Damage(add={f"more.{n}": filled("BF16", (4,)) for n in range(4)}), "tensors-unknown", 3),
-        (Damage(add={"layers.0.self_attn.rotary_emb.inv_freq": filled("F32", (4,))}), "", 0),
-        (Damage(), "", 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "code", "counted"), [
+    (Damage(drop=("norm.weight",)), "tensors-missing", 1),
+    (Damage(drop=("layers.1.mlp.up_proj.weight", "norm.weight")), "tensors-missing", 2),
+    (Damage(drop=tuple(f"layers.1.self_attn.{name}_proj.weight" for name in "qkvo")),
+     "tensors-missing", 3),
+    (Damage(add={"lm_head.bias": filled("BF16", (4,))}), "tensors-unknown", 1),
+    (Damage(add={f"more.{n}": filled("BF16", (4,)) for n in range(4)}), "tensors-unknown", 3),
+    (Damage(add={"layers.0.self_attn.rotary_emb.inv_freq": filled("F32", (4,))}), "", 0),
+    (Damage(), "", 0),
+])  # fmt: skip
 def test_tensors_that_lack_or_are_too_many_are_named_up_to_three(
     tmp_path: Path, damage: Damage, code: str, counted: int
 ) -> None:
@@ -181,18 +164,15 @@ def test_a_head_has_the_tensors_of_its_config(tmp_path: Path) -> None:
         assert required(config._replace(**changes)) is None
 
 
-@pytest.mark.parametrize(
-    ("damage", "is_reported"),
-    [
-        (Damage(), False),
-        (Damage(retype={"norm.weight": "F32"}), False),
-        (Damage(retype={"norm.weight": "I8"}), True),
-        (Damage(retype={"norm.weight": "F8_E4M3"}), True),
-        (Damage(set_keys={"quantization_config": {"quant_method": "fp8"}}), True),
-        (Damage(set_keys={"quantization_config": {"quant_method": "fp8"}},
-                add={"fc.weight_scale": filled("F32", (1,))}), False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "is_reported"), [
+    (Damage(), False),
+    (Damage(retype={"norm.weight": "F32"}), False),
+    (Damage(retype={"norm.weight": "I8"}), True),
+    (Damage(retype={"norm.weight": "F8_E4M3"}), True),
+    (Damage(set_keys={"quantization_config": {"quant_method": "fp8"}}), True),
+    (Damage(set_keys={"quantization_config": {"quant_method": "fp8"}},
+            add={"fc.weight_scale": filled("F32", (1,))}), False),
+])  # fmt: skip
 def test_eight_bit_values_need_a_quantization_and_its_scales(
     tmp_path: Path, damage: Damage, is_reported: bool
 ) -> None:

@@ -1,7 +1,5 @@
 """Properties of every rule, and of running them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +7,13 @@ from typing import Any
 import pytest
 
 from peagle.catalog import find_pair
-from peagle.checks import check, rules_found
+from peagle.checks import check, list_rules
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.corpus_rest import block_fp8
 from tests.unit.checks.damage import Damage
 
-RULES = rules_found()
+RULES = list_rules()
 
 
 def test_every_version_rule_belongs_to_a_rule() -> None:
@@ -103,16 +101,13 @@ def test_a_step_that_holds_every_request_gets_no_finding() -> None:
         assert (check(case, only={"drafting-slots"}) == ()) is fits
 
 
-@pytest.mark.parametrize(
-    ("image", "vllm", "cuda"),
-    [
-        ("a/b:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker", "0.28.0", "13.0"),
-        ("a/b:v0.20.1-x86_64-cu129", "0.20.1", "12.9"),
-        ("a/b:0.28.0-mine", "0.28.0", None),
-        ("a/b:latest", None, None),
-        ("a/b:2026.11.20.1", None, None),
-    ],
-)
+@pytest.mark.parametrize(("image", "vllm", "cuda"), [
+    ("a/b:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker", "0.28.0", "13.0"),
+    ("a/b:v0.20.1-x86_64-cu129", "0.20.1", "12.9"),
+    ("a/b:0.28.0-mine", "0.28.0", None),
+    ("a/b:latest", None, None),
+    ("a/b:2026.11.20.1", None, None),
+])  # fmt: skip
 def test_a_tag_has_vllm_and_cuda_versions(image: str, vllm: str | None, cuda: str | None) -> None:
     assert (parse_tag_versions(image) or (None, None)) == (vllm, cuda)
 
@@ -160,58 +155,52 @@ def on(instance: str | None, settings: dict[str, Any], **more: Any) -> dict[str,
     return {"instance_type": instance, "settings": settings, **more}
 
 
-@pytest.mark.parametrize(
-    ("code", "pair", "options", "is_reported"),
-    [
-        # FlashInfer supports Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes.
-        (TRITON, GPT, on(A10G, SMALL), True),
-        (TRITON, GPT, on(A100, {KIND: "fp8_e4m3"}), True),
-        (TRITON, GEMMA, on(A100, SMALL), True),
-        (TRITON, QWEN, on(A100, SMALL | {BACKEND: "triton_attn"}), True),
-        (TRITON, QWEN, on(A100, {KIND: "fp8_per_token_head"}), True),
-        (TRITON, QWEN, on(A100, SMALL), False),
-        (TRITON, GEMMA, on(A100, SMALL | {BACKEND: "FLASHINFER"}), False),
-        (TRITON, GPT, on(A100, {KIND: "bfloat16"}), False),
-        (TRITON, GPT, on(HOPPER, SMALL), False),
-        (TRITON, GPT, on(None, SMALL), False),
-        # GPT-OSS with an 8-bit cache ran on FlashAttention 3; Qwen3-Coder has no sliding layers.
-        (SLIDING, GEMMA, on(HOPPER, SMALL), True),
-        (SLIDING, GEMMA, on(HOPPER, {KIND: "fp8_e5m2"}), True),
-        (SLIDING, GPT, on(HOPPER, {BACKEND: "flashinfer"}), True),
-        (SLIDING, GEMMA, on(HOPPER, SMALL | {BACKEND: "TRITON_ATTN"}), False),
-        (SLIDING, GEMMA, on(HOPPER, SMALL, vllm="0.24.0"), False),
-        (SLIDING, GEMMA, on(L40S, SMALL), False),
-        (SLIDING, GPT, on(HOPPER, SMALL), False),
-        (SLIDING, GPT, on(HOPPER, {KIND: "fp8_e5m2"}), False),
-        (SLIDING, QWEN, on(HOPPER, {BACKEND: "FLASHINFER"}), False),
-        (AMX, "tiny", {"on_cpu": True}, True),
-        (AMX, "tiny", {"on_cpu": True, "settings": {"dtype": "float32"}}, False),
-        (AMX, "tiny", {"on_cpu": True, "vllm": "0.27.1"}, False),
-        (AMX, GPT, {"on_cpu": True}, False),
-        (FORMAT, "tiny", {"settings": {"load-format": "pt"}}, True),
-        (FORMAT, "tiny", {"environment": {"SM_VLLM_load_format": "pt"}}, True),
-        (FORMAT, "tiny", {"environment": {"SM_VLLM_LOAD_FORM": "npcache"}}, True),
-        (FORMAT, "tiny", {"environment": {"SM_VLLM_X": ESCAPED}}, True),
-        (FORMAT, "tiny", {"speculative_settings": NESTED}, True),
-        (FORMAT, "tiny", {"settings": {"load-format": "safetensors"}}, False),
-        ("code-variable", "tiny", {"environment": {"SM_VLLM_config": "/opt/ml/a.yaml"}}, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "pair", "options", "is_reported"), [
+    # FlashInfer supports Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes.
+    (TRITON, GPT, on(A10G, SMALL), True),
+    (TRITON, GPT, on(A100, {KIND: "fp8_e4m3"}), True),
+    (TRITON, GEMMA, on(A100, SMALL), True),
+    (TRITON, QWEN, on(A100, SMALL | {BACKEND: "triton_attn"}), True),
+    (TRITON, QWEN, on(A100, {KIND: "fp8_per_token_head"}), True),
+    (TRITON, QWEN, on(A100, SMALL), False),
+    (TRITON, GEMMA, on(A100, SMALL | {BACKEND: "FLASHINFER"}), False),
+    (TRITON, GPT, on(A100, {KIND: "bfloat16"}), False),
+    (TRITON, GPT, on(HOPPER, SMALL), False),
+    (TRITON, GPT, on(None, SMALL), False),
+    # GPT-OSS with an 8-bit cache ran on FlashAttention 3; Qwen3-Coder has no sliding layers.
+    (SLIDING, GEMMA, on(HOPPER, SMALL), True),
+    (SLIDING, GEMMA, on(HOPPER, {KIND: "fp8_e5m2"}), True),
+    (SLIDING, GPT, on(HOPPER, {BACKEND: "flashinfer"}), True),
+    (SLIDING, GEMMA, on(HOPPER, SMALL | {BACKEND: "TRITON_ATTN"}), False),
+    (SLIDING, GEMMA, on(HOPPER, SMALL, vllm="0.24.0"), False),
+    (SLIDING, GEMMA, on(L40S, SMALL), False),
+    (SLIDING, GPT, on(HOPPER, SMALL), False),
+    (SLIDING, GPT, on(HOPPER, {KIND: "fp8_e5m2"}), False),
+    (SLIDING, QWEN, on(HOPPER, {BACKEND: "FLASHINFER"}), False),
+    (AMX, "tiny", {"on_cpu": True}, True),
+    (AMX, "tiny", {"on_cpu": True, "settings": {"dtype": "float32"}}, False),
+    (AMX, "tiny", {"on_cpu": True, "vllm": "0.27.1"}, False),
+    (AMX, GPT, {"on_cpu": True}, False),
+    (FORMAT, "tiny", {"settings": {"load-format": "pt"}}, True),
+    (FORMAT, "tiny", {"environment": {"SM_VLLM_load_format": "pt"}}, True),
+    (FORMAT, "tiny", {"environment": {"SM_VLLM_LOAD_FORM": "npcache"}}, True),
+    (FORMAT, "tiny", {"environment": {"SM_VLLM_X": ESCAPED}}, True),
+    (FORMAT, "tiny", {"speculative_settings": NESTED}, True),
+    (FORMAT, "tiny", {"settings": {"load-format": "safetensors"}}, False),
+    ("code-variable", "tiny", {"environment": {"SM_VLLM_config": "/opt/ml/a.yaml"}}, True),
+])  # fmt: skip
 def test_a_rule_reports_its_cases_only(
     code: str, pair: str, options: dict[str, Any], is_reported: bool
 ) -> None:
     assert bool(check(catalog_case(pair, **options), only={code})) is is_reported
 
 
-@pytest.mark.parametrize(
-    ("size", "settings", "levels"),
-    [
-        (8, {}, ["error"]),
-        (4, {}, ["note"]),
-        (8, {"enable_expert_parallel": "true"}, []),
-        (4, {"enable_expert_parallel": "true"}, []),
-    ],
-)
+@pytest.mark.parametrize(("size", "settings", "levels"), [
+    (8, {}, ["error"]),
+    (4, {}, ["note"]),
+    (8, {"enable_expert_parallel": "true"}, []),
+    (4, {"enable_expert_parallel": "true"}, []),
+])  # fmt: skip
 def test_the_fix_of_a_cut_block_names_sizes_and_whole_experts(
     size: int, settings: dict[str, str], levels: list[str]
 ) -> None:

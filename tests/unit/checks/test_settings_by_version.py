@@ -1,7 +1,5 @@
 """What each vLLM version knows: arguments, variables, keys, methods; what users set in vain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -23,43 +21,40 @@ def fixes(case: Case) -> dict[CodeAndLevel, str]:
     return {(f.code, f.level): str(f.fix) for f in check(case)}
 
 
-@pytest.mark.parametrize(
-    ("vllm", "more", "expected", "fix"),
-    [
-        ("0.28.0", {"settings": {"max-num-queued-reqs": 8}}, ("engine-argument", "error"),
-         "use vLLM 0.29.0 or later"),
-        ("0.29.0", {"settings": {"max-num-queued-reqs": 8}}, None, ""),
-        ("0.33.0", {"settings": {"device-memory-utilization": 0.9}}, None, ""),
-        ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-value", "error"),
-         "whole number"),
-        ("0.33.0", {"settings": {"ir-op-priority": "{}"}}, ("engine-argument", "note"),
-         "leave --ir-op-priority out"),
-        ("0.28.0", {"speculative_settings": {"fly_window_size": 2}},
-         ("speculative-setting", "error"), "use vLLM 0.33.0 or later"),
-        ("0.33.0", {"speculative_settings": {"disable_lookahead_block_hashes": True}}, None, ""),
-        ("0.33.0", {"speculative_settings": {"rejection_sample_method": "fly"}},
-         ("speculative-setting", "error"), "lossless"),
-        ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"), ""),
-        ("0.28.0", {"environment": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}},
-         ("variable-ignored", "warning"), "--set attention-backend"),
-        ("0.28.0", {"environment": {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": "1"}},
-         ("variable-ignored", "warning"), "use vLLM 0.3"),
-        ("0.28.0", {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}}, None, ""),
-        ("0.28.0", {"environment": {"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}},
-         ("variable-ignored", "error"), "--drafter"),
-        ("0.28.0", {"environment": {"option_max_model_len": "8192"}},
-         ("variable-ignored", "warning"), "--set max-model-len"),
-        ("0.28.0", {"environment": {"SERVING_LOAD_MODELS": "x"}},
-         ("variable-ignored", "warning"), "remove it"),
-        ("0.28.0", {"environment": {"LMI_DEBUG": "1"}}, ("variable-ignored", "warning"), "remove"),
-        ("0.28.0", {"environment": {"HF_MODEL_ID": "a/b"}},
-         ("variable-ignored", "warning"), "--model-source"),
-        ("0.28.0", {"environment": {"HF_HUB_OFFLINE": "1"}}, None, ""),
-        ("0.28.0", {"settings": {"chat-template": "/opt/ml/model/chat.jinja"}},
-         ("chat-template-missing", "note"), "config.json"),
-        ("0.28.0", {"settings": {"chat-template": "{{ messages }}"}}, None, "")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("vllm", "more", "expected", "fix"), [
+    ("0.28.0", {"settings": {"max-num-queued-reqs": 8}}, ("engine-argument", "error"),
+     "use vLLM 0.29.0 or later"),
+    ("0.29.0", {"settings": {"max-num-queued-reqs": 8}}, None, ""),
+    ("0.33.0", {"settings": {"device-memory-utilization": 0.9}}, None, ""),
+    ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-value", "error"),
+     "whole number"),
+    ("0.33.0", {"settings": {"ir-op-priority": "{}"}}, ("engine-argument", "note"),
+     "leave --ir-op-priority out"),
+    ("0.28.0", {"speculative_settings": {"fly_window_size": 2}}, ("speculative-setting", "error"),
+     "use vLLM 0.33.0 or later"),
+    ("0.33.0", {"speculative_settings": {"disable_lookahead_block_hashes": True}}, None, ""),
+    ("0.33.0", {"speculative_settings": {"rejection_sample_method": "fly"}},
+     ("speculative-setting", "error"), "lossless"),
+    ("0.28.0", {"environment": {"VLLM_USE_V1": "1"}}, ("variable-ignored", "warning"), ""),
+    ("0.28.0", {"environment": {"VLLM_ATTENTION_BACKEND": "FLASH_ATTN"}},
+     ("variable-ignored", "warning"), "--set attention-backend"),
+    ("0.28.0", {"environment": {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": "1"}},
+     ("variable-ignored", "warning"), "use vLLM 0.3"),
+    ("0.28.0", {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}}, None, ""),
+    ("0.28.0", {"environment": {"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}},
+     ("variable-ignored", "error"), "--drafter"),
+    ("0.28.0", {"environment": {"option_max_model_len": "8192"}}, ("variable-ignored", "warning"),
+     "--set max-model-len"),
+    ("0.28.0", {"environment": {"SERVING_LOAD_MODELS": "x"}}, ("variable-ignored", "warning"),
+     "remove it"),
+    ("0.28.0", {"environment": {"LMI_DEBUG": "1"}}, ("variable-ignored", "warning"), "remove"),
+    ("0.28.0", {"environment": {"HF_MODEL_ID": "a/b"}}, ("variable-ignored", "warning"),
+     "--model-source"),
+    ("0.28.0", {"environment": {"HF_HUB_OFFLINE": "1"}}, None, ""),
+    ("0.28.0", {"settings": {"chat-template": "/opt/ml/model/chat.jinja"}},
+     ("chat-template-missing", "note"), "config.json"),
+    ("0.28.0", {"settings": {"chat-template": "{{ messages }}"}}, None, "")
+])  # fmt: skip
 def test_what_a_version_does_not_know_is_named(
     vllm: str, more: dict[str, Any], expected: CodeAndLevel | None, fix: str
 ) -> None:

@@ -1,7 +1,5 @@
 """``peagle`` in this process, against an account in memory."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

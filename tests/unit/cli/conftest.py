@@ -1,7 +1,5 @@
 """What tests of the command line share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.aws.conftest import plain_writes

@@ -1,7 +1,5 @@
 """Endpoints as the records of this machine have them."""
 
-from __future__ import annotations
-
 from peagle.deploy import records
 from peagle.deploy.state import Deployment, Resource, ResourceType
 from peagle.planning.plan import Mount

@@ -1,7 +1,5 @@
 """Which AWS a session reaches, and how it finds a deployment there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -39,18 +37,15 @@ def the_sandbox_runs(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
     monkeypatch.setattr(client, "running_sandbox", lambda: address)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "running", "leads"),
-    [
-        (URL, URL, True),
-        ("http://localhost:18300", URL, True),
-        ("http://127.0.0.1:18301", URL, False),
-        ("http://10.0.0.1:18300", URL, False),
-        ("http://127.0.0.1:x", URL, False),
-        (URL, None, False),
-        ("", URL, False),
-    ],
-)
+@pytest.mark.parametrize(("chosen", "running", "leads"), [
+    (URL, URL, True),
+    ("http://localhost:18300", URL, True),
+    ("http://127.0.0.1:18301", URL, False),
+    ("http://10.0.0.1:18300", URL, False),
+    ("http://127.0.0.1:x", URL, False),
+    (URL, None, False),
+    ("", URL, False),
+])  # fmt: skip
 def test_an_endpoint_url_leads_to_the_sandbox_that_runs(
     monkeypatch: pytest.MonkeyPatch, chosen: str, running: str | None, leads: bool
 ) -> None:
@@ -61,14 +56,11 @@ def test_an_endpoint_url_leads_to_the_sandbox_that_runs(
     assert peagle.Session().scope == (SANDBOX if leads else None)
 
 
-@pytest.mark.parametrize(
-    ("region", "default", "chosen"),
-    [
-        ("eu-west-1", "us-west-2", "eu-west-1"),
-        ("", "us-west-2", "us-west-2"),
-        ("", "", "us-east-1"),
-    ],
-)
+@pytest.mark.parametrize(("region", "default", "chosen"), [
+    ("eu-west-1", "us-west-2", "eu-west-1"),
+    ("", "us-west-2", "us-west-2"),
+    ("", "", "us-east-1"),
+])  # fmt: skip
 def test_the_region_is_that_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, region: str, default: str, chosen: str
 ) -> None:
@@ -77,17 +69,14 @@ def test_the_region_is_that_of_the_environment(
     assert default_region() == chosen
 
 
-@pytest.mark.parametrize(
-    ("was_running", "deployed", "error", "stops"),
-    [
-        (False, False, CloudError("no"), True),
-        (False, False, KeyboardInterrupt(), True),
-        (True, False, CloudError("no"), False),
-        (False, True, CloudError("no"), False),
-        (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "sandbox"))), False),
-        (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "list"))), True),
-    ],
-)
+@pytest.mark.parametrize(("was_running", "deployed", "error", "stops"), [
+    (False, False, CloudError("no"), True),
+    (False, False, KeyboardInterrupt(), True),
+    (True, False, CloudError("no"), False),
+    (False, True, CloudError("no"), False),
+    (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "sandbox"))), False),
+    (False, False, CloudError("no", peagle.errors.Fix("more", ("peagle", "list"))), True),
+])  # fmt: skip
 def test_a_sandbox_that_an_error_leaves_without_a_deployment_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
     was_running: bool,
@@ -165,16 +154,13 @@ def test_an_account_that_may_not_be_searched_may_have_the_endpoint(
     assert session.find_served(NAME) == (None, world.aws)
 
 
-@pytest.mark.parametrize(
-    ("choice", "name", "is_deployments"),
-    [
-        ({}, "unknown", False),
-        ({}, NAME, True),
-        ({"region": "us-east-1"}, "unknown", True),
-        ({"profile": "work"}, "unknown", True),
-        ({"sandbox": True}, "unknown", True),
-    ],
-)
+@pytest.mark.parametrize(("choice", "name", "is_deployments"), [
+    ({}, "unknown", False),
+    ({}, NAME, True),
+    ({"region": "us-east-1"}, "unknown", True),
+    ({"profile": "work"}, "unknown", True),
+    ({"sandbox": True}, "unknown", True),
+])  # fmt: skip
 def test_what_chooses_an_account_excludes_engines_of_this_machine(
     world: World, choice: dict[str, object], name: str, is_deployments: bool
 ) -> None:

@@ -1,7 +1,5 @@
 """``peagle bench`` against a simulated server: results, failures in the middle."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -60,14 +58,11 @@ def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("timing", "exit_code", "message"),
-    [
-        (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
-        (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
-        (SimulatedTiming(streams=False), 2, "sends no streams"),
-    ],
-)
+@pytest.mark.parametrize(("timing", "exit_code", "message"), [
+    (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
+    (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
+    (SimulatedTiming(streams=False), 2, "sends no streams"),
+])  # fmt: skip
 def test_a_server_that_cannot_be_measured_is_one_error(
     peagle: Peagle, timing: SimulatedTiming, exit_code: int, message: str
 ) -> None:
@@ -78,17 +73,14 @@ def test_a_server_that_cannot_be_measured_is_one_error(
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("http://127.0.0.1:9",), "does not respond"),
-        (("http://user@host",), "is not the URL of a server"),
-        (("local",), "no engine of this machine is running"),
-        (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
-        (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
-        (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("http://127.0.0.1:9",), "does not respond"),
+    (("http://user@host",), "is not the URL of a server"),
+    (("local",), "no engine of this machine is running"),
+    (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
+    (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
+    (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
+])  # fmt: skip
 def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:
     done = peagle("bench", *arguments)
     assert done.returncode in (2, 4)

@@ -1,7 +1,5 @@
 """``peagle bench --sweep`` and ``bench report``, with simulated servers in place of engines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,14 +110,11 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     assert "Acceptance was imposed" in Path("r.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--save", "a.json"), "--save a.json cannot be written"),
-        (("--report", "a.json/r.html"), "--report a.json/r.html cannot be written"),
-        (("-o", "a.json/b.json"), "--output a.json/b.json cannot be written"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--save", "a.json"), "--save a.json cannot be written"),
+    (("--report", "a.json/r.html"), "--report a.json/r.html cannot be written"),
+    (("-o", "a.json/b.json"), "--output a.json/b.json cannot be written"),
+])  # fmt: skip
 def test_a_path_that_cannot_be_written_is_refused_before_measuring(
     peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
 ) -> None:
@@ -166,22 +161,19 @@ def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(
     assert len(engines.started) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("bench", "tiny", "--sweep", "k=zero"), "'zero' is not a value of k"),
-        (("bench", "tiny", "--sweep=k=1", "--concurrency", "0"), "from 1 to"),
-        (("bench", "tiny", "--sweep", "k=1", "--slo", "e2e=1"), "--slo"),
-        (("bench", "tiny", "--sweep", "k=1", "--gpus"), "--gpus needs a container"),
-        (("bench", "tiny", "--sweep", "k=1", "--max-cost", "1"), "applies to a deployment only"),
-        (("bench", "tiny", "--sweep", "k=1", "--workload", "x"), "no workload and no file x"),
-        (("bench", "tiny", "--sweep", "k=1", "--domain", "x"), "--domain requires"),
-        (("bench", "tiny", "--sweep", "k=1", "--impose-acceptance", "a.json"), "cannot impose"),
-        (("bench", "plan.json", "--sweep", "k=1"), "plan.json is one plan"),
-        (("bench", "tinny", "--sweep", "k=1"), "tinny"),
-        (("bench", "report", "missing.json"), "missing.json"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("bench", "tiny", "--sweep", "k=zero"), "'zero' is not a value of k"),
+    (("bench", "tiny", "--sweep=k=1", "--concurrency", "0"), "from 1 to"),
+    (("bench", "tiny", "--sweep", "k=1", "--slo", "e2e=1"), "--slo"),
+    (("bench", "tiny", "--sweep", "k=1", "--gpus"), "--gpus needs a container"),
+    (("bench", "tiny", "--sweep", "k=1", "--max-cost", "1"), "applies to a deployment only"),
+    (("bench", "tiny", "--sweep", "k=1", "--workload", "x"), "no workload and no file x"),
+    (("bench", "tiny", "--sweep", "k=1", "--domain", "x"), "--domain requires"),
+    (("bench", "tiny", "--sweep", "k=1", "--impose-acceptance", "a.json"), "cannot impose"),
+    (("bench", "plan.json", "--sweep", "k=1"), "plan.json is one plan"),
+    (("bench", "tinny", "--sweep", "k=1"), "tinny"),
+    (("bench", "report", "missing.json"), "missing.json"),
+])  # fmt: skip
 def test_bad_input_is_one_error(
     peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
 ) -> None:

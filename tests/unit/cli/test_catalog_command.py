@@ -1,7 +1,5 @@
 """``peagle catalog list | show | check``, as a user types them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

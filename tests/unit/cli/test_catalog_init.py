@@ -1,7 +1,5 @@
 """``peagle catalog init``: a file that the catalogue accepts, with what is unknown marked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -69,16 +67,13 @@ def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> Non
     assert load_catalog(Path("own")).targets[REPO].weights == REPO
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((HEAD,), "holds a draft head, not a model"),
-        ((TARGET, "--drafter", TARGET), "holds no EAGLE-3 or P-EAGLE head"),
-        ((TARGET, "-o", "x.json"), "x.json is not a .yaml file"),
-        (("./nowhere",), "nowhere"),
-        (("word",), "'word' is not a weights location"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ((HEAD,), "holds a draft head, not a model"),
+    ((TARGET, "--drafter", TARGET), "holds no EAGLE-3 or P-EAGLE head"),
+    ((TARGET, "-o", "x.json"), "x.json is not a .yaml file"),
+    (("./nowhere",), "nowhere"),
+    (("word",), "'word' is not a weights location"),
+])  # fmt: skip
 def test_a_wrong_model_is_one_clear_error(words: tuple[str, ...], message: str) -> None:
     done = init(*words)
     assert done.code in (2, 3)

@@ -1,7 +1,5 @@
 """``peagle check``: what a user sees, the document, the exit code, and how heavy it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,12 @@ def codes(made: dict[str, Any], level: str = "error") -> list[str]:
     return [finding["code"] for finding in made["findings"] if finding["level"] == level]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "level"),
-    [
-        (["tiny", "--env", "SM_VLLM_ENABLE_LORA=true"], "lora", "error"),
-        ([*GEMMA, "--env", FLASHINFER], "sliding-flashinfer", "error"),
-        (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
-        (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "level"), [
+    (["tiny", "--env", "SM_VLLM_ENABLE_LORA=true"], "lora", "error"),
+    ([*GEMMA, "--env", FLASHINFER], "sliding-flashinfer", "error"),
+    (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
+    (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
+])  # fmt: skip
 def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: str) -> None:
     assert code in codes(document(*arguments), level)
 

@@ -1,7 +1,5 @@
 """``peagle ci init`` writes files for the project that it finds, and never replaces the user's."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile
@@ -49,13 +47,10 @@ def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
     assert (tmp_path / "iam/deploy-policy.json").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("--account", "12"), "--account '12' is not 12 digits"),
-        (("--repository", "a b"), "--repository 'a b' is not OWNER/NAME"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error"), [
+    (("--account", "12"), "--account '12' is not 12 digits"),
+    (("--repository", "a b"), "--repository 'a b' is not OWNER/NAME"),
+])  # fmt: skip
 def test_a_wrong_value_is_an_error(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
     assert error in in_process("ci", "init", "github", *TOOLKIT, *arguments, folder=tmp_path).error
 
@@ -96,17 +91,12 @@ def installs(folder: Path) -> set[str]:
     return {arguments for text in texts for arguments in re.findall(r"pip install (.+)", text)}
 
 
-@pytest.mark.parametrize(
-    ("source", "installed"),
-    [
-        (WHEEL, f"./{WHEEL}"),
-        (f"https://example.com/p.whl#{DIGEST}", f"'https://example.com/p.whl#{DIGEST}'"),
-        (
-            "https://example.com/simple/",
-            f"--index-url https://example.com/simple/ peagle-toolkit=={__version__}",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("source", "installed"), [
+    (WHEEL, f"./{WHEEL}"),
+    (f"https://example.com/p.whl#{DIGEST}", f"'https://example.com/p.whl#{DIGEST}'"),
+    ("https://example.com/simple/",
+     f"--index-url https://example.com/simple/ peagle-toolkit=={__version__}"),
+])  # fmt: skip
 def test_a_pipeline_installs_the_toolkit_from_the_source(
     tmp_path: Path, source: str, installed: str
 ) -> None:
@@ -116,17 +106,14 @@ def test_a_pipeline_installs_the_toolkit_from_the_source(
     assert installs(tmp_path) == {installed}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "missing.whl",
-        "../outside.whl",
-        "peagle-toolkit",
-        "https://example.com/p.whl",
-        "http://example.com/simple/",
-        "https://user:secret@example.com/simple/",
-    ],
-)
+@pytest.mark.parametrize("source", [
+    "missing.whl",
+    "../outside.whl",
+    "peagle-toolkit",
+    "https://example.com/p.whl",
+    "http://example.com/simple/",
+    "https://user:secret@example.com/simple/",
+])  # fmt: skip
 def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source: str) -> None:
     (tmp_path.parent / "outside.whl").touch()
     done = in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path)

@@ -1,7 +1,5 @@
 """``peagle weights``: what is refused at once, prices and progress."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,12 @@ from tests.unit.cli.endpoints import deployed
 PLACE = weights_prefix("s3://models/pair")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("s3://m", "--target-only"), "not an s3:// prefix"),
-        (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
-        (("s3://models/a", "--target-only", "--drafter-from", "./x"), "exclude each other"),
-        (("s3://models/a", "--target-from", "nonsense"), "is not a weights location"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (("s3://m", "--target-only"), "not an s3:// prefix"),
+    (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
+    (("s3://models/a", "--target-only", "--drafter-from", "./x"), "exclude each other"),
+    (("s3://models/a", "--target-from", "nonsense"), "is not a weights location"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused_at_once(
     peagle: Peagle, own_home: Path, words: tuple[str, ...], message: str
 ) -> None:

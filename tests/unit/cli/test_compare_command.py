@@ -1,8 +1,5 @@
 """``peagle compare``, ``promote`` and ``drop`` as a user types them."""
 
-from __future__ import annotations
-
-import re
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +51,11 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*FIRST, "--k", "3", "--yes"),
-        ("rollback", NAME, "--yes"),
-        ("scale", NAME, "--to", "2", "--yes"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    (*FIRST, "--k", "3", "--yes"),
+    ("rollback", NAME, "--yes"),
+    ("scale", NAME, "--to", "2", "--yes"),
+])  # fmt: skip
 def test_other_changes_name_the_command_that_ends_the_comparison(
     comparing: Terminal, words: tuple[str, ...]
 ) -> None:
@@ -82,14 +76,11 @@ def write_statistics(terminal: Terminal, times: int = 1, at: float | None = None
                 if number == 0 or "SpecDecoding" not in line:
                     cloud.write_log(line, f"{name}/i-1")
     cloud.metrics = {
-        ("Invocations", "Sum"): 40.0,
-        ("ModelLatency", "Sum"): 20e6,
-        ("ModelLatency", "SampleCount"): 40.0,
-        ("FirstChunkLatency", "Sum"): 4e6,
-        ("FirstChunkLatency", "SampleCount"): 40.0,
-        ("FirstChunkLatency", "p50"): 80_000.0,
+        ("Invocations", "Sum"): 40.0, ("ModelLatency", "Sum"): 20e6,
+        ("ModelLatency", "SampleCount"): 40.0, ("FirstChunkLatency", "Sum"): 4e6,
+        ("FirstChunkLatency", "SampleCount"): 40.0, ("FirstChunkLatency", "p50"): 80_000.0,
         ("FirstChunkLatency", "p90"): 200_000.0,
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -116,40 +107,17 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     assert "Which one is faster is unknown" in text, "one minute has no spread"
 
 
-@pytest.mark.thorough
-def test_top_shows_each_variant_and_adds_up_what_adds_up(
-    comparing: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comparing.cloud.now += 150
-    monkeypatch.setattr("time.time", lambda: comparing.cloud.now)
-    write_statistics(comparing)
-    usage = comparing.run("top", NAME, "--json", "--window", "1m").document
-    first, second = usage["variants"]
-    assert (first["variant"], first["k"], first["acceptance_length"]) == ("AllTraffic", 7, 3.0)
-    assert (second["variant"], second["k"]) == ("Candidate", None)
-    assert second["acceptance_length"] is None
-    assert first["ttft_p50"] == second["ttft_p50"] == pytest.approx(0.08)
-    assert usage["ttft_p50"] is usage["acceptance_length"] is None, "a mixture of two plans"
-    assert usage["tokens_per_second"] == pytest.approx(2 * first["tokens_per_second"])
-    assert usage["usd_per_hour"] == pytest.approx(first["usd_per_hour"] + second["usd_per_hour"])
-    shown = comparing.run("top", NAME, "--once", "--window", "1m").out
-    assert re.search(r"AllTraffic 1 x ml\S+; Candidate 1 x ml", shown)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
-        (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
-        (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
-        (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
-        (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
-        (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),
-        (("compare", NAME), 3, "has no comparison"),
-        (("compare", NAME, "--share", "20%"), 3, "has no comparison"),
-        (("promote", NAME), 3, "has no comparison"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
+    (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
+    (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
+    (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
+    (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
+    (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),
+    (("compare", NAME), 3, "has no comparison"),
+    (("compare", NAME, "--share", "20%"), 3, "has no comparison"),
+    (("promote", NAME), 3, "has no comparison"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
     roomy: Terminal, words: tuple[str, ...], code: int, said: str
 ) -> None:
@@ -201,15 +169,12 @@ def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("deployed", "asked", "k"),
-    [
-        (("--no-speculation",), "tiny --k 5", 5),
-        (("--no-speculation",), "tiny+p-eagle", 7),
-        (("--k", "3"), "tiny --env A=1", 3),
-        (("--k", "3"), "tiny+p-eagle --env A=1", 3),
-    ],
-)
+@pytest.mark.parametrize(("deployed", "asked", "k"), [
+    (("--no-speculation",), "tiny --k 5", 5),
+    (("--no-speculation",), "tiny+p-eagle", 7),
+    (("--k", "3"), "tiny --env A=1", 3),
+    (("--k", "3"), "tiny+p-eagle --env A=1", 3),
+])  # fmt: skip
 def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
     empty: Terminal, deployed: tuple[str, ...], asked: str, k: int
 ) -> None:

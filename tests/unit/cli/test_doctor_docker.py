@@ -1,7 +1,5 @@
 """`peagle doctor` on what containers need."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -33,15 +31,11 @@ def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
-        ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, True, "buildx v0.20")),
-        ({"Runtimes": {"runc": {}, "nvidia": {}}}, (False, True, "without buildx")),
-        ({"ClientInfo": {"Plugins": None}, "Runtimes": {"runc": {}}},
-         (False, False, "without buildx")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("info", "expected"), [
+    ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, True, "buildx v0.20")),
+    ({"Runtimes": {"runc": {}, "nvidia": {}}}, (False, True, "without buildx")),
+    ({"ClientInfo": {"Plugins": None}, "Runtimes": {"runc": {}}}, (False, False, "without buildx")),
+])  # fmt: skip
 def test_builder_compose_and_gpus_are_reported(
     peagle: Peagle, docker: FakeDocker, info: dict[str, Any], expected: tuple[bool, bool, str]
 ) -> None:

@@ -1,7 +1,5 @@
 """``peagle drift``: its plan, its table and its exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

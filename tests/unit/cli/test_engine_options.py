@@ -1,7 +1,5 @@
 """What check, fit and verdict take is written once: as fields, options, keywords and argv."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -59,18 +57,15 @@ def test_a_command_takes_its_fields_and_no_others(kind: type[EngineOptions]) -> 
     assert not {"ttl", "no_speculation", "target_checkpoint"} & keywords.keys()
 
 
-@pytest.mark.parametrize(
-    ("kind", "keyword", "field"),
-    [
-        (Options, "set", "settings"),
-        (Options, "k", "k"),
-        (FitOptions, "max_num_seqs", "concurrency"),
-        (FitOptions, "tp", "tensor_parallel_size"),
-        (FitOptions, "tensor_parallel_size", "tensor_parallel_size"),
-        (CheckOptions, "cpu", "on_cpu"),
-        (VerdictOptions, "concurrency", "loads"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "keyword", "field"), [
+    (Options, "set", "settings"),
+    (Options, "k", "k"),
+    (FitOptions, "max_num_seqs", "concurrency"),
+    (FitOptions, "tp", "tensor_parallel_size"),
+    (FitOptions, "tensor_parallel_size", "tensor_parallel_size"),
+    (CheckOptions, "cpu", "on_cpu"),
+    (VerdictOptions, "concurrency", "loads"),
+])  # fmt: skip
 def test_a_keyword_is_any_name_of_the_option(kind: type[Options], keyword: str, field: str) -> None:
     assert read_keywords(kind)[keyword] == field
 
@@ -87,14 +82,11 @@ def test_a_verdict_without_loads_has_the_usual_ones() -> None:
     assert arguments(VerdictOptions(pair="tiny")) == []
 
 
-@pytest.mark.parametrize(
-    ("parameters", "fields"),
-    [
-        ({"k": 0, "gpu": None, "text_only": False, "settings": {}, "loads": ()}, {"k": 0}),
-        ({"no_speculation": True}, {"speculation": False}),
-        ({"no_speculation": False, "compiled": True}, {"compiled": True}),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "fields"), [
+    ({"k": 0, "gpu": None, "text_only": False, "settings": {}, "loads": ()}, {"k": 0}),
+    ({"no_speculation": True}, {"speculation": False}),
+    ({"no_speculation": False, "compiled": True}, {"compiled": True}),
+])  # fmt: skip
 def test_what_was_not_typed_is_not_given(
     parameters: dict[str, Any], fields: dict[str, Any]
 ) -> None:

@@ -1,7 +1,5 @@
 """Every example of every ``--help`` is a command that the tool takes, with real bucket names."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

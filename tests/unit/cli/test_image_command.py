@@ -1,7 +1,5 @@
 """`peagle image`, and images that `peagle local` runs: refusals, failures, and what comes next."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -45,17 +43,13 @@ def _only_error(done: subprocess.CompletedProcess[str]) -> str:
     return errors[0]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        BUILD,
-        ("image", "build", "tiny", "--runtime", "cpu"),
-        ("image", "push", "peagle-tiny:1"),
-        ("local", "up", "tiny", "--engine", "docker"),
-        ("local", "up", "tiny", "--engine", "docker", "--build"),
-    ],
-    ids=lambda words: " ".join(words[:3]),
-)
+@pytest.mark.parametrize("words", [
+    BUILD,
+    ("image", "build", "tiny", "--runtime", "cpu"),
+    ("image", "push", "peagle-tiny:1"),
+    ("local", "up", "tiny", "--engine", "docker"),
+    ("local", "up", "tiny", "--engine", "docker", "--build"),
+], ids=lambda words: " ".join(words[:3]))  # fmt: skip
 def test_stopped_docker_is_an_error_with_the_alternative(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str], words: tuple[str, ...]
 ) -> None:
@@ -70,14 +64,11 @@ PUSH = ("image", "push", "peagle-tiny:1", "--registry", "reg.example.com")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("words", "step", "error", "code", "message", "fix"),
-    [
-        (BUILD, "build", FULL, 2, "no space left on device", "docker system prune"),
-        (BUILD, "build", f"pull {DENIED} for private/base", 4, "denied", "log in to the registry"),
-        (PUSH, "push", DENIED, 4, "pushing reg.example.com/peagle-tiny:1", "log in to the reg"),
-    ],
-)
+@pytest.mark.parametrize(("words", "step", "error", "code", "message", "fix"), [
+    (BUILD, "build", FULL, 2, "no space left on device", "docker system prune"),
+    (BUILD, "build", f"pull {DENIED} for private/base", 4, "denied", "log in to the registry"),
+    (PUSH, "push", DENIED, 4, "pushing reg.example.com/peagle-tiny:1", "log in to the reg"),
+])  # fmt: skip
 def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     peagle: Peagle,
     docker: FakeDocker,
@@ -99,17 +90,14 @@ def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     assert fix in done.stderr
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("build", "tiny", "--tag", "myrepo"),
-        ("build", "tiny", "--tag", "UPPER:1", "--builder", "codebuild"),
-        ("build", "tiny", "--runtime", "cpu", "--base", "a b"),
-        ("build", "gpt-oss-20b", "--base", "http://x/y"),
-        ("push", ":x"),
-        ("push", "host:5000/r:1"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("build", "tiny", "--tag", "myrepo"),
+    ("build", "tiny", "--tag", "UPPER:1", "--builder", "codebuild"),
+    ("build", "tiny", "--runtime", "cpu", "--base", "a b"),
+    ("build", "gpt-oss-20b", "--base", "http://x/y"),
+    ("push", ":x"),
+    ("push", "host:5000/r:1"),
+])  # fmt: skip
 def test_invalid_image_name_is_refused_before_anything_runs(
     peagle: Peagle, docker: FakeDocker, words: tuple[str, ...]
 ) -> None:

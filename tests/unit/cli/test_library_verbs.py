@@ -1,7 +1,5 @@
 """The library's verbs against the account in memory: as the commands, without questions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -281,16 +279,13 @@ def _interrupt(context: DeploymentContext) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("verb", "continues", "reported"),
-    [
-        (_fail, True, ["CloudError"]),
-        (_fail, False, []),
-        (_interrupt, True, ["KeyboardInterrupt"]),
-        (_err, True, ["ValueError"]),
-        (lambda context: None, True, []),
-    ],
-)
+@pytest.mark.parametrize(("verb", "continues", "reported"), [
+    (_fail, True, ["CloudError"]),
+    (_fail, False, []),
+    (_interrupt, True, ["KeyboardInterrupt"]),
+    (_err, True, ["ValueError"]),
+    (lambda context: None, True, []),
+])  # fmt: skip
 def test_what_an_unfinished_change_leaves_is_reported_once(
     world: World, verb: Callable[[DeploymentContext], None], continues: bool, reported: list[str]
 ) -> None:
@@ -338,20 +333,17 @@ LOG = a_resource("LogGroup", "/aws/sagemaker/Endpoints/x")
 MODEL, ENDPOINT = a_resource("Model", "x"), a_resource("Endpoint", "x")
 
 
-@pytest.mark.parametrize(
-    ("recorded", "owner", "everything", "removed", "left"),
-    [
-        ((ENDPOINT,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
-        ((ENDPOINT,), "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
-        ((ENDPOINT, SLOW), "", False, [TARGET, SCALES, WAKES], [LOG]),
-        ((MODEL,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
-        ((MODEL,), "a stack", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
-        ((MODEL,), "a stack", False, None, None),
-        ((ENDPOINT,), "a stack", True, None, None),
-        (None, "", False, [], [TARGET, SCALES, WAKES, SLOW, LOG]),
-        (None, "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "owner", "everything", "removed", "left"), [
+    ((ENDPOINT,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
+    ((ENDPOINT,), "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+    ((ENDPOINT, SLOW), "", False, [TARGET, SCALES, WAKES], [LOG]),
+    ((MODEL,), "", False, [TARGET, SCALES, WAKES], [SLOW, LOG]),
+    ((MODEL,), "a stack", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+    ((MODEL,), "a stack", False, None, None),
+    ((ENDPOINT,), "a stack", True, None, None),
+    (None, "", False, [], [TARGET, SCALES, WAKES, SLOW, LOG]),
+    (None, "", True, [TARGET, SCALES, WAKES, SLOW, LOG], []),
+])  # fmt: skip
 def test_what_is_removed_with_a_deployment(
     world: World,
     monkeypatch: pytest.MonkeyPatch,

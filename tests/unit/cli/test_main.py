@@ -1,7 +1,5 @@
 """The command line as a whole: quick help, one-line errors, the right exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -117,14 +115,11 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("settings", "source"),
-    [
-        ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
-        ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
-        ({}, "there is no profile default"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "source"), [
+    ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
+    ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
+    ({}, "there is no profile default"),
+])  # fmt: skip
 def test_the_doctor_says_where_credentials_would_come_from(
     peagle: Peagle, settings: dict[str, str], source: str
 ) -> None:
@@ -153,24 +148,21 @@ def parsed(line: str) -> click.Context:
     return command.make_context(name, rest, parent=root)
 
 
-@pytest.mark.parametrize(
-    ("typed", "command", "printed"),
-    [
-        ("deploy tiny --sandbox", "peagle logs n", "peagle logs n --sandbox"),
-        ("deploy tiny --profile p --role R", "peagle list", "peagle list --profile p"),
-        ("deploy tiny --region r", "peagle invoke n -- -x", "peagle invoke n --region r -- -x"),
-        ("deploy tiny --region r", "peagle logs n --region s", "peagle logs n --region s"),
-        ("deploy tiny --sandbox", "peagle doctor", "peagle doctor"),
-        ("deploy tiny --sandbox", "peagle plan tiny", "peagle plan tiny"),
-        ("deploy t --sandbox", "peagle plan t --online", "peagle plan t --online --sandbox"),
-        ("--catalog . deploy tiny", "peagle check tiny", "peagle --catalog . check tiny"),
-        ("--catalog . deploy tiny", "aws iam list-roles", "aws iam list-roles"),
-        ("deploy tiny --profile p", "aws iam list-roles", "aws iam list-roles --profile p"),
-        ("deploy tiny --profile p", "aws configure list-profiles", "aws configure list-profiles"),
-        ("deploy tiny --sandbox", "aws iam list-roles", ""),
-        ("deploy tiny --sandbox", "python -c x", "python -c x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("typed", "command", "printed"), [
+    ("deploy tiny --sandbox", "peagle logs n", "peagle logs n --sandbox"),
+    ("deploy tiny --profile p --role R", "peagle list", "peagle list --profile p"),
+    ("deploy tiny --region r", "peagle invoke n -- -x", "peagle invoke n --region r -- -x"),
+    ("deploy tiny --region r", "peagle logs n --region s", "peagle logs n --region s"),
+    ("deploy tiny --sandbox", "peagle doctor", "peagle doctor"),
+    ("deploy tiny --sandbox", "peagle plan tiny", "peagle plan tiny"),
+    ("deploy t --sandbox", "peagle plan t --online", "peagle plan t --online --sandbox"),
+    ("--catalog . deploy tiny", "peagle check tiny", "peagle --catalog . check tiny"),
+    ("--catalog . deploy tiny", "aws iam list-roles", "aws iam list-roles"),
+    ("deploy tiny --profile p", "aws iam list-roles", "aws iam list-roles --profile p"),
+    ("deploy tiny --profile p", "aws configure list-profiles", "aws configure list-profiles"),
+    ("deploy tiny --sandbox", "aws iam list-roles", ""),
+    ("deploy tiny --sandbox", "python -c x", "python -c x"),
+])  # fmt: skip
 def test_a_command_gets_the_options_that_it_takes(typed: str, command: str, printed: str) -> None:
     assert " ".join(in_context(command.split(), parsed(typed))) == printed
 
@@ -178,7 +170,8 @@ def test_a_command_gets_the_options_that_it_takes(typed: str, command: str, prin
 def test_the_own_command_is_repeated_as_it_was_typed() -> None:
     context = parsed("--catalog . invoke --max-tokens=1k --json n -- '-a b'")
     words = ("peagle", "--catalog", ".", "invoke", "--max-tokens=1k", "n", "--", "-a b")
-    assert own_command(context, without=("--json",)) == words
+    with context:
+        assert own_command(without=("--json",)) == words
 
 
 def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_shell() -> None:
@@ -218,15 +211,12 @@ def test_the_hints_after_a_failed_deploy_reach_what_it_made(
 PAGE = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("code", "severity", "about"),
-    [
-        ("fc-width", "error", "Draft heads"),
-        ("head-window", "warning", "Draft heads"),
-        ("interrupted", None, "Interrupted (exit code 130)"),
-        ("out-of-memory", None, "Why an engine ended"),
-    ],
-)
+@pytest.mark.parametrize(("code", "severity", "about"), [
+    ("fc-width", "error", "Draft heads"),
+    ("head-window", "warning", "Draft heads"),
+    ("interrupted", None, "Interrupted (exit code 130)"),
+    ("out-of-memory", None, "Why an engine ended"),
+])  # fmt: skip
 def test_a_code_has_a_cause_or_a_fix(code: str, severity: str | None, about: str) -> None:
     rows = in_process("explain", code, "--json").document["explanations"]
     assert {(row["severity"], row["about"]) for row in rows} == {(severity, about)}

@@ -1,7 +1,5 @@
 """A target without a catalogue file: a folder, S3, or an id on the Hub."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -112,18 +110,12 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
     assert "EAGLE-3" in done.out + done.err
 
 
-@pytest.mark.parametrize(
-    ("words", "fix"),
-    [
-        (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO}"),
-        (("check", REPO, "--k", "3"), f"peagle check {REPO} --target hf"),
-        (
-            ("render", "terraform", REPO, "-o", "x"),
-            f"peagle plan {REPO} --online --output plan.json",
-        ),
-        (("plan", "s3://bkt/model/"), "peagle plan s3://bkt/model/ --online"),
-    ],
-)
+@pytest.mark.parametrize(("words", "fix"), [
+    (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO}"),
+    (("check", REPO, "--k", "3"), f"peagle check {REPO} --target hf"),
+    (("render", "terraform", REPO, "-o", "x"), f"peagle plan {REPO} --online --output plan.json"),
+    (("plan", "s3://bkt/model/"), "peagle plan s3://bkt/model/ --online"),
+])  # fmt: skip
 def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: str) -> None:
     done = in_process(*words)
     assert done.code == 2
@@ -137,18 +129,13 @@ def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     assert "peagle-my-model is InService" in done.out + done.err
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "it has no"),
-        (
-            lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
-            "holds a draft head, not a model",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+    (lambda folder: (folder / "config.json").write_text("{}"), "it has no"),
+    (lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
+     "holds a draft head, not a model"),
+])  # fmt: skip
 def test_a_folder_that_cannot_be_planned_is_one_clear_error(
     make: object, message: str, model: Path
 ) -> None:
@@ -292,16 +279,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-@pytest.mark.parametrize(
-    ("location", "kind", "shown"),
-    [
-        ("a/b", FolderSource, "a/b"),
-        ("./a/b/", FolderSource, "a/b"),
-        ("a/c", HubSource, "a/c"),
-        ("a/b@main", HubSource, "a/b@main"),
-        ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
-    ],
-)
+@pytest.mark.parametrize(("location", "kind", "shown"), [
+    ("a/b", FolderSource, "a/b"),
+    ("./a/b/", FolderSource, "a/b"),
+    ("a/c", HubSource, "a/c"),
+    ("a/b@main", HubSource, "a/b@main"),
+    ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
+])  # fmt: skip
 def test_kind_of_a_location_follows_from_its_form(
     location: str, kind: type, shown: str, folder: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Pipelines: what ``peagle ci init`` writes is valid, and every step of it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -217,14 +215,11 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
     assert run(repository, "peagle drift chat -e production").code == 0
 
 
-@pytest.mark.parametrize(
-    ("changed", "proved", "called"),
-    [
-        (True, True, ["deploy", "prove"]),
-        (True, False, ["deploy", "prove", "rollback"]),
-        (False, False, ["deploy", "prove"]),
-    ],
-)
+@pytest.mark.parametrize(("changed", "proved", "called"), [
+    (True, True, ["deploy", "prove"]),
+    (True, False, ["deploy", "prove", "rollback"]),
+    (False, False, ["deploy", "prove"]),
+])  # fmt: skip
 def test_a_build_rolls_back_only_what_it_has_changed(
     tmp_path: Path, changed: bool, proved: bool, called: list[str]
 ) -> None:

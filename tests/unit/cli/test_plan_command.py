@@ -1,7 +1,5 @@
 """``peagle plan``: what a user sees, the document, the exit code, and how heavy it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -57,15 +55,12 @@ def test_a_refused_plan_is_shown_and_not_written(tmp_path: Path) -> None:
     assert not out.exists(), "it cannot be applied"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("tiny", "--k", "3", "--max-model-len", "1k", "--prompt-tokens", "500"),
-        ("gpt-oss-20b", "--k", "3", "--vllm", "0.28.0", "--ttl", "2h", "--min-instances", "1",
-         "--max-instances", "3", "--model-source", "s3://amzn-s3-demo-bucket/gpt",
-         "--instance-type", "ml.g6e.xlarge", "--observe"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("options", [
+    ("tiny", "--k", "3", "--max-model-len", "1k", "--prompt-tokens", "500"),
+    ("gpt-oss-20b", "--k", "3", "--vllm", "0.28.0", "--ttl", "2h", "--min-instances", "1",
+     "--max-instances", "3", "--model-source", "s3://amzn-s3-demo-bucket/gpt", "--instance-type",
+     "ml.g6e.xlarge", "--observe"),
+])  # fmt: skip
 @pytest.mark.thorough
 def test_the_command_that_renews_a_plan_file_keeps_its_options(
     options: tuple[str, ...], tmp_path: Path

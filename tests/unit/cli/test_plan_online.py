@@ -1,7 +1,5 @@
 """``peagle plan --online``: today's prices and the account's quota, or the snapshot and why."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -107,23 +105,6 @@ def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("quotas", "code", "level", "exit_code"),
-    [
-        ({"ml.g5.xlarge for endpoint usage": 0}, "quota-zero", "error", 3),
-        ({}, "quota-unknown", "warning", 0),
-    ],
-)
-def test_the_quota_is_looked_at(
-    terminal: Terminal, quotas: dict[str, float], code: str, level: str, exit_code: int
-) -> None:
-    terminal.cloud.price, terminal.cloud.quotas = 1.0, quotas
-    done = terminal.run(*PLAN, "--json")
-    assert codes(done) == {code: level}
-    assert done.code == exit_code
-
-
-@pytest.mark.thorough
 def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
     assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
@@ -134,14 +115,11 @@ def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Pa
     assert "quota-in-use" not in deployed.err
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("AccessDeniedException", "access denied: pricing:"),
-        ("ThrottlingException", "throttles"),
-        ("ExpiredTokenException", "expired"),
-    ],
-)
+@pytest.mark.parametrize(("code", "words"), [
+    ("AccessDeniedException", "access denied: pricing:"),
+    ("ThrottlingException", "throttles"),
+    ("ExpiredTokenException", "expired"),
+])  # fmt: skip
 def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     terminal: Terminal, code: str, words: str
 ) -> None:

@@ -1,7 +1,5 @@
 """What a plan says in its verdict, findings and hints, of its arguments, and to the shell."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,16 +24,13 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
     assert not any(estimate["usd_per_million_tokens"] for estimate in estimates)
 
 
-@pytest.mark.parametrize(
-    ("words", "typed", "name"),
-    [
-        ((), "gpt-oss-20", "gpt-oss-20b"),
-        ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
-        (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
-        (("tiny", "--vllm"), "0.2", "0.28.0"),
-        (("tiny", "--region"), "eu-", "eu-west-1"),
-    ],
-)
+@pytest.mark.parametrize(("words", "typed", "name"), [
+    ((), "gpt-oss-20", "gpt-oss-20b"),
+    ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
+    (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
+    (("tiny", "--vllm"), "0.2", "0.28.0"),
+    (("tiny", "--region"), "eu-", "eu-west-1"),
+])  # fmt: skip
 def test_the_shell_completes_names_of_the_catalogue(
     words: tuple[str, ...], typed: str, name: str
 ) -> None:

@@ -1,7 +1,5 @@
 """``peagle.yaml``: what each part of it decides, and how commands take their options from it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -102,14 +100,11 @@ def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     assert "peagle deploy chat -e staging" in done.out
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("endpoints: {chat: {pair: tiny, name: talk}}", "peagle-talk-staging"),
-        ("endpoints: {chat: {pair: tiny, environments: {staging: {name: talk}}}}", "talk"),
-        ("defaults: {name: talk}\nendpoints: {chat: {pair: tiny}}", "talk-staging"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), [
+    ("endpoints: {chat: {pair: tiny, name: talk}}", "peagle-talk-staging"),
+    ("endpoints: {chat: {pair: tiny, environments: {staging: {name: talk}}}}", "talk"),
+    ("defaults: {name: talk}\nendpoints: {chat: {pair: tiny}}", "talk-staging"),
+])  # fmt: skip
 def test_each_environment_has_a_name_of_its_own(tmp_path: Path, text: str, name: str) -> None:
     stages = "environments: {staging: {}, production: {}}\n"
     (tmp_path / "peagle.yaml").write_text(f"{stages}{text}\n", encoding="utf-8")
@@ -148,18 +143,15 @@ def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     assert "has no environment 'nigth'" in error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("chat",), "it is an endpoint in peagle.yaml: add --environment"),
-        ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
-        (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
-        (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
-        (("chat", "-e", "prod"), "has no environment 'prod' (did you mean production?)"),
-        (("chat", "--project", "../peagle.yaml"), "(name one with --environment: staging, product"),
-        (("chat", "--project", "x.yaml"), "x.yaml: cannot be read: No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error"), [
+    (("chat",), "it is an endpoint in peagle.yaml: add --environment"),
+    ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
+    (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
+    (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
+    (("chat", "-e", "prod"), "has no environment 'prod' (did you mean production?)"),
+    (("chat", "--project", "../peagle.yaml"), "(name one with --environment: staging, product"),
+    (("chat", "--project", "x.yaml"), "x.yaml: cannot be read: No such file or directory"),
+])  # fmt: skip
 def test_what_is_named_wrongly_is_an_error_of_one_line(
     folder: Path, arguments: tuple[str, ...], error: str
 ) -> None:
@@ -173,17 +165,14 @@ def test_without_a_file_the_argument_is_missing(tmp_path: Path) -> None:
     assert "no peagle.yaml in this folder" in in_process("plan", "-e", "x", folder=tmp_path).error
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "typed"),
-    [
-        ("requests", "1m", "1m"),
-        ("requests", "5000", "5000"),
-        ("concurrency", "1_024", "1024"),
-        ("max_model_len", "2k", "2048"),
-        ("prompt_tokens", "'1,024'", "1024"),
-        ("max_price_per_hour", "$20", "20"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "typed"), [
+    ("requests", "1m", "1m"),
+    ("requests", "5000", "5000"),
+    ("concurrency", "1_024", "1024"),
+    ("max_model_len", "2k", "2048"),
+    ("prompt_tokens", "'1,024'", "1024"),
+    ("max_price_per_hour", "$20", "20"),
+])  # fmt: skip
 def test_a_key_takes_what_its_option_takes(
     tmp_path: Path, key: str, value: str, typed: str
 ) -> None:
@@ -213,15 +202,10 @@ WRONG = [
     ("defaults: 3", "1: defaults: "),
     ("endpoint: {}", "1: endpoint: unknown key (did you mean endpoints"),
     ("endpoints:\n  chat:\n    pair: tinyy", "3: endpoints.chat.pair: the catalogue has no target"),
-    (
-        "endpoints:\n  chat: {pair: tiny+eagle4}",
-        "2: endpoints.chat.pair: peagle/tiny has no",
-    ),
-    (
-        "endpoints:\n  chat: {pair: tiny, instance_type: ml.g5.foo}",
-        "2: endpoints.chat.instance_type",
-    ),
-]
+    ("endpoints:\n  chat: {pair: tiny+eagle4}", "2: endpoints.chat.pair: peagle/tiny has no"),
+    ("endpoints:\n  chat: {pair: tiny, instance_type: ml.g5.foo}",
+     "2: endpoints.chat.instance_type"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "error"), WRONG, ids=[text for text, _ in WRONG])

@@ -1,7 +1,5 @@
 """Every code of a reason has a sentence, whose values every reason with that code has."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping
@@ -76,72 +74,32 @@ def test_the_values_of_a_sentence_are_those_of_each_reason(code: str) -> None:
 HOURLY: Mapping[str, Detail] = {"usd_per_hour": 4.2}
 
 
-@pytest.mark.parametrize(
-    ("code", "values", "text"),
-    [
-        ("context-too-long", {"tokens": 131072}, "131,072 tokens do not fit"),
-        ("nearest-instance", HOURLY, "the nearest to what is required, at $4.20 an hour"),
-        ("nearest-instance", {"instances": 2}, "the nearest to what is required, price unknown"),
-        (
-            "nearest-instance",
-            {**HOURLY, "instances": 1},
-            "the nearest to what is required, at $4.20 an hour",
-        ),
-        (
-            "nearest-instance",
-            {**HOURLY, "instances": 2},
-            "the nearest to what is required, at $4.20 an hour for 2",
-        ),
-        (
-            "only-instance",
-            {**HOURLY, "required": False},
-            "the only type that fits; at $4.20 an hour",
-        ),
-        (
-            "only-instance",
-            {**HOURLY, "holds_load": True, "required": True, "meets": True},
-            "the only type that fits for this load, known to meet what is required; "
-            "at $4.20 an hour",
-        ),
-        (
-            "only-instance",
-            {**HOURLY, "required": True, "meets": False},
-            "the only type that fits, not known to meet what is required; at $4.20 an hour",
-        ),
-        (
-            "fastest-k",
-            {
-                "basis": "measured",
-                "tokens_per_second": 1234.5,
-                "requests": 1,
-                "others": {"3": 900.0},
-            },
-            "the fastest (measured): 1,234 tokens/s with 1 request at a time, 900 with K=3",
-        ),
-        (
-            "time-to-start",
-            {
-                "hub_bytes": 0,
-                "s3_bytes": 17_000_000_000,
-                "readers": 4,
-                "engine_seconds": 600,
-            },
-            "17.0 GB from S3 at 100 MB/s (4 GPUs read all), and 10m 00s to compile",
-        ),
-        (
-            "rollout-bakes",
-            {"seconds": 600, "copies": False},
-            "updates bake 10m 00s after each step; an alarm undoes them",
-        ),
-        ("catalogue-setting", {"because": "{a|b} is faster"}, "{a|b} is faster"),
-        (
-            "copies-share-gpus",
-            {"gpus_each": 1, "used": 8, "gpus": 8},
-            "with 1 GPU each they use 8 of the 8 GPUs",
-        ),
-        ("of-a-later-version", {}, "of-a-later-version"),
-    ],
-)
+@pytest.mark.parametrize(("code", "values", "text"), [
+    ("context-too-long", {"tokens": 131072}, "131,072 tokens do not fit"),
+    ("nearest-instance", HOURLY, "the nearest to what is required, at $4.20 an hour"),
+    ("nearest-instance", {"instances": 2}, "the nearest to what is required, price unknown"),
+    ("nearest-instance", {**HOURLY, "instances": 1},
+     "the nearest to what is required, at $4.20 an hour"),
+    ("nearest-instance", {**HOURLY, "instances": 2},
+     "the nearest to what is required, at $4.20 an hour for 2"),
+    ("only-instance", {**HOURLY, "required": False}, "the only type that fits; at $4.20 an hour"),
+    ("only-instance", {**HOURLY, "holds_load": True, "required": True, "meets": True},
+     "the only type that fits for this load, known to meet what is required; at $4.20 an hour"),
+    ("only-instance", {**HOURLY, "required": True, "meets": False},
+     "the only type that fits, not known to meet what is required; at $4.20 an hour"),
+    ("fastest-k",
+     {"basis": "measured", "tokens_per_second": 1234.5, "requests": 1, "others": {"3": 900.0}},
+     "the fastest (measured): 1,234 tokens/s with 1 request at a time, 900 with K=3"),
+    ("time-to-start",
+     {"hub_bytes": 0, "s3_bytes": 17_000_000_000, "readers": 4, "engine_seconds": 600},
+     "17.0 GB from S3 at 100 MB/s (4 GPUs read all), and 10m 00s to compile"),
+    ("rollout-bakes", {"seconds": 600, "copies": False},
+     "updates bake 10m 00s after each step; an alarm undoes them"),
+    ("catalogue-setting", {"because": "{a|b} is faster"}, "{a|b} is faster"),
+    ("copies-share-gpus", {"gpus_each": 1, "used": 8, "gpus": 8},
+     "with 1 GPU each they use 8 of the 8 GPUs"),
+    ("of-a-later-version", {}, "of-a-later-version"),
+])  # fmt: skip
 def test_sentences(code: str, values: Mapping[str, Detail], text: str) -> None:
     assert reason_text(reason("what", "value", code, **values)) == text
 

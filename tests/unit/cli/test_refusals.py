@@ -1,7 +1,5 @@
 """A wrong use ends with 2, one line on stderr and the code of its cause; nothing is created."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 
@@ -96,28 +94,25 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     assert (done.refusal["code"], done.refusal["exit_code"]) == (code, 2)
 
 
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("pln", "plan"),
-        ("catalog refrsh", "refresh"),
-        ("delete peagle-tiny", "destroy"),
-        ("render cloudfromation tiny", "cloudformation"),
-        ("plan gpt-oss-21b", "gpt-oss-20b"),
-        ("plan gpt-oss-20b+p-eagel", "p-eagle"),
-        ("plan gpt-oss-20b --region us-esat-1", "us-east-1"),
-        ("plan tiny --concurency 2", "--concurrency"),
-        ("plan tiny --tp 2", "--instance-type"),
-        ("plan tiny --catalog .", "peagle --catalog DIR plan"),
-        ("plan models", "./models"),
-        ("plan tiny --drafter models", "./models"),
-        ("plan tiny --drafter s3:/bucket/x", "s3://bucket/x"),
-        ("plan tiny --subnets 8", "the key subnets of peagle.yaml"),
-        ("plan tiny --users 8", "--concurrency"),
-        ("plan tiny --workloads 8", "--workload"),
-        ("compare peagle-tiny --share 50", "50%"),
-    ],
-)
+@pytest.mark.parametrize(("line", "hint"), [
+    ("pln", "plan"),
+    ("catalog refrsh", "refresh"),
+    ("delete peagle-tiny", "destroy"),
+    ("render cloudfromation tiny", "cloudformation"),
+    ("plan gpt-oss-21b", "gpt-oss-20b"),
+    ("plan gpt-oss-20b+p-eagel", "p-eagle"),
+    ("plan gpt-oss-20b --region us-esat-1", "us-east-1"),
+    ("plan tiny --concurency 2", "--concurrency"),
+    ("plan tiny --tp 2", "--instance-type"),
+    ("plan tiny --catalog .", "peagle --catalog DIR plan"),
+    ("plan models", "./models"),
+    ("plan tiny --drafter models", "./models"),
+    ("plan tiny --drafter s3:/bucket/x", "s3://bucket/x"),
+    ("plan tiny --subnets 8", "the key subnets of peagle.yaml"),
+    ("plan tiny --users 8", "--concurrency"),
+    ("plan tiny --workloads 8", "--workload"),
+    ("compare peagle-tiny --share 50", "50%"),
+])  # fmt: skip
 def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:
     assert hint in in_process(*shlex.split(line)).error
 

@@ -1,7 +1,5 @@
 """What an error leaves of a change: how it is continued, undone and removed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -46,7 +44,7 @@ def remaining(world: World, command: str, error: BaseException, record: Deployme
     found = cli.get_command(root, command)
     assert found
     with found.make_context(command, [*LINES[command]], parent=root) as ctx:
-        session = CommandSession(ctx, "us-east-1")
+        session = CommandSession("us-east-1")
         session.report_remaining(DeploymentChange(session, world.aws, record), error)
         return ctx.obj["remaining"]
 
@@ -83,17 +81,14 @@ def test_of_nothing_nothing_is_removed(world: World, capsys: pytest.CaptureFixtu
     assert "Costs" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("command", "error", "continues"),
-    [
-        ("deploy", NotProved("its acceptance is too low"), True),
-        ("deploy", RolledBack("what served before serves"), False),
-        ("deploy", KeyboardInterrupt(), True),
-        ("rollback", NotProved("its acceptance is too low"), False),
-        ("rollback", CloudError("no"), True),
-        ("compare", CandidateNotProved("what served before serves"), False),
-    ],
-)
+@pytest.mark.parametrize(("command", "error", "continues"), [
+    ("deploy", NotProved("its acceptance is too low"), True),
+    ("deploy", RolledBack("what served before serves"), False),
+    ("deploy", KeyboardInterrupt(), True),
+    ("rollback", NotProved("its acceptance is too low"), False),
+    ("rollback", CloudError("no"), True),
+    ("compare", CandidateNotProved("what served before serves"), False),
+])  # fmt: skip
 def test_what_serves_after_a_failed_proof_is_not_changed_again(
     world: World,
     command: str,

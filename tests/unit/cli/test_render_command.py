@@ -1,7 +1,5 @@
 """``peagle render``: files appear whole, nothing is overwritten unasked, nothing is left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.support import in_process

@@ -10,8 +10,6 @@ everything again from the current code: review the diff before committing. The f
 stays: what ends in another way than at first stands in ``first_changes.json`` with the reason.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.options import read_flags

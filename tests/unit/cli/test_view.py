@@ -1,7 +1,5 @@
 """The four shapes of an answer: a narrow terminal loses no text and breaks no command."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -62,13 +60,9 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     place = {
-        "instance_type": "ml.g7e.12xlarge",
-        "gpu": "RTX PRO 6000",
-        "price_per_hour_usd": 10.36,
-        "max_concurrency": 43.27,
-        "tokens_per_second": 1852.0,
-        "usd_per_million_tokens": 1.55,
-    }
+        "instance_type": "ml.g7e.12xlarge", "gpu": "RTX PRO 6000", "price_per_hour_usd": 10.36,
+        "max_concurrency": 43.27, "tokens_per_second": 1852.0, "usd_per_million_tokens": 1.55,
+    }  # fmt: skip
 
     print_documents([place], [*place])
 
@@ -115,18 +109,12 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
     assert on_screen(capsys) == ["", "starting, 0 s: a very long...", "proving, 0 s", ""]
 
 
-@pytest.mark.parametrize(
-    ("progress", "sandbox", "line"),
-    [
-        (
-            Progress("Creating", 83.4, 0.0326, "Loading weights"),
-            False,
-            "Creating | 1m 23s | $0.03 so far | Loading weights",
-        ),
-        (Progress("Creating", 83.4, 0.0326), True, "Creating | 1m 23s | $0.03 on AWS"),
-        (Progress("Creating model", line="m"), False, "Creating model | m"),
-    ],
-)
+@pytest.mark.parametrize(("progress", "sandbox", "line"), [
+    (Progress("Creating", 83.4, 0.0326, "Loading weights"), False,
+     "Creating | 1m 23s | $0.03 so far | Loading weights"),
+    (Progress("Creating", 83.4, 0.0326), True, "Creating | 1m 23s | $0.03 on AWS"),
+    (Progress("Creating model", line="m"), False, "Creating model | m"),
+])  # fmt: skip
 def test_deployment_shows_state_time_cost_and_line(
     progress: Progress, sandbox: bool, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,5 @@
 """``peagle warm`` as it is typed: shows, asks, collects, stores, and removes whatever happens."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A text that defines arguments as vLLM's source does."""
 
-from __future__ import annotations
-
 from peagle_serve.environment import KNOWN, make_flag
 
 SOURCE = (

@@ -1,7 +1,5 @@
 """Valid and damaged artifacts of warm starts."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -10,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.warm import Manifest, key_of, pack
+from peagle_serve.warm import Manifest, compute_key, pack
 
 SUBJECT: dict[str, Any] = {
     "format": 1,
@@ -39,7 +37,7 @@ def filled(folder: Path, files: dict[str, bytes] | None = None) -> Path:
 def artifact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
     """A valid artifact in ``folder``."""
     about = SUBJECT if subject is None else subject
-    key = key_of(about)
+    key = compute_key(about)
     folder.mkdir(parents=True, exist_ok=True)
     packed = pack(filled(folder.parent / "collected" / key), folder / f"{key}.tar.gz", [])
     manifest = Manifest(key=key, subject=about, seconds_cold=101.0, made="now", **packed)

@@ -1,7 +1,5 @@
 """The pairs of the rules' corpus as environments of the container, and its refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The entrypoint with a fake engine, and the folders of a warm start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

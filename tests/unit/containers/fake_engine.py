@@ -4,8 +4,6 @@ Tests copy it to where the entrypoint looks for vLLM. ``HOW`` in its environment
 runs with the names below; ``STARTS`` is a file that gets a line for every start.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

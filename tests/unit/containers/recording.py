@@ -1,7 +1,5 @@
 """The entrypoint as a process, with a vLLM that records its call and exits."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

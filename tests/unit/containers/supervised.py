@@ -1,7 +1,5 @@
 """The entrypoint as a process, with a fake engine that runs a test's code."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Variables that are refused, each with message and fix, in every spelling that reaches vLLM."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -49,25 +47,22 @@ def refusal(environment: dict[str, str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("{method:eagle3}", "is not valid JSON ... double quotes"),
-        ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
-        ("{}", "has num_speculative_tokens null ... at least 1"),
-        ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
-        ('{"num_speculative_tokens": true}', "num_speculative_tokens true ... at least 1"),
-        ('{"method": "eagle3", "num_speculative_tokens": 7}', 'no drafter ... "model"'),
-        ('{"model": "a/b", "num_speculative_tokens": 7}', 'no method ... "method": "eagle3"'),
-        (GOOD, ""),
-        ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
-        ('{"method": "ngram", "num_speculative_tokens": 1}', ""),
-        ('{"method": "ngram", "num_speculative_tokens": null}', "num_speculative_tokens null"),
-        ('{"method": "eagle", "num_speculative_tokens": 1, "model": ""}', "no drafter"),
-        ('{"method": "deepseek_mtp"}', ""),
-        ('{"method": "suffix"}', "")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "words"), [
+    ("{method:eagle3}", "is not valid JSON ... double quotes"),
+    ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
+    ("{}", "has num_speculative_tokens null ... at least 1"),
+    ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
+    ('{"num_speculative_tokens": true}', "num_speculative_tokens true ... at least 1"),
+    ('{"method": "eagle3", "num_speculative_tokens": 7}', 'no drafter ... "model"'),
+    ('{"model": "a/b", "num_speculative_tokens": 7}', 'no method ... "method": "eagle3"'),
+    (GOOD, ""),
+    ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
+    ('{"method": "ngram", "num_speculative_tokens": 1}', ""),
+    ('{"method": "ngram", "num_speculative_tokens": null}', "num_speculative_tokens null"),
+    ('{"method": "eagle", "num_speculative_tokens": 1, "model": ""}', "no drafter"),
+    ('{"method": "deepseek_mtp"}', ""),
+    ('{"method": "suffix"}', "")
+])  # fmt: skip
 def test_a_speculative_config(config: str, words: str) -> None:
     reported = refusal({SPECULATION: config})
     assert reported.startswith(SPECULATION) is bool(words)
@@ -311,16 +306,13 @@ def test_the_arguments_are_read_in_the_source_of_vllm(
     check_arguments(unknown)
 
 
-@pytest.mark.parametrize(
-    ("names", "is_cpu"),
-    [
-        (("torch-2.13.0+cpu.dist-info", "vllm-0.28.0.dist-info"), True),
-        (("torch-2.13.0+CPU.dist-info",), True),
-        (("torch-2.13.0+cu130.dist-info",), False),
-        (("torchvision-0.28.0+cpu.dist-info",), False),
-        ((), False),
-    ],
-)
+@pytest.mark.parametrize(("names", "is_cpu"), [
+    (("torch-2.13.0+cpu.dist-info", "vllm-0.28.0.dist-info"), True),
+    (("torch-2.13.0+CPU.dist-info",), True),
+    (("torch-2.13.0+cu130.dist-info",), False),
+    (("torchvision-0.28.0+cpu.dist-info",), False),
+    ((), False),
+])  # fmt: skip
 def test_the_build_of_torch_says_whether_it_is_for_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], is_cpu: bool
 ) -> None:
@@ -360,48 +352,42 @@ def test_the_port_is_sagemakers(text: str, port: int | None) -> None:
 
 
 # JSON from outside is read strictly; variables become vLLM's arguments byte for byte.
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "it is not valid JSON: Expecting value (line 1, column 1)"),
-        ('{"a": {"b": 1, "b": 2}}', "it has 'b' twice in one object"),
-        ("[1,\n NaN]", "NaN is no number of JSON"),
-        ("[1e400]", "1e400 is no number of JSON, or too large"),
-        ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
-        (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
-        ('["\\ud800"]', "it has half of a surrogate pair"),
-        ('"\ud800"', "it is not UTF-8"),
-        (b'"\xff"', "it is not UTF-8"),
-        (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "it is not valid JSON: Expecting value (line 1, column 1)"),
+    ('{"a": {"b": 1, "b": 2}}', "it has 'b' twice in one object"),
+    ("[1,\n NaN]", "NaN is no number of JSON"),
+    ("[1e400]", "1e400 is no number of JSON, or too large"),
+    ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
+    (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
+    ('["\\ud800"]', "it has half of a surrogate pair"),
+    ('"\ud800"', "it is not UTF-8"),
+    (b'"\xff"', "it is not UTF-8"),
+    (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),
+])  # fmt: skip
 def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         read(text, "it")
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "argv"),
-    [
-        ("true", ["--x-y"]),
-        ("", ["--x-y"]),
-        ("false", []),
-        (" ", ["--x-y", " "]),
-        ("a b", ["--x-y", "a b"]),
-        ('{"a": 1}', ["--x-y", '{"a": 1}']),
-        ('["a", "b c"]', ["--x-y", "a", "b c"]),
-        ("[]", []),
-        ('[{"a":  1}, 2.50, true, null]', ["--x-y", '{"a":  1}', "2.50", "true", ""]),
-        ('{"a":1} {"b":2}', ["--x-y", '{"a":1}', '{"b":2}']),
-        ("[1,]", ["--x-y", "[1,]"]),
-        *((text, ["--x-y", text]) for text in ('{"a":1} 2', "{} {", "{}, {}")),
-        ("{% for m in messages %}{{ m }}", ["--x-y", "{% for m in messages %}{{ m }}"]),
-        ("-1", ["--x-y=-1"]),
-        ("--model", ["--x-y=--model"]),
-        ("[-1, 2, -0.5]", ["--x-y", "-1", "2", "-0.5"]),
-    ],
-)
+@pytest.mark.parametrize(("value", "argv"), [
+    ("true", ["--x-y"]),
+    ("", ["--x-y"]),
+    ("false", []),
+    (" ", ["--x-y", " "]),
+    ("a b", ["--x-y", "a b"]),
+    ('{"a": 1}', ["--x-y", '{"a": 1}']),
+    ('["a", "b c"]', ["--x-y", "a", "b c"]),
+    ("[]", []),
+    ('[{"a":  1}, 2.50, true, null]', ["--x-y", '{"a":  1}', "2.50", "true", ""]),
+    ('{"a":1} {"b":2}', ["--x-y", '{"a":1}', '{"b":2}']),
+    ("[1,]", ["--x-y", "[1,]"]),
+    *((text, ["--x-y", text]) for text in ('{"a":1} 2', "{} {", "{}, {}")),
+    ("{% for m in messages %}{{ m }}", ["--x-y", "{% for m in messages %}{{ m }}"]),
+    ("-1", ["--x-y=-1"]),
+    ("--model", ["--x-y=--model"]),
+    ("[-1, 2, -0.5]", ["--x-y", "-1", "2", "-0.5"]),
+])  # fmt: skip
 def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: list[str]) -> None:
     assert arguments({"SM_VLLM_X_Y": value}) == argv
 

@@ -1,7 +1,5 @@
 """The entrypoint as SageMaker runs it: a process with an environment, and vLLM's resulting call."""
 
-from __future__ import annotations
-
 import ast
 import json
 import resource
@@ -60,15 +58,12 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("variables", "line"),
-    [
-        ({}, "no model is set"),
-        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
-        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
-        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("variables", "line"), [
+    ({}, "no model is set"),
+    ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
+    ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
+    ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which cannot be read"),
+])  # fmt: skip
 def test_an_invalid_environment_ends_the_container_with_one_line(
     container: Container, variables: dict[str, str], line: str
 ) -> None:
@@ -94,13 +89,10 @@ def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
 def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None:
     token = "hf_" + "a1B2c3D4" * 4
     variables = {
-        "SM_VLLM_MODEL": "a/b",
-        "SM_VLLM_API_KEY": "first-key",
-        "SM_VLLM_HF_TOKEN": token,
-        "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048",
-        "SM_VLLM_NOTE": f"not a place for {token}",
+        "SM_VLLM_MODEL": "a/b", "SM_VLLM_API_KEY": "first-key", "SM_VLLM_HF_TOKEN": token,
+        "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048", "SM_VLLM_NOTE": f"not a place for {token}",
         "HF_TOKEN": token,
-    }
+    }  # fmt: skip
     done = container.run(variables)
     log = done.stderr.decode()
     assert '"--max-num-batched-tokens", "2048"' in log

@@ -1,7 +1,5 @@
 """Every line of the log is one JSON document, without secrets and prompts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -50,34 +48,20 @@ class Written:
         return read.decode().splitlines()[:-1]
 
 
-@pytest.mark.parametrize(
-    ("line", "level", "message", "process", "place"),
-    [
-        (LOADING, "INFO", "Loading [1/2]", "EngineCore pid=8", "core.py:131"),
-        ("WARNING 11-20 11:34:26 [a.py:1] x", "WARNING", "x", None, "a.py:1"),
-        ('INFO:     127.0.0.1:5 - "GET /ping"', "INFO", '127.0.0.1:5 - "GET /ping"', None, None),
-        ("(A) ERROR:    boom", "ERROR", "boom", "A", None),
-        ("ValueError: no", "ERROR", "ValueError: no", None, None),
-        ("api_server.py: error: x", "ERROR", "api_server.py: error: x", None, None),
-        ("/x.py:1: UserWarning: old", "WARNING", "/x.py:1: UserWarning: old", None, None),
-        (
-            "(A) Traceback (most recent call last):",
-            "ERROR",
-            "Traceback (most recent call last):",
-            "A",
-            None,
-        ),
-        ("(A) KeyError", "ERROR", "KeyError", "A", None),
-        ("plain words", "INFO", "plain words", None, None),
-        (
-            '(APIServer pid=7)   File "core.py"',
-            "ERROR",
-            '  File "core.py"',
-            "APIServer pid=7",
-            None,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "level", "message", "process", "place"), [
+    (LOADING, "INFO", "Loading [1/2]", "EngineCore pid=8", "core.py:131"),
+    ("WARNING 11-20 11:34:26 [a.py:1] x", "WARNING", "x", None, "a.py:1"),
+    ('INFO:     127.0.0.1:5 - "GET /ping"', "INFO", '127.0.0.1:5 - "GET /ping"', None, None),
+    ("(A) ERROR:    boom", "ERROR", "boom", "A", None),
+    ("ValueError: no", "ERROR", "ValueError: no", None, None),
+    ("api_server.py: error: x", "ERROR", "api_server.py: error: x", None, None),
+    ("/x.py:1: UserWarning: old", "WARNING", "/x.py:1: UserWarning: old", None, None),
+    ("(A) Traceback (most recent call last):", "ERROR", "Traceback (most recent call last):", "A",
+     None),
+    ("(A) KeyError", "ERROR", "KeyError", "A", None),
+    ("plain words", "INFO", "plain words", None, None),
+    ('(APIServer pid=7)   File "core.py"', "ERROR", '  File "core.py"', "APIServer pid=7", None),
+])  # fmt: skip
 def test_lines_of_the_engine_are_parsed(
     line: str, level: str, message: str, process: str | None, place: str | None
 ) -> None:
@@ -85,15 +69,12 @@ def test_lines_of_the_engine_are_parsed(
     assert engine_fields(line) == {name: v for name, v in expected.items() if v is not None}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "cold", "text"),
-    [
-        (0.5, 80.4, "restored 3 files, 1.5 MB in 0.50 s (key k; a cold start takes 80 s)"),
-        (0.0, None, "restored 3 files, 1.5 MB in 0.00 s (key k)"),
-        (None, 80.4, "3 files, 1.5 MB were restored before (key k; a cold start takes 80 s)"),
-        (None, None, "3 files, 1.5 MB were restored before (key k)"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "cold", "text"), [
+    (0.5, 80.4, "restored 3 files, 1.5 MB in 0.50 s (key k; a cold start takes 80 s)"),
+    (0.0, None, "restored 3 files, 1.5 MB in 0.00 s (key k)"),
+    (None, 80.4, "3 files, 1.5 MB were restored before (key k; a cold start takes 80 s)"),
+    (None, None, "3 files, 1.5 MB were restored before (key k)"),
+])  # fmt: skip
 def test_what_was_restored(seconds: float | None, cold: float | None, text: str) -> None:
     fields = {"files": 3, "unpacked_bytes": 1_500_000, "key": "k"}
     assert restored_text({**fields, "seconds": seconds, "seconds_cold": cold}) == text
@@ -153,25 +134,22 @@ def test_log_text_shows_lines_for_people() -> None:
         assert log_text(line) == line, "of another program"
 
 
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        (f"401 for {HUB_TOKEN}.", HUB_TOKEN),
-        (f"key {AWS_KEY} was refused", AWS_KEY),
-        ("Authorization: Bearer abc.def-ghi+jkl/mno=", "abc.def"),
-        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalr"),
-        ("https://b.s3/x?X-Amz-Signature=00ff00ff&X-Amz-Credential=ABCD%2F20", "00ff00ff"),
-        ("https://user:pass1234@host/x", "pass1234"),
-        ("sagemaker-api-key-aHR0cHM6Ly9z", "aHR0"),
-        ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcdef", "eyJzdWIi"),
-        ("Request cmpl-1 details: prompt: 'my\ndiary', prompt_token_ids: [1, 2]", "diary"),
-        ("NewRequestData(prompt_token_ids=[17, 18], x=1)", "17"),
-        ("Generated response cmpl-1: output: 'a secret', finish", "a secret"),
-        ("Loading weights took 0.35 seconds", ""),
-        ("non-default args: {'api_key': None, 'max_num_batched_tokens': 2048}", ""),
-        ("Avg prompt throughput: 0.3 tokens/s", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "secret"), [
+    (f"401 for {HUB_TOKEN}.", HUB_TOKEN),
+    (f"key {AWS_KEY} was refused", AWS_KEY),
+    ("Authorization: Bearer abc.def-ghi+jkl/mno=", "abc.def"),
+    ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalr"),
+    ("https://b.s3/x?X-Amz-Signature=00ff00ff&X-Amz-Credential=ABCD%2F20", "00ff00ff"),
+    ("https://user:pass1234@host/x", "pass1234"),
+    ("sagemaker-api-key-aHR0cHM6Ly9z", "aHR0"),
+    ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcdef", "eyJzdWIi"),
+    ("Request cmpl-1 details: prompt: 'my\ndiary', prompt_token_ids: [1, 2]", "diary"),
+    ("NewRequestData(prompt_token_ids=[17, 18], x=1)", "17"),
+    ("Generated response cmpl-1: output: 'a secret', finish", "a secret"),
+    ("Loading weights took 0.35 seconds", ""),
+    ("non-default args: {'api_key': None, 'max_num_batched_tokens': 2048}", ""),
+    ("Avg prompt throughput: 0.3 tokens/s", ""),
+])  # fmt: skip
 def test_known_patterns_of_secrets_are_hidden(text: str, secret: str) -> None:
     shown = Redactor({}).text(text)
     assert (shown == text) is (not secret)
@@ -286,56 +264,44 @@ def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     assert parse_crash(lines).line == "ValueError: no"
 
 
-@pytest.mark.parametrize(
-    ("length", "shown"),
-    [
-        (299, "ValueError: " + "a" * 287),
-        (300, "ValueError: " + "a" * 288),
-        (301, "ValueError: " + "a" * 138 + " ... " + "a" * 100),
-    ],
-)
+@pytest.mark.parametrize(("length", "shown"), [
+    (299, "ValueError: " + "a" * 287),
+    (300, "ValueError: " + "a" * 288),
+    (301, "ValueError: " + "a" * 138 + " ... " + "a" * 100),
+])  # fmt: skip
 def test_of_a_long_message_the_start_and_the_end_are_shown(length: int, shown: str) -> None:
     assert parse_crash([f"ValueError: {'a' * (length - 12)}"]).line == shown
 
 
-@pytest.mark.parametrize(
-    ("following", "shown"),
-    [
-        (["b"], "ValueError: a b"),
-        (["b", "c"], "ValueError: a b c"),
-        (["b", "c", "d"], "ValueError: a b c"),
-        (["", "b"], "ValueError: a"),
-        (["(EngineCore pid=7) ERROR b"], "ValueError: a"),
-        (["File x"], "ValueError: a"),
-        (["During handling"], "ValueError: a"),
-    ],
-)
+@pytest.mark.parametrize(("following", "shown"), [
+    (["b"], "ValueError: a b"),
+    (["b", "c"], "ValueError: a b c"),
+    (["b", "c", "d"], "ValueError: a b c"),
+    (["", "b"], "ValueError: a"),
+    (["(EngineCore pid=7) ERROR b"], "ValueError: a"),
+    (["File x"], "ValueError: a"),
+    (["During handling"], "ValueError: a"),
+])  # fmt: skip
 def test_a_message_has_at_most_two_following_lines_of_its_process(
     following: list[str], shown: str
 ) -> None:
     assert parse_crash(["ValueError: a", *following]).line == shown
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        ("[type=int, input_value='x', input_type=str]", "a, not 'x'"),
-        ("[type=int, input_value=7, input_type=int]", "a, not 7"),
-        ("[type=int, input_value={'k': 1}, input_type=dict]", "a"),
-    ],
-)
+@pytest.mark.parametrize(("line", "shown"), [
+    ("[type=int, input_value='x', input_type=str]", "a, not 'x'"),
+    ("[type=int, input_value=7, input_type=int]", "a, not 7"),
+    ("[type=int, input_value={'k': 1}, input_type=dict]", "a"),
+])  # fmt: skip
 def test_of_pydantics_details_a_simple_value_stays(line: str, shown: str) -> None:
     assert parse_crash([f"ValueError: a {line}"]).line == f"ValueError: {shown}"
 
 
-@pytest.mark.parametrize(
-    ("lines", "shown"),
-    [
-        (["    assert x > 1", "AssertionError"], "AssertionError: assert x > 1"),
-        (["    raise Odd", "    ^^^^^", "OddError"], "OddError: raise Odd"),
-        (["    value = 1", "OddError"], "OddError"),
-        (["OddError"], "OddError"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "shown"), [
+    (["    assert x > 1", "AssertionError"], "AssertionError: assert x > 1"),
+    (["    raise Odd", "    ^^^^^", "OddError"], "OddError: raise Odd"),
+    (["    value = 1", "OddError"], "OddError"),
+    (["OddError"], "OddError"),
+])  # fmt: skip
 def test_the_code_says_what_a_bare_exception_does_not(lines: list[str], shown: str) -> None:
     assert parse_crash(lines).line == shown

@@ -1,7 +1,5 @@
 """Readiness, draining, counters and compile caches in vLLM's server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -20,7 +18,7 @@ from peagle.protocol import parse_counters
 from peagle_serve import warm
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
-    CAPTURE_VARIABLE,
+    COLLECT_FOLDER_VARIABLE,
     COUNTERS_ATTRIBUTE,
     FAILED,
     HEALTHY,
@@ -29,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
 )
 from peagle_serve.middleware import Message, Middleware, always_drafts, call, sum_counters
-from peagle_serve.warm import canonical, key_of, parse_manifest
+from peagle_serve.warm import canonical, compute_key, parse_manifest
 from tests.unit.containers.artifacts import SUBJECT, filled
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -137,7 +135,7 @@ class World:
 
     async def drain(self) -> None:
         self.other.send(b"drain\n")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
 
 
 Play = Callable[[Callable[[World], Awaitable[None]], Any], None]
@@ -171,18 +169,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     mine.close()
 
 
-@pytest.mark.parametrize(
-    ("config", "server", "said", "ping"),
-    [
-        (CONFIG, {}, "healthy", 200),
-        (CONFIG, {"drafts": 0}, "failed speculation is configured, and 16 tokens were", 503),
-        (CONFIG, {"status": 500}, "failed the engine responded to its first request with 500", 503),
-        (CONFIG, {"drafts": 0, "status": 400}, "healthy", 200),  # it accepts no prompt
-        (CONFIG, {"drafts": 0, "metrics": 404}, "healthy", 200),
-        ("", {"drafts": 0}, "healthy", 200),
-    ],
-    ids=["drafts", "no drafts", "fails", "no prompts", "no metrics", "no speculation"],
-)
+@pytest.mark.parametrize(("config", "server", "said", "ping"), [
+    (CONFIG, {}, "healthy", 200),
+    (CONFIG, {"drafts": 0}, "failed speculation is configured, and 16 tokens were", 503),
+    (CONFIG, {"status": 500}, "failed the engine responded to its first request with 500", 503),
+    (CONFIG, {"drafts": 0, "status": 400}, "healthy", 200),  # it accepts no prompt
+    (CONFIG, {"drafts": 0, "metrics": 404}, "healthy", 200),
+    ("", {"drafts": 0}, "healthy", 200),
+], ids=["drafts", "no drafts", "fails", "no prompts", "no metrics", "no speculation"])  # fmt: skip
 def test_it_is_ready_when_a_drafter_has_drafted(
     play: Play, monkeypatch: pytest.MonkeyPatch, config: str, server: dict[str, int],
     said: str, ping: int,
@@ -199,39 +193,35 @@ def test_it_is_ready_when_a_drafter_has_drafted(
     play(scene, Server(**server))
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, False),
-        ({SPECULATION: "{"}, False),
-        ({SPECULATION: CONFIG}, True),
-        ({SPECULATION.lower().replace("sm_vllm_", "SM_VLLM_"): CONFIG}, True),
-        ({SPECULATION: '{"model": "a/b", "num_speculative_tokens": 1}'}, True),
-        ({SPECULATION: '{"method": "mtp"}'}, True),
-        ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 5}'}, False),
-        ({SPECULATION: '{"method": "suffix"}'}, False),
-        ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
-    ],
-)
+@pytest.mark.parametrize(("environment", "expected"), [
+    ({}, False),
+    ({SPECULATION: "{"}, False),
+    ({SPECULATION: CONFIG}, True),
+    ({SPECULATION.lower().replace("sm_vllm_", "SM_VLLM_"): CONFIG}, True),
+    ({SPECULATION: '{"model": "a/b", "num_speculative_tokens": 1}'}, True),
+    ({SPECULATION: '{"method": "mtp"}'}, True),
+    ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 5}'}, False),
+    ({SPECULATION: '{"method": "suffix"}'}, False),
+    ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
+])  # fmt: skip
 def test_only_methods_that_always_draft_are_proved(
     environment: dict[str, str], expected: bool
 ) -> None:
     assert always_drafts(environment) is expected
 
 
-@pytest.mark.thorough
 def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
         world.server.answers.clear()
         running = asyncio.create_task(world.ask("/slow"))
         gone = asyncio.create_task(world.ask("/slow"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         await world.drain()
         assert await world.ask("/invocations") == await world.ask("/ping") == 503
         assert await world.ask("/metrics") == 200
         gone.cancel()  # a disconnected client does not delay the end
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert world.received() == [], "something still runs"
         world.server.answers.set()
         assert await running == 200
@@ -247,22 +237,19 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
     async def scene(world: World) -> None:
         await world.begin()
         world.other.close()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
         assert sent == [(os.getpid(), signal.SIGTERM)]
 
     play(scene, Server())
 
 
-@pytest.mark.parametrize(
-    "scope",
-    [
-        {"type": "http", "path": "/invocations", "headers": [(HEADER, b"other")]},
-        {"type": "http", "path": "/invocations", "headers": []},
-        {"type": "http", "path": "/v1/completions", "headers": [(HEADER, WARM)]},
-        {"type": "http", "path": "/metrics", "headers": [(HEADER, COUNTERS)]},
-        {"type": "websocket", "path": "/invocations", "headers": [(HEADER, COUNTERS)]},
-    ],
-)
+@pytest.mark.parametrize("scope", [
+    {"type": "http", "path": "/invocations", "headers": [(HEADER, b"other")]},
+    {"type": "http", "path": "/invocations", "headers": []},
+    {"type": "http", "path": "/v1/completions", "headers": [(HEADER, WARM)]},
+    {"type": "http", "path": "/metrics", "headers": [(HEADER, COUNTERS)]},
+    {"type": "websocket", "path": "/invocations", "headers": [(HEADER, COUNTERS)]},
+])  # fmt: skip
 def test_any_other_request_is_forwarded_unchanged(scope: Message) -> None:
     seen: list[Any] = []
 
@@ -307,7 +294,7 @@ def test_a_request_for_the_counters_is_answered(play: Play, metrics: int, status
     play(scene, Server(metrics=metrics))
 
 
-KEY = key_of(SUBJECT)
+KEY = compute_key(SUBJECT)
 
 
 @pytest.fixture
@@ -315,7 +302,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The caches and the environment of a collecting engine."""
     folder = filled(tmp_path / KEY)
     monkeypatch.setenv(SUBJECT_VARIABLE, canonical(SUBJECT).decode())
-    monkeypatch.setenv(CAPTURE_VARIABLE, str(folder))
+    monkeypatch.setenv(COLLECT_FOLDER_VARIABLE, str(folder))
     monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
     return folder
 

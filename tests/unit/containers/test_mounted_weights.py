@@ -1,7 +1,5 @@
 """Mounted weights are compared with the pinned manifest before the engine starts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -112,16 +110,13 @@ def serve(name: str, folder: str) -> Callable[[Mounted], object]:
     return lambda mounted: mounted.variables.update({name: str(mounted.model / folder)})
 
 
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (serve_beside, "SM_VLLM_MODEL"),
-        (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
-        (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
-        (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
-    ],
-)
+@pytest.mark.parametrize(("change", "where"), [
+    (unlist, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+    (serve_beside, "SM_VLLM_MODEL"),
+    (serve("SM_VLLM_MODEL", ""), "SM_VLLM_MODEL"),
+    (serve_link, '"model" of SM_VLLM_SPECULATIVE_CONFIG'),
+    (serve("SM_VLLM_TOKENIZER", "tokenizer"), "SM_VLLM_TOKENIZER"),
+])  # fmt: skip
 def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
     mounted: Mounted, change: Callable[[Mounted], object], where: str
 ) -> None:
@@ -159,20 +154,17 @@ def lose(mounted: Mounted) -> None:
     (mounted.model / "drafter" / "model.safetensors").unlink()
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (grow, "target differs from its manifest: model.safetensors"),
-        (lose, "drafter differs from its manifest: model.safetensors"),
-        (add("modeling_x.py"), "target differs from its manifest: modeling_x.py"),
-        (add("sub", "x"), "differs from its manifest: sub/x"),
-        (add_link, "differs from its manifest: sub"),
-        (replace_manifest, "the weights were changed after the deploy"),
-        (manifest_as(str), "No such file"),
-        (manifest_as(os.mkfifo), "Not a regular file"),
-        (manifest_as(Path.mkdir), "Not a regular file"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (grow, "target differs from its manifest: model.safetensors"),
+    (lose, "drafter differs from its manifest: model.safetensors"),
+    (add("modeling_x.py"), "target differs from its manifest: modeling_x.py"),
+    (add("sub", "x"), "differs from its manifest: sub/x"),
+    (add_link, "differs from its manifest: sub"),
+    (replace_manifest, "the weights were changed after the deploy"),
+    (manifest_as(str), "No such file"),
+    (manifest_as(os.mkfifo), "Not a regular file"),
+    (manifest_as(Path.mkdir), "Not a regular file"),
+])  # fmt: skip
 def test_other_files_are_refused(
     mounted: Mounted, change: Callable[[Mounted], object], words: str
 ) -> None:

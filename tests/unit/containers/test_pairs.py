@@ -1,7 +1,5 @@
 """A head that does not fit its target, and a pair other than the image's, are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -54,34 +52,31 @@ def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({}, ""),
-        ({"target": {"text_config": TARGET}}, ""),
-        ({"head": UNLISTED | {AUX: [2, 5, 7]}}, ""),
-        ({"head": UNLISTED}, ""),
-        ({"head": without(HEAD, "ptd_token_id") | {"mask_token_id": 2}}, ""),
-        ({"head": without(HEAD, "target_hidden_size")}, ""),
-        ({"target": {"architectures": ["Unknown"]}}, ""),
-        ({"head": {**UNLISTED, "architectures": ["Qwen3ForCausalLM"], AUX: [1, 9]},
-          "tensors": NARROW}, ""),
-        ({"head": layers(1, 9), "tensors": NARROW}, ""),
-        ({"target": {**TARGET, "hidden_size": 16}}, "hidden-size-mismatch"),
-        ({"head": layers(2, 5, 11)}, "aux-layers-outside (layers [2, 5, 11]"),
-        ({"head": layers(2, 5, -1)}, "aux-layers-outside"),
-        ({"head": layers(2, 5, "x")}, "config-damaged"),
-        ({"head": layers(2, 5, 5)}, "aux-layers-collide (layers [2, 5, 5]"),
-        ({"head": UNLISTED, "target": {**TARGET, "num_hidden_layers": 6}},
-         "aux-layers-collide (layers [2, 3, 3]"),
-        ({"head": layers(2, 5), "tensors": HEAD_TENSORS}, "fc-width"),
-        ({"tensors": NO_MASK}, "head-without-mask"),
-        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "mask-shape"),
-        ({"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
-         "vocabulary-mismatch (of the head 1024, of the target 999)"),
-        ({"head": without(HEAD, "ptd_token_id")}, "placeholder-missing")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "what"), [
+    ({}, ""),
+    ({"target": {"text_config": TARGET}}, ""),
+    ({"head": UNLISTED | {AUX: [2, 5, 7]}}, ""),
+    ({"head": UNLISTED}, ""),
+    ({"head": without(HEAD, "ptd_token_id") | {"mask_token_id": 2}}, ""),
+    ({"head": without(HEAD, "target_hidden_size")}, ""),
+    ({"target": {"architectures": ["Unknown"]}}, ""),
+    ({"head": {**UNLISTED, "architectures": ["Qwen3ForCausalLM"], AUX: [1, 9]}, "tensors": NARROW},
+     ""),
+    ({"head": layers(1, 9), "tensors": NARROW}, ""),
+    ({"target": {**TARGET, "hidden_size": 16}}, "hidden-size-mismatch"),
+    ({"head": layers(2, 5, 11)}, "aux-layers-outside (layers [2, 5, 11]"),
+    ({"head": layers(2, 5, -1)}, "aux-layers-outside"),
+    ({"head": layers(2, 5, "x")}, "config-damaged"),
+    ({"head": layers(2, 5, 5)}, "aux-layers-collide (layers [2, 5, 5]"),
+    ({"head": UNLISTED, "target": {**TARGET, "num_hidden_layers": 6}},
+     "aux-layers-collide (layers [2, 3, 3]"),
+    ({"head": layers(2, 5), "tensors": HEAD_TENSORS}, "fc-width"),
+    ({"tensors": NO_MASK}, "head-without-mask"),
+    ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "mask-shape"),
+    ({"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
+     "vocabulary-mismatch (of the head 1024, of the target 999)"),
+    ({"head": without(HEAD, "ptd_token_id")}, "placeholder-missing")
+])  # fmt: skip
 def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:
     environment = pair(tmp_path, **change)
     reported = pair_refusal(environment)
@@ -93,15 +88,11 @@ def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> N
     assert pair_refusal({**environment, "SM_VLLM_LOAD_FORMAT": "dummy"}) == ""
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"SM_VLLM_MODEL": "org/target"},
-        {SPECULATION: json.dumps({"method": "eagle3", "model": "org/head"})},
-        {SPECULATION: json.dumps({"method": "eagle3"})},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", [
+    {"SM_VLLM_MODEL": "org/target"},
+    {SPECULATION: json.dumps({"method": "eagle3", "model": "org/head"})},
+    {SPECULATION: json.dumps({"method": "eagle3"})},
+], ids=str)  # fmt: skip
 def test_a_model_of_the_hub_is_not_compared(tmp_path: Path, more: dict[str, str]) -> None:
     environment = pair(tmp_path, target={**TARGET, "hidden_size": 16})
     assert pair_refusal(environment) != ""
@@ -152,22 +143,19 @@ def image_refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> s
     return ""
 
 
-@pytest.mark.parametrize(
-    ("chosen", "why"),
-    [
-        (drafting(), ""),
-        ({"SM_VLLM_MODEL": "A/Target", **drafting()}, ""),
-        (drafting(num_speculative_tokens=3), ""),
-        ({"SM_VLLM_MAX_MODEL_LEN": "4096", **drafting()}, ""),
-        ({}, ""),
-        ({"SM_VLLM_MODEL": "s3://bucket/target/", **drafting("s3://bucket/drafter/")}, ""),
-        ({"SM_VLLM_MODEL": "b/other", **drafting()}, "SM_VLLM_MODEL is b/other"),
-        (drafting("b/head"), f'"model" of {SPECULATION} is b/head'),
-        (drafting(method="draft_model"), "the method draft_model, not eagle3"),
-        ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 3}'}, "method ngram"),
-        (drafting(parallel_drafting=False), "has another parallel_drafting"),
-    ],
-)
+@pytest.mark.parametrize(("chosen", "why"), [
+    (drafting(), ""),
+    ({"SM_VLLM_MODEL": "A/Target", **drafting()}, ""),
+    (drafting(num_speculative_tokens=3), ""),
+    ({"SM_VLLM_MAX_MODEL_LEN": "4096", **drafting()}, ""),
+    ({}, ""),
+    ({"SM_VLLM_MODEL": "s3://bucket/target/", **drafting("s3://bucket/drafter/")}, ""),
+    ({"SM_VLLM_MODEL": "b/other", **drafting()}, "SM_VLLM_MODEL is b/other"),
+    (drafting("b/head"), f'"model" of {SPECULATION} is b/head'),
+    (drafting(method="draft_model"), "the method draft_model, not eagle3"),
+    ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 3}'}, "method ngram"),
+    (drafting(parallel_drafting=False), "has another parallel_drafting"),
+])  # fmt: skip
 def test_an_image_serves_its_own_pair_only(
     tmp_path: Path, chosen: dict[str, str], why: str
 ) -> None:
@@ -183,19 +171,16 @@ def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     assert "has the method eagle3, not None" in image_refusal(tmp_path, drafting(), plain)
 
 
-@pytest.mark.parametrize(
-    ("target", "head", "why"),
-    [
-        ({**TARGET, "architectures": ["Llama"]}, {**HEAD, "num_hidden_layers": 4}, ""),
-        ({"text_config": TARGET}, HEAD, ""),
-        ({}, HEAD, ""),
-        ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden_size is 16, not 8"),
-        ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose num_hidden_layers is 6, not 10"),
-        ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden_size is 16, not 8"),
-        ({"architectures": ["Qwen"]}, HEAD, "whose architecture is Qwen, not Llama"),
-        (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose num_hidden_layers is 1, not 4"),
-    ],
-)
+@pytest.mark.parametrize(("target", "head", "why"), [
+    ({**TARGET, "architectures": ["Llama"]}, {**HEAD, "num_hidden_layers": 4}, ""),
+    ({"text_config": TARGET}, HEAD, ""),
+    ({}, HEAD, ""),
+    ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden_size is 16, not 8"),
+    ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose num_hidden_layers is 6, not 10"),
+    ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden_size is 16, not 8"),
+    ({"architectures": ["Qwen"]}, HEAD, "whose architecture is Qwen, not Llama"),
+    (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose num_hidden_layers is 1, not 4"),
+])  # fmt: skip
 def test_models_in_folders_are_identified_by_their_config(
     tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Our plugins: only the CPU build of vLLM gets them, and what they change of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -101,13 +99,10 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     assert str(PLUGINS_FOLDER) not in started(container)["PYTHONPATH"]
 
 
-@pytest.mark.parametrize(
-    ("layers", "chosen"),
-    [
-        (LAYERS, {"int8": True, "bfloat16": False, "float16": False}),
-        ("def another(): pass\ncheck_cpu_sgl_kernel = None", None),
-    ],
-)
+@pytest.mark.parametrize(("layers", "chosen"), [
+    (LAYERS, {"int8": True, "bfloat16": False, "float16": False}),
+    ("def another(): pass\ncheck_cpu_sgl_kernel = None", None),
+])  # fmt: skip
 def test_only_8_bit_integers_may_use_the_matrix_kernel(
     tmp_path: Path, layers: str, chosen: dict[str, bool] | None
 ) -> None:

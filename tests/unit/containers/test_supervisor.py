@@ -1,10 +1,7 @@
 """The entrypoint supervises the engine: it logs its output, restarts it, drains it, and ends."""
 
-from __future__ import annotations
-
 import os
 import signal
-import socket
 import time
 
 import pytest
@@ -17,19 +14,15 @@ SECRET = "hf_" + "a1B2c3D4" * 4
 OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')"
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "cause", "words"),
-    [
-        (f"print('loading'); {OUT_OF_MEMORY}", 1, "out-of-memory", "Tried to allocate 20 GiB"),
-        ("linger(); os._exit(3)", 3, "unknown", "exit code 3, without a message"),
-        ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "killed", "killed by SIGKILL"),
-        ("pass", 1, "unknown", "exit code 0"),
-        ("send('hello'); send('failed no draft'); sleep()", 128 + signal.SIGTERM, "no-drafts",
-         "no draft"),
-        (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***")
-    ],
-    ids=["memory", "a child lingers", "killed", "exits with 0", "no drafts", "secret"],
-)  # fmt: skip
+@pytest.mark.parametrize(("how", "code", "cause", "words"), [
+    (f"print('loading'); {OUT_OF_MEMORY}", 1, "out-of-memory", "Tried to allocate 20 GiB"),
+    ("linger(); os._exit(3)", 3, "unknown", "exit code 3, without a message"),
+    ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "killed", "killed by SIGKILL"),
+    ("pass", 1, "unknown", "exit code 0"),
+    ("send('hello'); send('failed no draft'); sleep()", 128 + signal.SIGTERM, "no-drafts",
+     "no draft"),
+    (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***")
+], ids=["memory", "a child lingers", "killed", "exits with 0", "no drafts", "secret"])  # fmt: skip
 def test_a_crash_at_start_ends_the_container_with_cause_and_fix(
     run: Run, how: str, code: int, cause: str, words: str
 ) -> None:
@@ -56,28 +49,6 @@ def test_a_healthy_engine_is_restarted_up_to_a_limit(run: Run) -> None:
     assert (last["event"], last["cause"], last["restarts"]) == ("crash", "out-of-memory", 2)
     healthy = [line for line in container.entries() if line.get("event") == "healthy"]
     assert 0.3 <= healthy[0]["seconds"] < 10
-
-
-def test_a_port_that_another_program_takes_before_a_restart_ends_the_container(run: Run) -> None:
-    container = run(f"{HEALTHY} receive()")
-    container.wait_for("healthy")
-    port = container.port
-    with socket.create_server(("127.0.0.1", port)):
-        os.kill(container.starts()[0], signal.SIGKILL)
-        assert container.ended(5) != 0
-    assert len(container.starts()) == 1
-    last = container.entries()[-1]
-    assert last["cause"] == "environment"
-    assert f"cannot start the engine: port {port} is in use" in last["message"]
-
-
-def test_a_port_in_use_is_refused_before_the_engine_starts(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        container = run("sleep()", SAGEMAKER_BIND_TO_PORT=str(port))
-        assert container.ended(5) == 2
-    assert f"port {port} is in use" in container.entries()[-1]["message"]
-    assert container.starts() == []
 
 
 def test_orphans_leave_no_zombies(run: Run) -> None:

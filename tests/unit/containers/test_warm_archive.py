@@ -1,7 +1,5 @@
 """Artifacts of warm starts: what is packed; a damaged one is refused and leaves nothing."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -82,15 +80,12 @@ def test_only_caches_are_packed(tmp_path: Path) -> None:
     assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {},
-        {"vllm/modelinfos/a.json": b"{}"},
-        {"other/x": b"x"},
-        {"triton/k": f"code {SECRET}".encode(), "vllm/modelinfos/a": b""},
-    ],
-)
+@pytest.mark.parametrize("files", [
+    {},
+    {"vllm/modelinfos/a.json": b"{}"},
+    {"other/x": b"x"},
+    {"triton/k": f"code {SECRET}".encode(), "vllm/modelinfos/a": b""},
+])  # fmt: skip
 def test_nothing_to_pack_is_an_error(tmp_path: Path, files: dict[str, bytes]) -> None:
     place = filled(tmp_path / "place", files)
     with pytest.raises(NothingCompiled):
@@ -239,17 +234,13 @@ def test_a_damaged_archive_is_refused(
     assert is_empty(cache)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "is not valid JSON"),
-        ("[" * 100_000, "maximum recursion depth"),
-        ("[]", "is no manifest of an artifact"),
-        ('{"format": 2}', "format 2"),
-        ('"' + "x" * LARGEST + '"', "More than 1,048,576 bytes"),
-    ],
-    ids=["empty", "deep", "array", "other format", "huge"],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "is not valid JSON"),
+    ("[" * 100_000, "maximum recursion depth"),
+    ("[]", "is no manifest of an artifact"),
+    ('{"format": 2}', "format 2"),
+    ('"' + "x" * LARGEST + '"', "More than 1,048,576 bytes"),
+], ids=["empty", "deep", "array", "other format", "huge"])  # fmt: skip
 def test_an_invalid_manifest_is_refused(
     artifacts: Path, intact: Manifest, text: str, why: str
 ) -> None:

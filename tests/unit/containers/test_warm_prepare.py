@@ -1,7 +1,5 @@
 """What a container restores or collects, without the entrypoint as a process."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ import pytest
 from peagle_serve import warm
 from peagle_serve.contract import AUTO, COLLECT, InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.warm import FOLDERS, Manifest, UnknownDevice, key_of, prepare
+from peagle_serve.warm import FOLDERS, Manifest, UnknownDevice, compute_key, prepare
 from tests.unit.containers.artifacts import SUBJECT, artifact, files_in, filled, write
 
 CPU = {**SUBJECT, "device": {"cpu": "a CPU", "instructions": "5" * 64}}
@@ -110,18 +108,15 @@ def lose(manifest: Manifest, file: Path) -> None:
     file.with_name(f"{manifest.key}.tar.gz").unlink()
 
 
-@pytest.mark.parametrize(
-    ("change", "more", "subject", "reason"),
-    [
-        (keep, {"PEAGLE_WARM_SHA256": ""}, SUBJECT, "does not say which one to restore"),
-        (keep, {"PEAGLE_WARM_SHA256": "0" * 64}, SUBJECT, "does not list"),
-        (keep, {"PEAGLE_WARM_FOLDER": "/no/such/folder"}, SUBJECT, "does not exist"),
-        (keep, {}, UnknownDevice("no GPU here"), "no GPU here"),
-        (keep, {}, RuntimeError("odd"), "RuntimeError: odd"),
-        (cut, {}, SUBJECT, "does not match the sha256"),
-        (lose, {}, SUBJECT, "No such file"),
-    ],
-)
+@pytest.mark.parametrize(("change", "more", "subject", "reason"), [
+    (keep, {"PEAGLE_WARM_SHA256": ""}, SUBJECT, "does not say which one to restore"),
+    (keep, {"PEAGLE_WARM_SHA256": "0" * 64}, SUBJECT, "does not list"),
+    (keep, {"PEAGLE_WARM_FOLDER": "/no/such/folder"}, SUBJECT, "does not exist"),
+    (keep, {}, UnknownDevice("no GPU here"), "no GPU here"),
+    (keep, {}, RuntimeError("odd"), "RuntimeError: odd"),
+    (cut, {}, SUBJECT, "does not match the sha256"),
+    (lose, {}, SUBJECT, "No such file"),
+])  # fmt: skip
 def test_any_problem_is_a_warning_and_a_cold_start(
     start: Start, change: Any, more: dict[str, str], subject: Any, reason: str
 ) -> None:
@@ -163,7 +158,7 @@ def test_a_folder_without_artifacts_gives_none(start: Start, name: str, reason: 
 
 
 def test_collecting_starts_empty(start: Start) -> None:
-    key = key_of(SUBJECT)
+    key = compute_key(SUBJECT)
     filled(start.cache / key)
     (start.cache / f"{key}.collected.tar.gz").touch()
     variables, (line,) = start.run(mode=COLLECT)

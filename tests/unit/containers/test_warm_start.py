@@ -1,7 +1,5 @@
 """Warm starts with the entrypoint as a process: its log, and the engine's environment."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -55,15 +53,12 @@ def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ({"SM_VLLM_MAX_NUM_SEQS": "8"}, "engine"),
-        ({"PEAGLE_IMAGE_DIGEST": "sha256:other"}, "image"),
-        ({"target": "other"}, "pair"),
-        ({"software": "other"}, "software"),
-    ],
-)
+@pytest.mark.parametrize(("more", "named"), [
+    ({"SM_VLLM_MAX_NUM_SEQS": "8"}, "engine"),
+    ({"PEAGLE_IMAGE_DIGEST": "sha256:other"}, "image"),
+    ({"target": "other"}, "pair"),
+    ({"software": "other"}, "software"),
+])  # fmt: skip
 def test_an_artifact_of_another_container_is_ignored_with_the_difference(
     world: World, more: dict[str, str], named: str
 ) -> None:

@@ -1,7 +1,5 @@
 """The key of an artifact covers what compiled code depends on, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -15,9 +13,9 @@ from peagle_serve.environment import KNOWN
 from peagle_serve.warm import (
     UnknownDevice,
     canonical,
+    compute_key,
     cpu_device,
     gpu_device,
-    key_of,
     make_subject,
 )
 from tests.unit.containers.artifacts import SUBJECT
@@ -63,7 +61,7 @@ def subject_with(**environment: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", COMPILED)
 def test_variables_that_may_change_compiled_code_are_in_the_key(name: str) -> None:
     values = (subject_with(), subject_with(**{name: "x"}), subject_with(**{name: "y"}))
-    assert len({key_of(subject) for subject in values}) == 3
+    assert len({compute_key(subject) for subject in values}) == 3
 
 
 def test_other_variables_and_the_order_are_not() -> None:
@@ -71,7 +69,7 @@ def test_other_variables_and_the_order_are_not() -> None:
     shuffled = list({**settings, **OF_NO_MATTER, "SM_VLLM_MODEL": "x"}.items())
     random.Random(1).shuffle(shuffled)
     assert subject_with(**OF_NO_MATTER)["engine"] == {}
-    assert key_of(subject_with(**dict(shuffled))) == key_of(
+    assert compute_key(subject_with(**dict(shuffled))) == compute_key(
         subject_with(**{**settings, "SM_VLLM_SERVED_MODEL_NAME": "y"})
     )
 
@@ -91,7 +89,7 @@ def test_the_subject_describes_the_container(tmp_path: Path) -> None:
     assert set(subject) == set(SUBJECT)
     assert (subject["format"], subject["image"], subject["device"]) == (1, "sha256:1", HERE)
     assert subject["engine"]["SM_VLLM_MODEL"] == "/opt/ml/model/target", "as it was given"
-    assert len(key_of(subject)) == 32
+    assert len(compute_key(subject)) == 32
     assert json.loads(canonical(subject)) == subject
     assert b" " not in canonical({"a": [1, 2], "b": {}})
     content = make_subject({**env, "PEAGLE_IMAGE_CONTENT": "sha256:inside"}, chosen)
@@ -136,16 +134,13 @@ def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) 
             cpu_device(file)
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "expected"),
-    [
-        (["NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05"], 0, ""),
-        ([], 0, "reports no GPU: "),
-        (["No devices were found"], 6, "reports no GPU: No devices were found"),
-        (["NVIDIA H200, 9.0"], 0, "reports no GPU: NVIDIA H200, 9.0"),
-        (None, 0, "nvidia-smi cannot be run"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "code", "expected"), [
+    (["NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05"], 0, ""),
+    ([], 0, "reports no GPU: "),
+    (["No devices were found"], 6, "reports no GPU: No devices were found"),
+    (["NVIDIA H200, 9.0"], 0, "reports no GPU: NVIDIA H200, 9.0"),
+    (None, 0, "nvidia-smi cannot be run"),
+])  # fmt: skip
 def test_gpus_are_identified_by_name_and_capability(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str] | None, code: int,
     expected: str,

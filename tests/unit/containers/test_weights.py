@@ -1,7 +1,5 @@
 """Which weights vLLM loads, and refusals of missing, damaged and foreign ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -41,18 +39,15 @@ def drafting(drafter: str) -> str:
     return json.dumps({"method": "eagle3", "model": drafter, "num_speculative_tokens": 5})
 
 
-@pytest.mark.parametrize(
-    ("mounted", "variables", "expected"),
-    [
-        (["model"], {"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "a/b"),
-        (["model"], {"HF_MODEL_ID": "c/d"}, "ROOT/model"),
-        (["model/target", "model/drafter"], {}, "ROOT/model/target"),
-        ([], {"HF_MODEL_ID": "c/d"}, "c/d"),
-        ([], {"HF_MODEL_ID": "c/d", "SM_VLLM_MODEL": ""}, "c/d"),
-        (["model"], {"SM_VLLM_MODEL": S3_TARGET, "HF_MODEL_ID": "c/d"}, S3_TARGET),
-        (["model/target"], {"SM_VLLM_MODEL": "/opt/ml/model/target"}, "ROOT/model/target"),
-    ],
-)
+@pytest.mark.parametrize(("mounted", "variables", "expected"), [
+    (["model"], {"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "a/b"),
+    (["model"], {"HF_MODEL_ID": "c/d"}, "ROOT/model"),
+    (["model/target", "model/drafter"], {}, "ROOT/model/target"),
+    ([], {"HF_MODEL_ID": "c/d"}, "c/d"),
+    ([], {"HF_MODEL_ID": "c/d", "SM_VLLM_MODEL": ""}, "c/d"),
+    (["model"], {"SM_VLLM_MODEL": S3_TARGET, "HF_MODEL_ID": "c/d"}, S3_TARGET),
+    (["model/target"], {"SM_VLLM_MODEL": "/opt/ml/model/target"}, "ROOT/model/target"),
+])  # fmt: skip
 def test_the_model_that_is_served(
     root: Path, mounted: list[str], variables: dict[str, str], expected: str
 ) -> None:
@@ -74,15 +69,12 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
         assert other["SM_VLLM_TOKENIZER"] == path
 
 
-@pytest.mark.parametrize(
-    ("files", "what"),
-    [
-        ([], "has no config.json (it holds nothing)"),
-        (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
-        (["config.json"], "has no safetensors files (it holds config.json)"),
-        (list("abcdefg"), "has no config.json (it holds a, b, c, d, e, and 2 more)"),
-    ],
-)
+@pytest.mark.parametrize(("files", "what"), [
+    ([], "has no config.json (it holds nothing)"),
+    (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
+    (["config.json"], "has no safetensors files (it holds config.json)"),
+    (list("abcdefg"), "has no config.json (it holds a, b, c, d, e, and 2 more)"),
+])  # fmt: skip
 def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what: str) -> None:
     folder = root / "model" / "drafter"
     folder.mkdir()
@@ -104,19 +96,16 @@ def test_a_missing_model_is_refused(root: Path) -> None:
     assert served(root, **dummy)["SM_VLLM_MODEL"] == str(target), "it needs no weights"
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "what"),
-    [
-        ("model.safetensors", b"", "model.safetensors is truncated"),
-        ("model.safetensors", safetensors({"a": [1000]})[:-1], "is truncated: "),
-        ("model.safetensors", safetensors({"a": [1000]})[:40], "it has 40 bytes"),
-        ("model.safetensors", b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
-        ("model.safetensors", b"\xff" * 64, "or not a safetensors file"),
-        ("config.json", b"", "is not valid JSON"),
-        ("config.json", b'{"a": ', "is not valid JSON"),
-        ("config.json", b"[]", "is not a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("file", "content", "what"), [
+    ("model.safetensors", b"", "model.safetensors is truncated"),
+    ("model.safetensors", safetensors({"a": [1000]})[:-1], "is truncated: "),
+    ("model.safetensors", safetensors({"a": [1000]})[:40], "it has 40 bytes"),
+    ("model.safetensors", b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
+    ("model.safetensors", b"\xff" * 64, "or not a safetensors file"),
+    ("config.json", b"", "is not valid JSON"),
+    ("config.json", b'{"a": ', "is not valid JSON"),
+    ("config.json", b"[]", "is not a JSON object"),
+])  # fmt: skip
 def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: str) -> None:
     (model(root / "model") / file).write_bytes(content)
     reported = refusal(root)
@@ -134,14 +123,11 @@ def test_weights_in_other_formats_are_refused(root: Path, name: str) -> None:
     assert "which is a file" in refusal(root, SM_VLLM_MODEL=str(folder / name)).message
 
 
-@pytest.mark.parametrize(
-    ("files", "more", "is_set"),
-    [
-        (("config.json", "o200k_base.tiktoken"), {}, True),
-        (("config.json", "o200k_base.tiktoken"), {"TIKTOKEN_ENCODINGS_BASE": "/mine"}, False),
-        (("config.json", "tokenizer.json"), {}, False),
-    ],
-)
+@pytest.mark.parametrize(("files", "more", "is_set"), [
+    (("config.json", "o200k_base.tiktoken"), {}, True),
+    (("config.json", "o200k_base.tiktoken"), {"TIKTOKEN_ENCODINGS_BASE": "/mine"}, False),
+    (("config.json", "tokenizer.json"), {}, False),
+])  # fmt: skip
 def test_a_vocabulary_beside_the_weights_is_used(
     tmp_path: Path, files: tuple[str, ...], more: dict[str, str], is_set: bool
 ) -> None:

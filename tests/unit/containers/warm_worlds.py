@@ -1,7 +1,5 @@
 """A container with a mounted pair and a folder of warm starts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders with models of a few bytes."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping, Sequence

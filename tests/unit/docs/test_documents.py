@@ -1,7 +1,5 @@
 """The command line accepts every command in the documents."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -62,18 +60,15 @@ def test_what_the_guarantees_name_exists() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "shown",
-    [
-        "$ peagle catalog list",
-        "$ peagle check tiny+eagle3 --drafter model_catalog/peagle/tiny/p-eagle",
-        "$ peagle fit gpt-oss-120b --gpu-memory-gib 79.2 --max-model-len 32768 --max-num-seqs 32",
-        "$ peagle plan gpt-oss-20b --concurrency 10 --max-model-len 8k",
-        "$ peagle plan gpt-oss-20b --verbose",
-        "$ peagle verdict gpt-oss-20b --gpu H200 --prompt-tokens 2k --output-tokens 256 "
-        "--concurrency 1,8,32,64,128,256",
-    ],
-)
+@pytest.mark.parametrize("shown", [
+    "$ peagle catalog list",
+    "$ peagle check tiny+eagle3 --drafter model_catalog/peagle/tiny/p-eagle",
+    "$ peagle fit gpt-oss-120b --gpu-memory-gib 79.2 --max-model-len 32768 --max-num-seqs 32",
+    "$ peagle plan gpt-oss-20b --concurrency 10 --max-model-len 8k",
+    "$ peagle plan gpt-oss-20b --verbose",
+    "$ peagle verdict gpt-oss-20b --gpu H200 --prompt-tokens 2k --output-tokens 256 "
+    "--concurrency 1,8,32,64,128,256",
+])  # fmt: skip
 def test_output_in_the_documents_is_what_the_command_prints(shown: str, peagle: Peagle) -> None:
     """Line by line in order, with ``...`` where lines were left out. The numbers of
     plans and verdicts are those of the bundled evidence, which changes more often: they are not

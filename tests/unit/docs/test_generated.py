@@ -1,14 +1,12 @@
 """docs/cli.md and docs/errors.md are what the code says, and no code lacks a cause or a fix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from peagle.checks import rules_found
+from peagle.checks import list_rules
 from tests.support import bundled_evidence
 from tools.docs.codes import errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
@@ -30,7 +28,7 @@ def test_a_generated_chapter_is_current(path: Path) -> None:
 
 @pytest.mark.thorough
 def test_every_finding_has_severity_cause_and_fix() -> None:
-    assert {rule.code for rule in rules_found()} - {*findings_found()} == {"known-problem"}
+    assert {rule.code for rule in list_rules()} - {*findings_found()} == {"known-problem"}
     assert incomplete(findings_found()) == []
     assert all(problem.summary for _, problem in known_problems().values())
 

@@ -1,7 +1,5 @@
 """The library: its examples, its names, what importing it loads, and what its docstrings say."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import subprocess
@@ -116,17 +114,14 @@ def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "fix"),
-    [
-        ("plan", {"workload": "chats"}, "'chat', 'agent', 'rag' or 'batch'"),
-        ("plan", {"k": "7"}, "integer"),
-        ("plan", {"slo": 5}, "Slo"),
-        ("check", {"vllm": 0.28}, "string"),
-        ("fit", {"gpu_memory_gib": "24 GiB"}, "number"),
-        ("verdict", {"gpu": "L4", "workload": "chats"}, "'chat', 'agent', 'rag' or 'batch'"),
-    ],
-)
+@pytest.mark.parametrize(("method", "options", "fix"), [
+    ("plan", {"workload": "chats"}, "'chat', 'agent', 'rag' or 'batch'"),
+    ("plan", {"k": "7"}, "integer"),
+    ("plan", {"slo": 5}, "Slo"),
+    ("check", {"vllm": 0.28}, "string"),
+    ("fit", {"gpu_memory_gib": "24 GiB"}, "number"),
+    ("verdict", {"gpu": "L4", "workload": "chats"}, "'chat', 'agent', 'rag' or 'batch'"),
+])  # fmt: skip
 def test_a_value_of_another_type_names_what_is_valid(
     method: str, options: dict[str, Any], fix: str
 ) -> None:

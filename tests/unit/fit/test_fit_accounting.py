@@ -1,7 +1,5 @@
 """The memory fit: terms, refusals, advice, and the cost of speculation."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -121,16 +119,13 @@ def advised(fit_case: FitCase) -> dict[str, str]:
     return {advice.knob: advice.value for advice in advise(fit_case, changes_of(fit_case))}
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        {"k": 100_000},
-        {"k": 10**9, "vllm": "0.28.0"},
-        {"max_num_batched_tokens": 10**12},
-        {"max_model_len": 10**12},
-        {"max_num_seqs": 10**12},
-    ],
-)
+@pytest.mark.parametrize("engine", [
+    {"k": 100_000},
+    {"k": 10**9, "vllm": "0.28.0"},
+    {"max_num_batched_tokens": 10**12},
+    {"max_model_len": 10**12},
+    {"max_num_seqs": 10**12},
+])  # fmt: skip
 def test_advice_for_huge_settings_is_fast(engine: dict[str, Any]) -> None:
     huge, tried = case("gpt-oss-20b", **engine), Counter[str]()
     plain = changes_of(huge)

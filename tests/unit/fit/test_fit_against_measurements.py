@@ -2,8 +2,6 @@
 own. The measured engine had dummy weights and the config.json files in the catalogue.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

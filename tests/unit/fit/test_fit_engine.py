@@ -1,7 +1,5 @@
 """vLLM's defaults, and what it derives from its arguments."""
 
-from __future__ import annotations
-
 import pytest
 
 from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes
@@ -26,19 +24,16 @@ def runs_on_v2(fit_case: FitCase) -> bool:
     return uses_model_runner_v2(fit_case.engine, fit_case.drafter, mixture_of_experts=experts)
 
 
-@pytest.mark.parametrize(
-    ("pair", "head", "k", "piecewise", "full"),
-    [
-        ("gpt-oss-20b", None, 0, (83, 1024), (19, 128)),
-        ("gpt-oss-20b", "p-eagle", 7, (80, 1024), (80, 1024)),
-        ("gpt-oss-20b", "p-eagle", 3, (81, 1024), (49, 512)),
-        ("gpt-oss-120b", "p-eagle", 5, (80, 1008), (65, 768)),
-        ("qwen3-coder-30b", None, 0, (35, 256), (19, 128)),
-        ("qwen3-coder-30b", "p-eagle", 10, (39, 506), (39, 506)),
-        ("qwen3-coder-30b", "p-eagle", 5, (48, 498), (48, 498)),
-        ("qwen3-coder-30b", "eagle3", 3, (49, 512), (49, 512)),
-    ],
-)
+@pytest.mark.parametrize(("pair", "head", "k", "piecewise", "full"), [
+    ("gpt-oss-20b", None, 0, (83, 1024), (19, 128)),
+    ("gpt-oss-20b", "p-eagle", 7, (80, 1024), (80, 1024)),
+    ("gpt-oss-20b", "p-eagle", 3, (81, 1024), (49, 512)),
+    ("gpt-oss-120b", "p-eagle", 5, (80, 1008), (65, 768)),
+    ("qwen3-coder-30b", None, 0, (35, 256), (19, 128)),
+    ("qwen3-coder-30b", "p-eagle", 10, (39, 506), (39, 506)),
+    ("qwen3-coder-30b", "p-eagle", 5, (48, 498), (48, 498)),
+    ("qwen3-coder-30b", "eagle3", 3, (49, 512), (49, 512)),
+])  # fmt: skip
 def test_captured_graph_sizes(
     pair: str, head: str | None, k: int, piecewise: tuple[int, int], full: tuple[int, int]
 ) -> None:
@@ -71,37 +66,31 @@ def test_defaults_grow_with_the_gpu() -> None:
     assert batch_limits("L4", 22.0, "0.28.0", 32768, none) == (256, 2048)
 
 
-@pytest.mark.parametrize(
-    ("length", "settings", "batch"),
-    [
-        (32768, (None, None), (1024, 8192)),
-        (1024, (2, None), (2, 2048)),
-        (32768, (None, 512), (512, 512)),
-        (32768, (2000, 512), (2000, 512)),
-        (4, (None, None), (1024, 4096)),
-    ],
-)
+@pytest.mark.parametrize(("length", "settings", "batch"), [
+    (32768, (None, None), (1024, 8192)),
+    (1024, (2, None), (2, 2048)),
+    (32768, (None, 512), (512, 512)),
+    (32768, (2000, 512), (2000, 512)),
+    (4, (None, None), (1024, 4096)),
+])  # fmt: skip
 def test_a_default_batch_is_limited_by_the_other_value(
     length: int, settings: tuple[int | None, int | None], batch: tuple[int, int]
 ) -> None:
     assert batch_limits("H200", 139.8, "0.28.0", length, settings) == batch
 
 
-@pytest.mark.parametrize(
-    ("vllm", "method", "parallel", "slots"),
-    [
-        ("0.26.0", "eagle3", True, 4 * 1024),
-        ("0.27.1", "eagle3", True, 4 * 1024),
-        ("0.28.0", "eagle3", True, 4),
-        ("0.30.0", "eagle3", True, 4),
-        ("0.28.0", "eagle3", False, 0),
-        ("0.26.0", "eagle3", False, 0),
-        ("0.27.1", "dflash", False, 4 * 1024),
-        ("0.28.0", "dflash", False, 5),
-        ("0.28.0", "dspark", False, 4),
-        ("0.28.0", "mtp", False, 0),
-    ],
-)
+@pytest.mark.parametrize(("vllm", "method", "parallel", "slots"), [
+    ("0.26.0", "eagle3", True, 4 * 1024),
+    ("0.27.1", "eagle3", True, 4 * 1024),
+    ("0.28.0", "eagle3", True, 4),
+    ("0.30.0", "eagle3", True, 4),
+    ("0.28.0", "eagle3", False, 0),
+    ("0.26.0", "eagle3", False, 0),
+    ("0.27.1", "dflash", False, 4 * 1024),
+    ("0.28.0", "dflash", False, 5),
+    ("0.28.0", "dspark", False, 4),
+    ("0.28.0", "mtp", False, 0),
+])  # fmt: skip
 def test_since_0_28_only_the_slots_of_one_request_count(
     vllm: str, method: str, parallel: bool, slots: int
 ) -> None:
@@ -126,16 +115,13 @@ def test_visible_memory_is_less_than_on_the_data_sheet() -> None:
     assert visible_gib("unheard of", 102400) == pytest.approx(97)
 
 
-@pytest.mark.parametrize(
-    ("pair", "head", "length", "batched", "tokens"),
-    [
-        ("gpt-oss-20b", None, 131072, 2048, 338567),
-        ("gpt-oss-20b", "p-eagle", 32768, 2048, 232110),
-        ("gpt-oss-120b", "p-eagle", 32768, 8192, 126722),
-        ("gemma-4-31b", None, 16384, 8192, 9521),
-        ("qwen3-coder-30b", "p-eagle", 16384, 8192, 80656),
-    ],
-)
+@pytest.mark.parametrize(("pair", "head", "length", "batched", "tokens"), [
+    ("gpt-oss-20b", None, 131072, 2048, 338567),
+    ("gpt-oss-20b", "p-eagle", 32768, 2048, 232110),
+    ("gpt-oss-120b", "p-eagle", 32768, 8192, 126722),
+    ("gemma-4-31b", None, 16384, 8192, 9521),
+    ("qwen3-coder-30b", "p-eagle", 16384, 8192, 80656),
+])  # fmt: skip
 def test_the_cache_equals_that_of_vllm(
     pair: str, head: str | None, length: int, batched: int, tokens: int
 ) -> None:

@@ -1,7 +1,5 @@
 """What ``peagle fit`` is asked, and what follows: GPUs, the limit at which it fits, and advice."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -31,36 +29,30 @@ def report(pair: str = "gpt-oss-20b", **options: Any) -> FitReport:
     return fit(FitOptions(pair=pair, **options), CATALOG, no_files)
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({}, "missing-option"),
-        ({"k": 3, "speculation": False, "instance_type": L40S}, "conflicting-options"),
-        ({"drafter": "x", "speculation": False, "instance_type": L40S}, "conflicting-options"),
-        ({"drafter_embeddings": "own", "speculation": False, "instance_type": L40S},
-         "conflicting-options"),
-        ({"enforce_eager": True, "compiled": True, "instance_type": L40S}, "conflicting-options"),
-        ({"gpu_memory_gib": 80.0, "instance_type": L40S}, "conflicting-options"),
-        ({"tensor_parallel_size": 2, "instance_type": L40S}, "tensor-parallel"),
-        ({"tensor_parallel_size": 3, "instance_type": FOUR_L40S}, "tensor-parallel"),
-        ({"tensor_parallel_size": 16, "gpu_memory_gib": 80.0}, "tensor-parallel"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "code"), [
+    ({}, "missing-option"),
+    ({"k": 3, "speculation": False, "instance_type": L40S}, "conflicting-options"),
+    ({"drafter": "x", "speculation": False, "instance_type": L40S}, "conflicting-options"),
+    ({"drafter_embeddings": "own", "speculation": False, "instance_type": L40S},
+     "conflicting-options"),
+    ({"enforce_eager": True, "compiled": True, "instance_type": L40S}, "conflicting-options"),
+    ({"gpu_memory_gib": 80.0, "instance_type": L40S}, "conflicting-options"),
+    ({"tensor_parallel_size": 2, "instance_type": L40S}, "tensor-parallel"),
+    ({"tensor_parallel_size": 3, "instance_type": FOUR_L40S}, "tensor-parallel"),
+    ({"tensor_parallel_size": 16, "gpu_memory_gib": 80.0}, "tensor-parallel"),
+])  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError):
         report(**options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"k": 3, "instance_type": L40S},
-        {"speculation": False, "instance_type": L40S},
-        {"enforce_eager": True, "instance_type": L40S},
-        {"compiled": True, "gpu_memory_gib": 80.0},
-        {"tensor_parallel_size": 8, "gpu_memory_gib": 80.0},
-    ],
-)
+@pytest.mark.parametrize("options", [
+    {"k": 3, "instance_type": L40S},
+    {"speculation": False, "instance_type": L40S},
+    {"enforce_eager": True, "instance_type": L40S},
+    {"compiled": True, "gpu_memory_gib": 80.0},
+    {"tensor_parallel_size": 8, "gpu_memory_gib": 80.0},
+])  # fmt: skip
 def test_options_that_go_together_are_estimated(options: dict[str, Any]) -> None:
     made = report(**options)
     assert made.fits
@@ -70,48 +62,42 @@ def test_options_that_go_together_are_estimated(options: dict[str, Any]) -> None
     assert made.gpu_guessed is ("gpu_memory_gib" in options)
 
 
-@pytest.mark.parametrize(
-    ("pair", "options", "gpus"),
-    [
-        ("gpt-oss-20b", {"instance_type": FOUR_L40S}, 1),
-        ("gpt-oss-20b", {"instance_type": FOUR_L40S, "tensor_parallel_size": 2}, 2),
-        ("gpt-oss-120b", {"instance_type": FOUR_L40S}, 2),
-        ("gpt-oss-120b", {"gpu_memory_gib": 22.0}, 1),
-        ("gpt-oss-120b", {"gpu_memory_gib": 22.0, "tensor_parallel_size": 8}, 8),
-        ("gpt-oss-120b", {"instance_type": L40S}, 1),
-    ],
-)
+@pytest.mark.parametrize(("pair", "options", "gpus"), [
+    ("gpt-oss-20b", {"instance_type": FOUR_L40S}, 1),
+    ("gpt-oss-20b", {"instance_type": FOUR_L40S, "tensor_parallel_size": 2}, 2),
+    ("gpt-oss-120b", {"instance_type": FOUR_L40S}, 2),
+    ("gpt-oss-120b", {"gpu_memory_gib": 22.0}, 1),
+    ("gpt-oss-120b", {"gpu_memory_gib": 22.0, "tensor_parallel_size": 8}, 8),
+    ("gpt-oss-120b", {"instance_type": L40S}, 1),
+])  # fmt: skip
 def test_an_estimate_is_on_the_fewest_gpus_that_fit(
     pair: str, options: dict[str, Any], gpus: int
 ) -> None:
     assert report(pair, **options).tensor_parallel_size == gpus
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "value"),
-    [
-        ({}, "gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
-        ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization", 0.5),
-        ({"settings": {"gpu-memory-utilization": "0.7"}}, "gpu_memory_utilization", 0.7),
-        ({"settings": {"gpu-memory-utilization": "1"}}, "gpu_memory_utilization", 1.0),
-        ({"settings": {"gpu-memory-utilization": "1.5"}}, "gpu_memory_utilization",
-         GPU_MEMORY_UTILIZATION),
-        ({"settings": {"gpu-memory-utilization": "0"}}, "gpu_memory_utilization",
-         GPU_MEMORY_UTILIZATION),
-        ({"settings": {"gpu-memory-utilization": "true"}}, "gpu_memory_utilization",
-         GPU_MEMORY_UTILIZATION),
-        ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype", "bfloat16"),
-        ({"max_num_batched_tokens": 4096}, "max_num_batched_tokens", 4096),
-        ({"settings": {"max-num-batched-tokens": "512"}}, "max_num_batched_tokens", 512),
-        ({"concurrency": 3}, "max_num_seqs", 3),
-        ({"max_model_len": 4096}, "max_model_len", 4096),
-        ({}, "max_model_len", 32_768),
-        ({}, "k", 7),
-        ({"k": 2}, "k", 2),
-        ({"speculation": False}, "k", 0),
-        ({"vllm": "0.27.1"}, "vllm", "0.27.1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "name", "value"), [
+    ({}, "gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
+    ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization", 0.5),
+    ({"settings": {"gpu-memory-utilization": "0.7"}}, "gpu_memory_utilization", 0.7),
+    ({"settings": {"gpu-memory-utilization": "1"}}, "gpu_memory_utilization", 1.0),
+    ({"settings": {"gpu-memory-utilization": "1.5"}}, "gpu_memory_utilization",
+     GPU_MEMORY_UTILIZATION),
+    ({"settings": {"gpu-memory-utilization": "0"}}, "gpu_memory_utilization",
+     GPU_MEMORY_UTILIZATION),
+    ({"settings": {"gpu-memory-utilization": "true"}}, "gpu_memory_utilization",
+     GPU_MEMORY_UTILIZATION),
+    ({"kv_cache_dtype": "bfloat16"}, "kv_cache_dtype", "bfloat16"),
+    ({"max_num_batched_tokens": 4096}, "max_num_batched_tokens", 4096),
+    ({"settings": {"max-num-batched-tokens": "512"}}, "max_num_batched_tokens", 512),
+    ({"concurrency": 3}, "max_num_seqs", 3),
+    ({"max_model_len": 4096}, "max_model_len", 4096),
+    ({}, "max_model_len", 32_768),
+    ({}, "k", 7),
+    ({"k": 2}, "k", 2),
+    ({"speculation": False}, "k", 0),
+    ({"vllm": "0.27.1"}, "vllm", "0.27.1"),
+])  # fmt: skip
 def test_a_setting_is_the_users_or_the_default(
     options: dict[str, Any], name: str, value: object
 ) -> None:
@@ -194,17 +180,14 @@ def test_an_instance_type_has_its_own_gpus() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("pair", "layers", "has_embeddings"),
-    [
-        ("gpt-oss-20b+ngram", None, None),
-        ("gpt-oss-20b+suffix", None, None),
-        ("gpt-oss-20b+p-eagle", 4, True),
-        ("gpt-oss-20b+dflash", 8, False),
-        ("gemma-4-31b+p-eagle", 4, True),  # not public: the usual layers of its kind
-        ("gemma-4-31b+mtp", 1, True),
-    ],
-)
+@pytest.mark.parametrize(("pair", "layers", "has_embeddings"), [
+    ("gpt-oss-20b+ngram", None, None),
+    ("gpt-oss-20b+suffix", None, None),
+    ("gpt-oss-20b+p-eagle", 4, True),
+    ("gpt-oss-20b+dflash", 8, False),
+    ("gemma-4-31b+p-eagle", 4, True),  # not public: the usual layers of its kind
+    ("gemma-4-31b+mtp", 1, True),
+])  # fmt: skip
 def test_a_drafter_with_weights_has_a_model(
     pair: str, layers: int | None, has_embeddings: bool | None
 ) -> None:
@@ -215,17 +198,14 @@ def test_a_drafter_with_weights_has_a_model(
     assert (model and model.own_embeddings) == has_embeddings
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
-        ({"patch_size": 14}, (27, 16 * 72, 72, 3 * 14**2, 10_240)),
-        ({"patch_size": None}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
-        ({"head_dim": None, "num_attention_heads": 8}, (27, 1152, 144, 3 * 16**2, 10_240)),
-        ({"position_embedding_size": None}, (27, 16 * 72, 72, 3 * 16**2, 0)),
-        ({"num_hidden_layers": 0}, None),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
+    ({"patch_size": 14}, (27, 16 * 72, 72, 3 * 14**2, 10_240)),
+    ({"patch_size": None}, (27, 16 * 72, 72, 3 * 16**2, 10_240)),
+    ({"head_dim": None, "num_attention_heads": 8}, (27, 1152, 144, 3 * 16**2, 10_240)),
+    ({"position_embedding_size": None}, (27, 16 * 72, 72, 3 * 16**2, 0)),
+    ({"num_hidden_layers": 0}, None),
+])  # fmt: skip
 def test_an_image_tower_has_the_sizes_of_its_config(
     changes: dict[str, Any], expected: tuple[int, ...] | None
 ) -> None:
@@ -263,17 +243,14 @@ def test_an_engine_has_the_gpus_of_its_instance_or_as_many_as_it_needs(
     assert engine.gpu_memory_gib + engine.driver_gib == pytest.approx(stated)
 
 
-@pytest.mark.parametrize(
-    ("options", "codes"),
-    [
-        ({"max_model_len": 20_000}, set()),  # the rule about long contexts has a note
-        ({"max_model_len": 40_000}, {"long-context-head"}),
-        ({"max_model_len": 200_000}, {"context-above-target"}),
-        ({"k": 11}, {"k-above-trained"}),
-        ({"k": 7, "max_num_batched_tokens": 6}, set()),  # the refusal says it
-        ({"vllm": "0.15.0"}, {"vllm-below-minimum"}),
-    ],
-)
+@pytest.mark.parametrize(("options", "codes"), [
+    ({"max_model_len": 20_000}, set()),  # the rule about long contexts has a note
+    ({"max_model_len": 40_000}, {"long-context-head"}),
+    ({"max_model_len": 200_000}, {"context-above-target"}),
+    ({"k": 11}, {"k-above-trained"}),
+    ({"k": 7, "max_num_batched_tokens": 6}, set()),  # the refusal says it
+    ({"vllm": "0.15.0"}, {"vllm-below-minimum"}),
+])  # fmt: skip
 def test_an_estimate_has_findings_but_no_notes(options: dict[str, Any], codes: set[str]) -> None:
     made = report(instance_type=L40S, **options)
     assert {finding.code for finding in made.findings} >= codes

@@ -1,7 +1,5 @@
 """Public targets of every kind of cache: sizes, and blocks as vLLM's own code makes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -46,14 +44,11 @@ def test_files_with_the_keys_of_their_class_are_as_published(name: str) -> None:
     assert (cached, shape.unknown_cache) == (token_bytes, "")
 
 
-@pytest.mark.parametrize(
-    ("config", "drafter", "tokens", "block", "tables", "request_bytes"),
-    [
-        (public.QWEN3_NEXT, (), 544, 13369344, 4, 294125568),
-        (public.KIMI_K2, (), 16, 1124352, 1, 575668224),
-        (public.KIMI_K2, (EAGLE,), 16, 1189888, 1, 609222656),
-    ],
-)
+@pytest.mark.parametrize(("config", "drafter", "tokens", "block", "tables", "request_bytes"), [
+    (public.QWEN3_NEXT, (), 544, 13369344, 4, 294125568),
+    (public.KIMI_K2, (), 16, 1124352, 1, 575668224),
+    (public.KIMI_K2, (EAGLE,), 16, 1189888, 1, 609222656),
+])  # fmt: skip
 def test_blocks_are_those_of_vllm(
     config: dict[str, Any],
     drafter: tuple[AttentionGroup, ...],
@@ -91,26 +86,22 @@ def test_a_latent_cache_is_whole_on_each_gpu_and_small() -> None:
     assert tp1.block_bytes == 61 * 576 * 2 * 16
 
 
-@pytest.mark.parametrize(
-    ("config", "kinds"),
-    [
-        (public.LLAMA4_SCOUT, {"full": 48}),
-        (public.LLAMA4_MAVERICK, {"full": 48}),
-        (public.GEMMA3_4B, {"sliding": 29, "full": 5}),
-        (public.GEMMA3_12B, {"sliding": 40, "full": 8}),
-        (public.GEMMA3_27B, {"sliding": 52, "full": 10}),
-        (public.GEMMA_3N, {"sliding": 16, "full": 4}),
-        (public.EXAONE4, {"sliding": 48, "full": 16}),
-        (public.EXAONE4 | {"sliding_window_pattern": 4}, {"sliding": 48, "full": 16}),
-        (public.EXAONE4 | {"sliding_window": None, "sliding_window_pattern": None}, {"full": 64}),
-        (public.MINIMAX_M2, {"full": 62}),
-        (public.MISTRAL_SMALL, {"full": 40}),
-        (public.KIMI_LINEAR, {"latent": 7}),
-        (public.DEEPSEEK_V3 | {"model_type": "minicpm3"}, {"full": 61}),
-        (public.DEEPSEEK_V3 | {"model_type": "deepseek_v32", "index_head_dim": 128},
-         {"latent": 61}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "kinds"), [
+    (public.LLAMA4_SCOUT, {"full": 48}),
+    (public.LLAMA4_MAVERICK, {"full": 48}),
+    (public.GEMMA3_4B, {"sliding": 29, "full": 5}),
+    (public.GEMMA3_12B, {"sliding": 40, "full": 8}),
+    (public.GEMMA3_27B, {"sliding": 52, "full": 10}),
+    (public.GEMMA_3N, {"sliding": 16, "full": 4}),
+    (public.EXAONE4, {"sliding": 48, "full": 16}),
+    (public.EXAONE4 | {"sliding_window_pattern": 4}, {"sliding": 48, "full": 16}),
+    (public.EXAONE4 | {"sliding_window": None, "sliding_window_pattern": None}, {"full": 64}),
+    (public.MINIMAX_M2, {"full": 62}),
+    (public.MISTRAL_SMALL, {"full": 40}),
+    (public.KIMI_LINEAR, {"latent": 7}),
+    (public.DEEPSEEK_V3 | {"model_type": "minicpm3"}, {"full": 61}),
+    (public.DEEPSEEK_V3 | {"model_type": "deepseek_v32", "index_head_dim": 128}, {"latent": 61}),
+])  # fmt: skip
 def test_layers_have_the_cache_that_the_file_states(
     config: dict[str, Any], kinds: dict[str, int]
 ) -> None:
@@ -125,26 +116,23 @@ def test_a_short_request_of_a_hybrid_takes_more_than_its_share_of_the_context() 
     assert compute_request_share(case, 2304) > 2 * 2304 / 131072
 
 
-@pytest.mark.parametrize(
-    ("settings", "gib"),
-    [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}, 18.2),
-        ({"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False}, 32.7),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, 19.9),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 19.2),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 32.0),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}
-                },
+@pytest.mark.parametrize(("settings", "gib"), [
+    ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}, 18.2),
+    ({"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False}, 32.7),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, 19.9),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 19.2),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 32.0),
+    (
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}
             },
-            18.2,
-        ),
-        (public.BLOCK_FP8, 32.0),
-    ],
-)
+        },
+        18.2,
+    ),
+    (public.BLOCK_FP8, 32.0),
+])  # fmt: skip
 def test_bits_and_group_size_are_enough(settings: dict[str, Any], gib: float) -> None:
     """Qwen3-32B; its AWQ files have 18.0 GiB."""
     qwen = public.config("Qwen3ForCausalLM", "qwen3", "5120 25600 64 64 8 151936 40960",

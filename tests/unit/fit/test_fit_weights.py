@@ -1,7 +1,5 @@
 """Weights on one GPU: by the byte, from geometry and from headers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -113,18 +111,15 @@ def test_headers_and_geometry_agree(tp: int) -> None:
     assert weights == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
 
 
-@pytest.mark.parametrize(
-    ("name", "sides", "ranks"),
-    [
-        ("lm_head.weight", (262144, 5376), 0),  # the embedding is used
-        ("vision_tower.patch_embedding.weight", (4096, 4096), 1),  # every rank has all of it
-        ("model.layers.0.layer_scalar", (), 1),
-        ("model.layers.0.some_vector", (5376,), 1),
-        ("model.layers.0.mlp.up_proj.weight", (8192, 4096), 2),
-        ("model.layers.0.self_attn.k_proj.weight", (16 * 256, 4096), 2),
-        ("model.layers.0.self_attn.k_proj.weight", (999, 4096), 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "sides", "ranks"), [
+    ("lm_head.weight", (262144, 5376), 0),  # the embedding is used
+    ("vision_tower.patch_embedding.weight", (4096, 4096), 1),  # every rank has all of it
+    ("model.layers.0.layer_scalar", (), 1),
+    ("model.layers.0.some_vector", (5376,), 1),
+    ("model.layers.0.mlp.up_proj.weight", (8192, 4096), 2),
+    ("model.layers.0.self_attn.k_proj.weight", (16 * 256, 4096), 2),
+    ("model.layers.0.self_attn.k_proj.weight", (999, 4096), 2),
+])  # fmt: skip
 def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
     name: str, sides: tuple[int, ...], ranks: int
 ) -> None:

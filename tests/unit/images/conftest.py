@@ -1,7 +1,5 @@
 """A machine with a fake ``docker``."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Weights that go into an image: those that vLLM reads, as `peagle weights sync` copies them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names, contexts and builds, with the fake ``docker``."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

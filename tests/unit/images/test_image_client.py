@@ -1,7 +1,5 @@
 """Errors of Docker as errors for the user."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

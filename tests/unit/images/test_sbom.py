@@ -1,7 +1,5 @@
 """The bill of materials of the wheel, as CycloneDX."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

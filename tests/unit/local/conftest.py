@@ -1,7 +1,5 @@
 """An engine that starts at once: a Python whose vLLM 0.28.0 is ``stand_in_server.py``."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -7,8 +7,6 @@ arguments and environment are in ``given.json`` beside its log. With ``PEAGLE_WA
 answers as the container does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

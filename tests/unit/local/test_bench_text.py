@@ -1,7 +1,5 @@
 """``peagle bench NAME --acceptance`` and ``--lossless`` of a local engine: output, exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

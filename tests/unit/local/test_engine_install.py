@@ -1,7 +1,5 @@
 """``peagle engine install``: uv installs a lock of small wheels."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import platform
@@ -127,13 +125,10 @@ def test_another_wheel_of_torch_than_the_locked_one_is_refused(lock: Path) -> No
         install.install_engine(VLLM)
 
 
-@pytest.mark.parametrize(
-    ("files", "digest", "cause"),
-    [
-        (SERVER, "0" * 64, "hash"),
-        ({"vllm/__init__.py": "import nothing_like_it"}, "", "ModuleNotFoundError"),
-    ],
-)
+@pytest.mark.parametrize(("files", "digest", "cause"), [
+    (SERVER, "0" * 64, "hash"),
+    ({"vllm/__init__.py": "import nothing_like_it"}, "", "ModuleNotFoundError"),
+])  # fmt: skip
 def test_a_failed_installation_is_no_engine_and_can_be_repeated(
     lock: Path, wheels: Path, files: dict[str, str], digest: str, cause: str
 ) -> None:
@@ -205,17 +200,14 @@ def _no_library(name: str) -> None:
     raise OSError(name)
 
 
-@pytest.mark.parametrize(
-    ("where", "name", "value", "arguments", "code"),
-    [
-        (install, "NEEDED_BYTES", 2**60, (VLLM,), "disk-full"),
-        (install, "NEEDED_BYTES", 0, ("0.1.0",), "unknown-version"),
-        (platform, "system", lambda: "Darwin", (VLLM,), "system-unsupported"),
-        (ctypes, "CDLL", _no_library, (VLLM,), "system-package-missing"),
-        (install, "NEEDED_BYTES", 0, (VLLM, Path("/nowhere/python")), "unusable-python"),
-        (install, "NEEDED_BYTES", 0, (VLLM, Path("/bin/ls")), "unusable-python"),
-    ],
-)
+@pytest.mark.parametrize(("where", "name", "value", "arguments", "code"), [
+    (install, "NEEDED_BYTES", 2**60, (VLLM,), "disk-full"),
+    (install, "NEEDED_BYTES", 0, ("0.1.0",), "unknown-version"),
+    (platform, "system", lambda: "Darwin", (VLLM,), "system-unsupported"),
+    (ctypes, "CDLL", _no_library, (VLLM,), "system-package-missing"),
+    (install, "NEEDED_BYTES", 0, (VLLM, Path("/nowhere/python")), "unusable-python"),
+    (install, "NEEDED_BYTES", 0, (VLLM, Path("/bin/ls")), "unusable-python"),
+])  # fmt: skip
 def test_what_cannot_be_installed_is_refused_before_any_download(
     wheels: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, value: Any,
     arguments: Any, code: str,

@@ -1,7 +1,5 @@
 """An engine of this machine that answers with something else than vLLM: errors with a fix."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The arguments of Docker, the compose file, and plans that cannot run."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
@@ -169,14 +167,11 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("gpus", [False, True])
-@pytest.mark.parametrize(
-    ("asked", "pair"),
-    [
-        ("tiny --no-speculation", "peagle/tiny --no-speculation"),
-        ("tiny+eagle3 --drafter s3://models/head/",
-         "peagle/tiny+eagle3 --drafter s3://models/head/")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "pair"), [
+    ("tiny --no-speculation", "peagle/tiny --no-speculation"),
+    ("tiny+eagle3 --drafter s3://models/head/",
+     "peagle/tiny+eagle3 --drafter s3://models/head/")
+])  # fmt: skip
 def test_without_an_image_the_fix_builds_the_requested_one(
     docker: FakeDocker, own_home: Path, asked: str, pair: str, gpus: bool
 ) -> None:
@@ -230,16 +225,13 @@ TINY = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SM_VLLM_KV_CACHE_DTYPE",
-        "SM_VLLM_GPU_MEMORY_UTILIZATION",
-        "SM_VLLM_QUANTIZATION",
-        "SM_VLLM_ATTENTION_BACKEND",
-        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "SM_VLLM_KV_CACHE_DTYPE",
+    "SM_VLLM_GPU_MEMORY_UTILIZATION",
+    "SM_VLLM_QUANTIZATION",
+    "SM_VLLM_ATTENTION_BACKEND",
+    "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+])  # fmt: skip
 def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
     changed, notes = adapt_to_cpu({**TINY, name: "value"}, MACHINE)
     assert name not in changed
@@ -248,13 +240,10 @@ def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
 
 def test_gpu_settings_of_the_speculation_are_dropped() -> None:
     config = {
-        "method": "eagle3",
-        "model": "/opt/ml/ä",
-        "num_speculative_tokens": 7,
-        "rejection_sample_method": "synthetic",
-        "synthetic_acceptance_rates": [0.7, 0.5],
+        "method": "eagle3", "model": "/opt/ml/ä", "num_speculative_tokens": 7,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5],
         "draft_tensor_parallel_size": 2,
-    }
+    }  # fmt: skip
     changed, notes = adapt_to_cpu({SPECULATION: json.dumps(config)}, MACHINE)
     assert json.loads(changed[SPECULATION]) == {
         "method": "eagle3",
@@ -275,24 +264,15 @@ def test_the_users_own_settings_stay() -> None:
     assert settings.items() <= changed.items()
 
 
-@pytest.mark.parametrize(
-    ("environment", "weight_bytes", "why"),
-    [
-        ({"SM_VLLM_MODEL": "a/b"}, 0, "its target (a/b) would have to be downloaded"),
-        (
-            {**TINY, SPECULATION: '{"model": "a/head"}'},
-            0,
-            "its drafter (a/head) would have to be downloaded",
-        ),
-        ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
-        ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
-        (
-            TINY,
-            8 * GIB + 1,
-            "its weights take 8.0 GiB; the limit is half of this machine's memory, 8.0",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("environment", "weight_bytes", "why"), [
+    ({"SM_VLLM_MODEL": "a/b"}, 0, "its target (a/b) would have to be downloaded"),
+    ({**TINY, SPECULATION: '{"model": "a/head"}'}, 0,
+     "its drafter (a/head) would have to be downloaded"),
+    ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
+    ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
+    (TINY, 8 * GIB + 1,
+     "its weights take 8.0 GiB; the limit is half of this machine's memory, 8.0"),
+])  # fmt: skip
 def test_the_reason_why_a_plan_cannot_run_is_reported(
     environment: dict[str, str], weight_bytes: int, why: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Start, watch and end an engine with all its processes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """`peagle local`: start, proof and stop of an engine, as a function and as commands."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -18,17 +16,15 @@ from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local, stop_local
-from peagle.engine.process import EngineProcess, is_alive, is_port_free, stop_engine
+from peagle.engine.process import is_alive, is_port_free, stop_engine
 from peagle.engine.runner import LocalRunner
-from peagle.engine.state import LocalEngine, local_engines
-from peagle.engine.usage import MetricsPage, quantile, usage_between
+from peagle.engine.state import local_engines
 from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
 from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import Image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_bytes
-from peagle_serve.contract import SPECULATION
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
@@ -166,14 +162,11 @@ def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "kind", "code", "message"),
-    [
-        ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
-        ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
-        ("deaf", EngineError, "startup-timeout", ""),
-    ],
-)
+@pytest.mark.parametrize(("how", "kind", "code", "message"), [
+    ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
+    ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
+    ("deaf", EngineError, "startup-timeout", ""),
+])  # fmt: skip
 def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
     engine_home: Path, plan_for: PlanFor, how: str, kind: type[EngineError], code: str, message: str
 ) -> None:
@@ -302,76 +295,6 @@ def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> No
         _command("invoke", NAME, "Hi")
     assert raised.value.command == ("peagle", "local", "logs", NAME)
     assert records.read_local_engine(NAME) == engine
-
-
-# The use of an engine of this machine, by its ``/metrics``.
-PAGE = """\
-# HELP vllm:num_requests_running Number of requests in model execution batches.
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{{engine="0",model_name="m"}} 2.0
-vllm:num_requests_waiting{{engine="0",model_name="m"}} 1.0
-vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 0.25
-vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}
-vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {requests}
-vllm:request_success_total{{engine="0",finished_reason="length",model_name="m"}} 1.0
-vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.1",model_name="m"}} {requests}
-vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.5",model_name="m"}} {all}
-vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf",model_name="m"}} {all}
-vllm:inter_token_latency_seconds_sum{{engine="0",model_name="m"}} {seconds}
-vllm:inter_token_latency_seconds_count{{engine="0",model_name="m"}} {tokens}
-vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {tokens}
-vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} 700.0
-vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted}
-"""
-ENGINE = LocalEngine(
-    name="peagle-tiny",
-    pair="tiny",
-    served_as="peagle/tiny",
-    vllm="0.28.0",
-    environment={SPECULATION: '{"method": "eagle3", "num_speculative_tokens": 7}'},
-    notes=(),
-    process=EngineProcess(2**22 - 1, 5, 1, ""),
-    started_at=1000.0,
-)
-
-
-def page(at: float, **values: float) -> MetricsPage:
-    return MetricsPage.parse(PAGE.format(**values), at)
-
-
-FIRST = page(1060.0, tokens=100, requests=4, all=5, seconds=2, accepted=150)
-SECOND = page(1120.0, tokens=400, requests=9, all=15, seconds=5, accepted=450)
-
-
-def test_the_first_page_is_about_the_whole_life_of_the_engine() -> None:
-    usage = usage_between(ENGINE, MetricsPage(1000.0, ()), FIRST)
-    assert (usage.window_seconds, usage.requests_per_minute) == (60.0, 5.0)
-    assert (usage.running, usage.waiting, usage.kv_cache_share) == (2, 1, 0.25)
-    assert (usage.k, usage.acceptance_length) == (7, 2.5)
-    assert usage.itl == pytest.approx(0.02)
-    assert usage.usd_per_hour is None
-
-
-def test_later_pages_are_about_the_time_between_them() -> None:
-    usage = usage_between(ENGINE, FIRST, SECOND)
-    assert (usage.window_seconds, usage.requests_per_minute) == (60.0, 5.0)
-    assert (usage.tokens_per_second, usage.acceptance_length) == (5.0, 2.0)
-    assert usage.itl == pytest.approx(0.01)
-    assert usage.ttft_p50 == pytest.approx(0.1), "5 of 10 requests took at most 0.1 s"
-    assert usage.ttft_p90 == pytest.approx(0.42)
-
-
-@pytest.mark.parametrize(
-    ("buckets", "share", "expected"),
-    [
-        ({}, 0.5, None),
-        ({1.0: 0.0, float("inf"): 0.0}, 0.5, None),
-        ({1.0: 10.0, float("inf"): 10.0}, 0.5, 0.5),
-        ({1.0: 1.0, float("inf"): 10.0}, 0.9, 1.0),
-    ],
-)
-def test_quantiles(buckets: dict[float, float], share: float, expected: float | None) -> None:
-    assert quantile(buckets, share) == expected
 
 
 # A plan whose weights are in its image, on this machine: only a container has them.

@@ -1,7 +1,5 @@
 """`peagle warm --local`: start a local engine, collect what it compiled, and stop it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

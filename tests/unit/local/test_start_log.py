@@ -1,7 +1,5 @@
 """The log of a starting container: when it says that the engine will never serve, and one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -50,17 +48,14 @@ def test_each_recorded_crash_is_fatal(path: Path) -> None:
     assert half.fatal is None
 
 
-@pytest.mark.parametrize(
-    "exception",
-    [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.",
-        "RuntimeError: CUDA error: an illegal memory access was encountered",
-        "torch.AcceleratorError: CUDA error: device-side assert triggered",
-        "ValueError: the head does not belong to this target",
-        "RuntimeError: Cannot find any model weights with `/opt/ml/model`",
-        "OSError: [Errno 28] No space left on device",
-    ],
-)
+@pytest.mark.parametrize("exception", [
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.",
+    "RuntimeError: CUDA error: an illegal memory access was encountered",
+    "torch.AcceleratorError: CUDA error: device-side assert triggered",
+    "ValueError: the head does not belong to this target",
+    "RuntimeError: Cannot find any model weights with `/opt/ml/model`",
+    "OSError: [Errno 28] No space left on device",
+])  # fmt: skip
 def test_what_a_restart_cannot_cure_is_fatal_in_any_process(exception: str) -> None:
     for lines in (_uncaught(exception), _in_engine(exception)):
         fatal = _read(*lines).fatal
@@ -68,21 +63,18 @@ def test_what_a_restart_cannot_cure_is_fatal_in_any_process(exception: str) -> N
         assert fatal.line == exception
 
 
-@pytest.mark.parametrize(
-    "exception",
-    [
-        "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out.",
-        "huggingface_hub.errors.HfHubHTTPError: 503 Server Error: Service Temporarily Unavailable",
-        "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url",
-        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate "
-        "the files on the Hub and we cannot find the snapshot. Please check your connection.",
-        "OSError: We couldn't connect to 'https://huggingface.co' to load the files.",
-        "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling GetObject",
-        "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
-        "RuntimeError: Timed out waiting for engine core processes to start",
-    ],
-)
+@pytest.mark.parametrize("exception", [
+    "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out.",
+    "huggingface_hub.errors.HfHubHTTPError: 503 Server Error: Service Temporarily Unavailable",
+    "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url",
+    "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate "
+    "the files on the Hub and we cannot find the snapshot. Please check your connection.",
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files.",
+    "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling GetObject",
+    "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "RuntimeError: Timed out waiting for engine core processes to start",
+])  # fmt: skip
 def test_network_and_throttling_are_never_fatal(exception: str) -> None:
     log = StartLog()
     for _ in range(3):
@@ -92,14 +84,11 @@ def test_network_and_throttling_are_never_fatal(exception: str) -> None:
     assert log.fatal is None
 
 
-@pytest.mark.parametrize(
-    "exception",
-    [
-        "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the "
-        "ListObjectsV2 operation",
-        "RuntimeError: something else",
-    ],
-)
+@pytest.mark.parametrize("exception", [
+    "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the "
+    "ListObjectsV2 operation",
+    "RuntimeError: something else",
+])  # fmt: skip
 def test_what_a_restart_might_cure_is_fatal_once_a_restart_has_not(exception: str) -> None:
     log = StartLog()
     causes = []
@@ -129,17 +118,14 @@ def test_an_end_is_judged_once_all_of_its_lines_are_there() -> None:
     assert "Unknown quantization method: zzz" in log.fatal.line
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (START, "(Worker pid=9) WARNING 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: retrying"),
-        (START, "(Worker pid=9) ERROR 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: no memory"),
-        ("Traceback (most recent call last):", "ValueError: caught by a library"),
-        (START, "(APIServer pid=7) ERROR 11-22 09:00:00 [a.py:1] ValueError: logged, not raised"),
-        (_ours("start", argv=["vllm"]), TRACEBACK, "(APIServer pid=7) ValueError: our log knows"),
-        (_ours("restart", reason="r", cause="out-of-memory"),),
-    ],
-)
+@pytest.mark.parametrize("lines", [
+    (START, "(Worker pid=9) WARNING 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: retrying"),
+    (START, "(Worker pid=9) ERROR 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: no memory"),
+    ("Traceback (most recent call last):", "ValueError: caught by a library"),
+    (START, "(APIServer pid=7) ERROR 11-22 09:00:00 [a.py:1] ValueError: logged, not raised"),
+    (_ours("start", argv=["vllm"]), TRACEBACK, "(APIServer pid=7) ValueError: our log knows"),
+    (_ours("restart", reason="r", cause="out-of-memory"),),
+])  # fmt: skip
 def test_an_error_without_the_end_of_the_engine_is_not_fatal(lines: tuple[str, ...]) -> None:
     assert _read(*lines).fatal is None
 
@@ -154,33 +140,30 @@ def test_the_end_that_our_entrypoint_reports_is_fatal_by_its_cause() -> None:
     assert _read(_ours("refused", fix="f", cause="environment")).fatal
 
 
-@pytest.mark.parametrize(
-    ("line", "shown"),
-    [
-        (START, ""),
-        ('(APIServer pid=7) INFO: 10.0.0.1:1 - "GET /ping HTTP/1.1" 200 OK', ""),
-        ("(APIServer pid=7) INFO 11-22 09:00:00 [a.py:1]  ▄▄ ▄█ █  version 0.28.0", ""),
-        ("(Worker pid=9) WARNING 11-22 09:00:00 [a.py:1] libtcmalloc is not found", ""),
-        ("(Worker pid=9) INFO 11-22 09:00:00 [a.py:1] world_size=1 rank=0", ""),
-        (TRACEBACK, ""),
-        (
-            "(EngineCore pid=8) INFO 11-22 09:00:00 [core.py:1] Initializing a V1 LLM engine "
-            "(v0.28.0) with config: model='a', speculative_config=Speculative(method='eagle3')",
-            "Initializing a V1 LLM engine (v0.28.0)"
-        ),
-        (
-            "Loading safetensors checkpoint shards:   0% Completed | 0/2 [00:00<?, ?it/s]"
-            "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:05<00:05]",
-            "Loading safetensors checkpoint shards: 50%"
-        ),
-        ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|####      | 20/51",
-         "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 40%"),
-        ("(Worker pid=9) INFO [a.py:1] Graph capturing finished in 3 secs", "Graph capturing "
-         "finished in 3 secs"),
-        (_ours("start", argv=["vllm", "--api-key", "k"], fix="f"), "m"),
-        (f"(Worker pid=9) INFO [a.py:1] {'long ' * 40}", f"{'long ' * 20}...")
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "shown"), [
+    (START, ""),
+    ('(APIServer pid=7) INFO: 10.0.0.1:1 - "GET /ping HTTP/1.1" 200 OK', ""),
+    ("(APIServer pid=7) INFO 11-22 09:00:00 [a.py:1]  ▄▄ ▄█ █  version 0.28.0", ""),
+    ("(Worker pid=9) WARNING 11-22 09:00:00 [a.py:1] libtcmalloc is not found", ""),
+    ("(Worker pid=9) INFO 11-22 09:00:00 [a.py:1] world_size=1 rank=0", ""),
+    (TRACEBACK, ""),
+    (
+        "(EngineCore pid=8) INFO 11-22 09:00:00 [core.py:1] Initializing a V1 LLM engine "
+        "(v0.28.0) with config: model='a', speculative_config=Speculative(method='eagle3')",
+        "Initializing a V1 LLM engine (v0.28.0)"
+    ),
+    (
+        "Loading safetensors checkpoint shards:   0% Completed | 0/2 [00:00<?, ?it/s]"
+        "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:05<00:05]",
+        "Loading safetensors checkpoint shards: 50%"
+    ),
+    ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|####      | 20/51",
+     "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 40%"),
+    ("(Worker pid=9) INFO [a.py:1] Graph capturing finished in 3 secs",
+     "Graph capturing finished in 3 secs"),
+    (_ours("start", argv=["vllm", "--api-key", "k"], fix="f"), "m"),
+    (f"(Worker pid=9) INFO [a.py:1] {'long ' * 40}", f"{'long ' * 20}...")
+])  # fmt: skip
 def test_progress_is_one_short_line_without_arguments(line: str, shown: str) -> None:
     assert progress_line(line) == shown
     assert _read("(Worker pid=9) INFO [a.py:1] before", line).progress == (shown or "before")

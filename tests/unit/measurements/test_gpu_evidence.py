@@ -1,7 +1,5 @@
 """Measurements on a GPU become evidence, and the documents have the same numbers."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -100,15 +98,12 @@ def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> N
     assert len(path.read_text().splitlines()) < 50
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"temperature": 0.0},
-        {"driver": "581.0"},
-        {"device": "NVIDIA H200"},
-        {"pair": "gpt-oss-120b"},
-    ],
-)
+@pytest.mark.parametrize("other", [
+    {"temperature": 0.0},
+    {"driver": "581.0"},
+    {"device": "NVIDIA H200"},
+    {"pair": "gpt-oss-120b"},
+])  # fmt: skip
 def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: Path) -> None:
     (value,) = other.values()
     with pytest.raises(ValueError, match=str(value)):

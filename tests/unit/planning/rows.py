@@ -10,8 +10,6 @@ k, speed, basis, types, mounts   short names of parts of the plan
 else                             an attribute by its path, ``None`` where a part is missing
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any

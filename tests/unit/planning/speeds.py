@@ -1,7 +1,5 @@
 """Evidence of speed for the small catalogue: round numbers, on the GPUs of two instance types."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from typing import Any

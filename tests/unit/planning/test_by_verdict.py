@@ -1,7 +1,5 @@
 """Plans that take drafter and K from a verdict, and floors that come from the speed model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache
@@ -78,17 +76,14 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     assert reasons[0].value == (drafter or "none")
 
 
-@pytest.mark.parametrize(
-    ("options", "covered"),
-    [
-        ({"concurrency": 128, "instance_count": 1}, True),
-        ({"concurrency": 129, "instance_count": 1}, False),
-        ({"concurrency": 256, "instance_count": 2}, True),
-        ({"concurrency": 8, "prompt_tokens": 4096, "output_tokens": 128}, True),
-        ({"concurrency": 8, "prompt_tokens": 4097, "output_tokens": 256}, False),
-        ({"concurrency": 8, "prompt_tokens": 2048, "output_tokens": 127}, False),
-    ],
-)
+@pytest.mark.parametrize(("options", "covered"), [
+    ({"concurrency": 128, "instance_count": 1}, True),
+    ({"concurrency": 129, "instance_count": 1}, False),
+    ({"concurrency": 256, "instance_count": 2}, True),
+    ({"concurrency": 8, "prompt_tokens": 4096, "output_tokens": 128}, True),
+    ({"concurrency": 8, "prompt_tokens": 4097, "output_tokens": 256}, False),
+    ({"concurrency": 8, "prompt_tokens": 2048, "output_tokens": 127}, False),
+])  # fmt: skip
 def test_a_load_that_the_verdict_does_not_cover_is_refused(
     options: dict[str, Any], covered: bool
 ) -> None:
@@ -113,17 +108,14 @@ def test_another_number_of_gpus_is_a_warning() -> None:
 OTHER = "verdict-of-another-plan"
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "code", "named"),
-    [
-        ({"pair": "qwen3-8b"}, {}, OTHER, "on Qwen/Qwen3-8B, not on openai/gpt-oss-20b"),
-        ({}, {"instance_type": "ml.p5.48xlarge"}, OTHER, "on L40S, not on H100"),
-        ({}, {"vllm": "0.30.0"}, OTHER, "on vLLM 0.28.0, not on vLLM 0.30.0"),
-        ({}, {"k": 3}, "conflicting-options", "--k and --verdict"),
-        ({}, {"drafter": "eagle3"}, "conflicting-options", "--drafter and --verdict"),
-        ({}, {"speculation": False}, "conflicting-options", "--no-speculation"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "options", "code", "named"), [
+    ({"pair": "qwen3-8b"}, {}, OTHER, "on Qwen/Qwen3-8B, not on openai/gpt-oss-20b"),
+    ({}, {"instance_type": "ml.p5.48xlarge"}, OTHER, "on L40S, not on H100"),
+    ({}, {"vllm": "0.30.0"}, OTHER, "on vLLM 0.28.0, not on vLLM 0.30.0"),
+    ({}, {"k": 3}, "conflicting-options", "--k and --verdict"),
+    ({}, {"drafter": "eagle3"}, "conflicting-options", "--drafter and --verdict"),
+    ({}, {"speculation": False}, "conflicting-options", "--no-speculation"),
+])  # fmt: skip
 def test_a_verdict_about_something_else_is_refused(
     changes: dict[str, Any], options: dict[str, Any], code: str, named: str
 ) -> None:
@@ -150,14 +142,11 @@ def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("changes", "options"),
-    [
-        ({"pair": "qwen3-8b"}, ()),
-        ({}, ("--instance-type", "ml.p5.48xlarge")),
-        ({}, ("--vllm", "0.30.0")),
-    ],
-)
+@pytest.mark.parametrize(("changes", "options"), [
+    ({"pair": "qwen3-8b"}, ()),
+    ({}, ("--instance-type", "ml.p5.48xlarge")),
+    ({}, ("--vllm", "0.30.0")),
+])  # fmt: skip
 def test_the_printed_command_creates_a_verdict_that_fits(
     changes: dict[str, Any], options: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -248,15 +237,12 @@ def test_what_was_measured_with_other_versions_is_in_what_would_change_it() -> N
     assert "measured with vLLM 0.26.0" in text
 
 
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"tensor_parallel_size": 3}, "tensor-parallel"),
-        ({"vllm": "0.1.0"}, "vllm-below-minimum"),
-        ({"prompt_tokens": 10**6, "output_tokens": 1}, "requests-above-context"),
-        ({"region": "mars-1"}, "region-unknown"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "code"), [
+    ({"tensor_parallel_size": 3}, "tensor-parallel"),
+    ({"vllm": "0.1.0"}, "vllm-below-minimum"),
+    ({"prompt_tokens": 10**6, "output_tokens": 1}, "requests-above-context"),
+    ({"region": "mars-1"}, "region-unknown"),
+])  # fmt: skip
 def test_an_impossible_request_has_one_clear_error(changes: dict[str, object], code: str) -> None:
     with raises_code(code):
         make_verdict(measured(**changes), CATALOG)

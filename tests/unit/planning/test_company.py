@@ -1,7 +1,5 @@
 """What a company prescribes for its account: network, key, tags, prefix, boundary."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +31,12 @@ def parameters(made: Plan) -> list[dict[str, Any]]:
     return [request.parameters for request in requests(made)]
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix", "expected"),
-    [
-        (None, "", "peagle-tiny"),
-        (None, "acme-", "acme-tiny"),
-        ("chat", "acme-", "acme-chat"),
-        ("acme-chat", "acme-", "acme-chat"),
-    ],
-)
+@pytest.mark.parametrize(("name", "prefix", "expected"), [
+    (None, "", "peagle-tiny"),
+    (None, "acme-", "acme-tiny"),
+    ("chat", "acme-", "acme-chat"),
+    ("acme-chat", "acme-", "acme-chat"),
+])  # fmt: skip
 def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: str) -> None:
     made = plan(name=name, name_prefix=prefix)
     model, config, endpoint = parameters(made)
@@ -69,15 +64,12 @@ def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> N
     assert levels(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "named"),
-    [
-        ({"network_isolation": False}, "plan-edited", ""),
-        ({"tags": {"aws:x": "y"}}, "plan-file", "--tag"),
-        ({"tags": ["team"]}, "plan-file", "company"),
-        ({"unknown": 1}, "plan-file", "company"),
-    ],
-)
+@pytest.mark.parametrize(("change", "code", "named"), [
+    ({"network_isolation": False}, "plan-edited", ""),
+    ({"tags": {"aws:x": "y"}}, "plan-file", "--tag"),
+    ({"tags": ["team"]}, "plan-file", "company"),
+    ({"unknown": 1}, "plan-file", "company"),
+])  # fmt: skip
 def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
     change: dict[str, Any], code: str, named: str, tmp_path: Path
 ) -> None:
@@ -155,15 +147,12 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
     assert "limit-before-start" not in levels(plan(ttl=8 * HOUR))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"ttl": 28800}, ["--ttl", "8h"]),
-        ({"ttl": 90, "budget": 12.5}, ["--ttl", "90s", "--budget", "12.5"]),
-        ({"no_limit": True}, ["--no-limit"]),
-        ({}, []),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"ttl": 28800}, ["--ttl", "8h"]),
+    ({"ttl": 90, "budget": 12.5}, ["--ttl", "90s", "--budget", "12.5"]),
+    ({"no_limit": True}, ["--no-limit"]),
+    ({}, []),
+])  # fmt: skip
 def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[str]) -> None:
     others = plan_arguments(plan())
     assert [word for word in plan_arguments(plan(**options)) if word not in others] == words

@@ -1,7 +1,5 @@
 """What a load knows of its engines, and what plans of one process share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

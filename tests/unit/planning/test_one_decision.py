@@ -1,7 +1,5 @@
 """A plan and a verdict select the same setting for the same engine, load and size of requests."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace
@@ -131,19 +129,15 @@ def disagreement(at: Situation) -> str | None:
     return None if same else f"{at}: plan {planned} {tokens[0]}, verdict {best} {tokens[1]}"
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        Situation("gpt-oss-120b", "ml.p5.48xlarge", 32, "chat", 1),
-        Situation("gpt-oss-120b", "ml.g7e.12xlarge", 12, "agent", 1),
-        Situation("gpt-oss-120b", "ml.g7e.2xlarge", 2, "agent", 1),
-        Situation("qwen3-8b", "ml.g6.xlarge", 8, None, 1),
-        Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
-        Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
-        Situation("qwen3-coder-30b", "ml.g7e.2xlarge", 8, None, 1, "unknown head"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("at", [
+    Situation("gpt-oss-120b", "ml.p5.48xlarge", 32, "chat", 1),
+    Situation("gpt-oss-120b", "ml.g7e.12xlarge", 12, "agent", 1),
+    Situation("gpt-oss-120b", "ml.g7e.2xlarge", 2, "agent", 1),
+    Situation("qwen3-8b", "ml.g6.xlarge", 8, None, 1),
+    Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
+    Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
+    Situation("qwen3-coder-30b", "ml.g7e.2xlarge", 8, None, 1, "unknown head"),
+], ids=str)  # fmt: skip
 def test_they_select_the_same_setting_on_instances_with_several_gpus(at: Situation) -> None:
     assert disagreement(at) is None
 
@@ -163,14 +157,11 @@ def test_a_verdict_has_the_gpus_of_the_plan_for_each_load() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "seed",
-    [
-        0,
-        pytest.param(1, marks=pytest.mark.exhaustive),
-        pytest.param(2, marks=pytest.mark.exhaustive),
-    ],
-)
+@pytest.mark.parametrize("seed", [
+    0,
+    pytest.param(1, marks=pytest.mark.exhaustive),
+    pytest.param(2, marks=pytest.mark.exhaustive),
+])  # fmt: skip
 def test_a_plan_and_a_verdict_select_the_same_setting(seed: int) -> None:
     sample = random.Random(seed).sample(ALL, 40)
     assert [text for at in sample if (text := disagreement(at))] == []

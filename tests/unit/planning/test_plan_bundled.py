@@ -1,7 +1,5 @@
 """Plans of the frozen catalogue: the same bytes every time, no side effects, the cheapest batch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """K, vLLM, image, AMI, name, context, load and drafter: choices, refusals and reasons."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments as environment variables: the container gets the same arguments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -20,33 +18,11 @@ from tests.unit.planning.small_catalog import CHAT, plan, with_target
 
 ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
 NASTY = (
-    "two words",
-    "it's",
-    '"quoted"',
-    "back\\slash",
-    "line\nbreak",
-    "tab\tstop",
-    "ünïcödé 日本語 🦅",
-    "$(rm -rf /)",
-    "`x`; & | > < * ? ~",
-    "50%",
-    "${HOME}",
-    " space around ",
-    "-1",
-    "true",
-    "False",
-    " TRUE ",
-    "",
-    " ",
-    "[1, 2]",
-    "[not json]",
-    '["a", "b"]',
-    "[]",
-    "{}",
-    '{"a": 1} {"b": 2}',
-    "{% for m in messages %}",
-    '{"method":"eagle3", "n": 5}',
-)
+    "two words", "it's", '"quoted"', "back\\slash", "line\nbreak", "tab\tstop", "ünïcödé 日本語 🦅",
+    "$(rm -rf /)", "`x`; & | > < * ? ~", "50%", "${HOME}", " space around ", "-1", "true", "False",
+    " TRUE ", "", " ", "[1, 2]", "[not json]", '["a", "b"]', "[]", "{}", '{"a": 1} {"b": 2}',
+    "{% for m in messages %}", '{"method":"eagle3", "n": 5}',
+)  # fmt: skip
 
 
 def as_container(environment: Mapping[str, str]) -> dict[str, list[str]]:
@@ -128,19 +104,16 @@ def test_plain_values_stay_unquoted() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--a", "1", "--a", "2"],
-        ["--a-b", "1", "--a-b"],
-        ["value", "--a"],
-        ["--Upper", "1"],
-        ["--a_b", "1"],
-        ["--a=1"],
-        ["--allowed-origins", "a", "b"],
-        ["--middleware", "true"],
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    ["--a", "1", "--a", "2"],
+    ["--a-b", "1", "--a-b"],
+    ["value", "--a"],
+    ["--Upper", "1"],
+    ["--a_b", "1"],
+    ["--a=1"],
+    ["--allowed-origins", "a", "b"],
+    ["--middleware", "true"],
+])  # fmt: skip
 def test_arguments_that_no_environment_can_express_are_refused(arguments: list[str]) -> None:
     with raises_code("invalid-argument", UserError):
         to_environment(arguments)
@@ -149,20 +122,17 @@ def test_arguments_that_no_environment_can_express_are_refused(arguments: list[s
 TOO_LARGE, INVALID = "environment-too-large", "invalid-variable"
 
 
-@pytest.mark.parametrize(
-    ("environment", "code"),
-    [
-        ({f"K{n}": "v" for n in range(101)}, TOO_LARGE),
-        ({"K": "v" * 1025}, TOO_LARGE),
-        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, TOO_LARGE),
-        ({"K" * 1025: "v"}, INVALID),
-        ({"1K": "v"}, INVALID),
-        ({"K-K": "v"}, INVALID),
-        ({"K": "50%"}, INVALID),
-        ({"K": "a\0b"}, INVALID),
-        ({"K": "a\ud800b"}, INVALID),
-    ],
-)
+@pytest.mark.parametrize(("environment", "code"), [
+    ({f"K{n}": "v" for n in range(101)}, TOO_LARGE),
+    ({"K": "v" * 1025}, TOO_LARGE),
+    ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, TOO_LARGE),
+    ({"K" * 1025: "v"}, INVALID),
+    ({"1K": "v"}, INVALID),
+    ({"K-K": "v"}, INVALID),
+    ({"K": "50%"}, INVALID),
+    ({"K": "a\0b"}, INVALID),
+    ({"K": "a\ud800b"}, INVALID),
+])  # fmt: skip
 def test_environments_that_sagemaker_refuses_are_refused(
     environment: dict[str, str], code: str
 ) -> None:

@@ -1,7 +1,5 @@
 """The memory fit of plans: terms, KV cache, and the choice of the instance."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

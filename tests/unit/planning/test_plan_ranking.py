@@ -1,7 +1,5 @@
 """The choice of the instance, and of K: by price and measured speed, within the user's limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -208,15 +206,12 @@ def test_alternatives_have_the_numbers_of_their_candidates() -> None:
     assert (loses["ml.g7e.2xlarge"], loses["ml.g5.12xlarge"]) == (0, 5)
 
 
-@pytest.mark.parametrize(
-    ("slow", "fast", "chosen"),
-    [
-        (0.5, 1.0, "ml.g7e.2xlarge"),
-        (0.5, 0.5, "ml.g6e.xlarge"),
-        (0.5, 0.9, "ml.g7e.2xlarge"),
-        (0.65, 1.0, "ml.g6e.xlarge"),  # a tenth per token: within the precision of estimates
-    ],
-)
+@pytest.mark.parametrize(("slow", "fast", "chosen"), [
+    (0.5, 1.0, "ml.g7e.2xlarge"),
+    (0.5, 0.5, "ml.g6e.xlarge"),
+    (0.5, 0.9, "ml.g7e.2xlarge"),
+    (0.65, 1.0, "ml.g6e.xlarge"),  # a tenth per token: within the precision of estimates
+])  # fmt: skip
 def test_cost_per_token_decides_where_all_speeds_are_known(
     slow: float, fast: float, chosen: str
 ) -> None:
@@ -278,15 +273,11 @@ def test_a_drafter_must_save_more_than_little(speed: float, drafter: str | None)
     assert read(made, "drafter.name") == drafter
 
 
-@pytest.mark.parametrize(
-    ("better", "worse"),
-    [
-        ({}, {"vllm": "0.26.0", "synthetic": False, "date": date(2026, 12, 1)}),
-        ({"synthetic": False}, {"synthetic": True, "date": date(2026, 12, 1)}),
-        ({"date": date(2026, 12, 1)}, {}),
-    ],
-    ids=["planned version", "trained head", "newest"],
-)
+@pytest.mark.parametrize(("better", "worse"), [
+    ({}, {"vllm": "0.26.0", "synthetic": False, "date": date(2026, 12, 1)}),
+    ({"synthetic": False}, {"synthetic": True, "date": date(2026, 12, 1)}),
+    ({"date": date(2026, 12, 1)}, {}),
+], ids=["planned version", "trained head", "newest"])  # fmt: skip
 def test_the_best_matching_run_is_used(better: dict[str, Any], worse: dict[str, Any]) -> None:
     for runs in ((run(times=2, **better), run(**worse)), (run(**worse), run(times=2, **better))):
         assert read(plan(catalog=measured(*runs), **G7E), "speed") == 1800

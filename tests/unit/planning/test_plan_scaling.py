@@ -1,7 +1,5 @@
 """Copies of the engine on an instance, and the bounds and the target of automatic scaling."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights: their sources, their paths for vLLM, SageMaker's mounts, and streaming from S3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -46,33 +44,24 @@ def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
     return (*paths, [(mount.channel, mount.s3_uri) for mount in made.mounts])
 
 
-@pytest.mark.parametrize(
-    ("options", "target", "drafter", "mounts"),
-    [
-        ({}, "acme/chat", "acme/chat-p-eagle", []),
-        ({"drafter": "/data/head"}, "acme/chat", FOLDER, [(None, f"{BUCKET}/n/")]),
-        (HEAD, "acme/chat", MODEL, [(None, "s3://bucket/head/")]),
-        (SOURCE, MODEL, "acme/chat-p-eagle", [(None, "s3://bucket/model/")]),
-        (
-            SOURCE | HEAD, MODEL, ADDITIONAL,
-            [(None, "s3://bucket/model/"), ("drafter", "s3://bucket/head/")],
-        ),
-        (
-            SOURCE | {"drafter": "/data/head"}, MODEL, ADDITIONAL,
-            [(None, "s3://bucket/model/"), ("drafter", f"{BUCKET}/n/drafter/")],
-        ),
-        ({"pair": "small"}, TARGET, FOLDER, [(None, f"{BUCKET}/n/")]),
-        (
-            {"pair": "small", **HEAD}, TARGET, ADDITIONAL,
-            [(None, f"{BUCKET}/n/"), ("drafter", "s3://bucket/head/")],
-        ),
-        ({"pair": "small", "drafter": "me/head"}, TARGET, "me/head", [(None, f"{BUCKET}/n/")]),
-        (BAKED, "acme/chat", "acme/chat-p-eagle", []),
-        (BAKED | {"pair": "small"}, TARGET, FOLDER, []),
-        (BAKED | {"drafter": "/data/head"}, "acme/chat", FOLDER, []),
-        (BAKED | {"pair": "small", "drafter": "me/head"}, TARGET, "me/head", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "target", "drafter", "mounts"), [
+    ({}, "acme/chat", "acme/chat-p-eagle", []),
+    ({"drafter": "/data/head"}, "acme/chat", FOLDER, [(None, f"{BUCKET}/n/")]),
+    (HEAD, "acme/chat", MODEL, [(None, "s3://bucket/head/")]),
+    (SOURCE, MODEL, "acme/chat-p-eagle", [(None, "s3://bucket/model/")]),
+    (SOURCE | HEAD, MODEL, ADDITIONAL,
+     [(None, "s3://bucket/model/"), ("drafter", "s3://bucket/head/")]),
+    (SOURCE | {"drafter": "/data/head"}, MODEL, ADDITIONAL,
+     [(None, "s3://bucket/model/"), ("drafter", f"{BUCKET}/n/drafter/")]),
+    ({"pair": "small"}, TARGET, FOLDER, [(None, f"{BUCKET}/n/")]),
+    ({"pair": "small", **HEAD}, TARGET, ADDITIONAL,
+     [(None, f"{BUCKET}/n/"), ("drafter", "s3://bucket/head/")]),
+    ({"pair": "small", "drafter": "me/head"}, TARGET, "me/head", [(None, f"{BUCKET}/n/")]),
+    (BAKED, "acme/chat", "acme/chat-p-eagle", []),
+    (BAKED | {"pair": "small"}, TARGET, FOLDER, []),
+    (BAKED | {"drafter": "/data/head"}, "acme/chat", FOLDER, []),
+    (BAKED | {"pair": "small", "drafter": "me/head"}, TARGET, "me/head", []),
+])  # fmt: skip
 def test_each_source_has_its_path_and_mounts(
     options: dict[str, Any], target: str, drafter: str, mounts: list[tuple[str | None, str]]
 ) -> None:

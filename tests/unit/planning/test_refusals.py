@@ -1,8 +1,6 @@
 """What the user may not ask: options outside of their limits or of what AWS and vLLM accept, that
 need another one, or that exclude each other. One row is one mistake and its code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -129,13 +127,10 @@ def test_a_mistake_is_one_line_with_its_code(code: str, options: Row) -> None:
     assert refused.value.fix
 
 
-@pytest.mark.parametrize(
-    ("options", "meant"),
-    [
-        ({"k": 0}, "--no-speculation"),
-        ({"min_instances": 0, "max_instances": 2}, "--scale-to-zero"),
-    ],
-)
+@pytest.mark.parametrize(("options", "meant"), [
+    ({"k": 0}, "--no-speculation"),
+    ({"min_instances": 0, "max_instances": 2}, "--scale-to-zero"),
+])  # fmt: skip
 def test_a_zero_names_the_option_that_is_meant(options: Row, meant: str) -> None:
     with pytest.raises(PeagleError) as refused:
         plan(**options)

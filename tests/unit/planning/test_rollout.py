@@ -1,7 +1,5 @@
 """How updates are rolled out: steps that SageMaker accepts, what they take, and their alarms."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 
@@ -34,17 +32,14 @@ def name_policy(plan: Plan) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "step", "extra"),
-    [
-        ("rolling", 4, 1, 1),
-        ("rolling", 40, 2, 2),
-        ("canary", 4, 1, 4),
-        ("canary", 40, 4, 40),
-        ("linear", 8, 2, 8),
-        ("linear", 2, 1, 2),
-    ],
-)
+@pytest.mark.parametrize(("kind", "count", "step", "extra"), [
+    ("rolling", 4, 1, 1),
+    ("rolling", 40, 2, 2),
+    ("canary", 4, 1, 4),
+    ("canary", 40, 4, 40),
+    ("linear", 8, 2, 8),
+    ("linear", 2, 1, 2),
+])  # fmt: skip
 def test_the_default_step_is_one_that_sagemaker_accepts(
     kind: Any, count: int, step: int, extra: int
 ) -> None:
@@ -59,16 +54,13 @@ def test_the_default_step_is_one_that_sagemaker_accepts(
     assert not {"rollout-step", "rollout-one-instance"} & {*codes(plan)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "step", "code"),
-    [
-        ("rolling", 1, None, "rollout-one-instance"),
-        ("canary", 1, None, "rollout-one-instance"),
-        ("rolling", 4, "3", "rollout-step"),
-        ("canary", 4, "60%", "rollout-step"),
-        ("linear", 40, "2", "rollout-step"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "count", "step", "code"), [
+    ("rolling", 1, None, "rollout-one-instance"),
+    ("canary", 1, None, "rollout-one-instance"),
+    ("rolling", 4, "3", "rollout-step"),
+    ("canary", 4, "60%", "rollout-step"),
+    ("linear", 40, "2", "rollout-step"),
+])  # fmt: skip
 def test_what_sagemaker_rejects_is_an_error(
     kind: Any, count: int, step: str | None, code: str
 ) -> None:
@@ -203,22 +195,13 @@ def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> Non
 EIGHT = {"instance_type": "ml.p5.48xlarge", "copies": 8}
 
 
-@pytest.mark.parametrize(
-    ("options", "size", "text"),
-    [
-        ({}, {"Type": "COPY_COUNT", "Value": 4}, "rolling, 4 copies per step, baking 10m 00s"),
-        (
-            {"rollout_step": "1", "baking_time": 300},
-            {"Type": "COPY_COUNT", "Value": 1},
-            "rolling, 1 copy per step, baking 5m 00s",
-        ),
-        (
-            {"rollout_step": "25%", "instance_count": 2},
-            {"Type": "CAPACITY_PERCENT", "Value": 25},
-            "rolling, 25% per step, baking 10m 00s",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "size", "text"), [
+    ({}, {"Type": "COPY_COUNT", "Value": 4}, "rolling, 4 copies per step, baking 10m 00s"),
+    ({"rollout_step": "1", "baking_time": 300}, {"Type": "COPY_COUNT", "Value": 1},
+     "rolling, 1 copy per step, baking 5m 00s"),
+    ({"rollout_step": "25%", "instance_count": 2}, {"Type": "CAPACITY_PERCENT", "Value": 25},
+     "rolling, 25% per step, baking 10m 00s"),
+])  # fmt: skip
 def test_copies_are_replaced_in_batches(
     options: dict[str, Any], size: dict[str, Any], text: str
 ) -> None:

@@ -4,8 +4,6 @@ moto's evaluator takes an unmet condition of one statement as a denial by all of
 know ``Null``.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """What the policies in infra/iam must not allow: another's resources, and ways to more rights."""
 
-from __future__ import annotations
-
 from tests.unit.policies.evaluation import Access
 
 HERE, ELSEWHERE = "us-east-1:123456789012", "us-east-1:999999999999"

@@ -4,8 +4,6 @@ A call that a command makes for the first time must be in a run here: the polici
 against these runs.
 """
 
-from __future__ import annotations
-
 import functools
 import shutil
 from collections.abc import Callable, Iterator

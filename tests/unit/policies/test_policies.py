@@ -1,7 +1,5 @@
 """The policies in infra/iam allow what the toolkit does, and nothing can be left out of them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """What Kubernetes does with a manifest, and the models of HyperPod's operator."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

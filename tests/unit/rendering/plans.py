@@ -1,7 +1,5 @@
 """Plans of every shape: mounts, number of instances, drafter."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -19,29 +17,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "two-instances": {"pair": "qwen3-8b", "instance_count": 2, "region": "eu-west-1"},
     "scaled": {"pair": "gpt-oss-20b", "min_instances": 2, "max_instances": 5, "concurrency": 32},
     "one-prefix": {"pair": "gpt-oss-120b", "drafter": "s3://heads/gpt-oss-120b"},
-    "two-prefixes": {
-        "pair": "qwen3-8b",
-        "model_source": "s3://models/qwen3-8b",
-        "drafter": "s3://heads/qwen3-8b",
-    },
-    "streamed": {
-        "pair": "gpt-oss-120b",
-        "model_source": "s3://models/gpt-oss-120b/target/",
-        "drafter": "s3://models/gpt-oss-120b/drafter/",
-        "weights_by": "stream",
-    },
-    "streamed-and-uploaded": {
-        "pair": "gpt-oss-20b",
-        "model_source": "s3://models/gpt-oss-20b",
-        "drafter": "/data/head",
-        "weights_by": "stream",
-    },
-    "rolled-out": {
-        "pair": "gpt-oss-20b",
-        "instance_count": 4,
-        "slo": Slo(ttft=0.5),
-        "rollout": "canary",
-    },
+    "two-prefixes": {"pair": "qwen3-8b", "model_source": "s3://models/qwen3-8b",
+     "drafter": "s3://heads/qwen3-8b"},
+    "streamed": {"pair": "gpt-oss-120b", "model_source": "s3://models/gpt-oss-120b/target/",
+     "drafter": "s3://models/gpt-oss-120b/drafter/", "weights_by": "stream"},
+    "streamed-and-uploaded": {"pair": "gpt-oss-20b", "model_source": "s3://models/gpt-oss-20b",
+     "drafter": "/data/head", "weights_by": "stream"},
+    "rolled-out": {"pair": "gpt-oss-20b", "instance_count": 4, "slo": Slo(ttft=0.5),
+     "rollout": "canary"},
     "rolled-out-at-once": {"pair": "tiny", "name": "tiny", "rollout": "all-at-once"},
     "observed": {
         "pair": "gpt-oss-20b",
@@ -64,13 +47,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tags": {"cost center": "R+D", "team": "ml=a:b/c@d", "empty": "", "ä": "漢"},
         "name_prefix": "acme-",
     },
-    "baked": {
-        "pair": "tiny",
-        "name": "tiny",
-        "image": f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}",
-        "baked_weights": True,
-    },
-}
+    "baked": {"pair": "tiny", "name": "tiny",
+     "image": f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}",
+     "baked_weights": True},
+}  # fmt: skip
 BUILT = [shape for shape in SHAPES if shape != "baked"]
 """The shapes of which an image can be built; the others name an existing image."""
 ALL_PAIRS = [

@@ -1,7 +1,5 @@
 """Plans and verdicts as files: deterministic, read as written, one clear line for a bad one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -85,17 +83,14 @@ def test_a_folder_or_a_pipe_is_no_file(read: Callable[[Path], object], tmp_path:
             read(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        ([], "not-a-plan"),
-        ({"pair": 1}, "not-a-plan"),
-        ({"format": 1, "workloads": []}, "not-a-plan"),
-        ({"format": 2}, "plan-format"),
-        ({**document(), "alternatives": 5}, "plan-file"),
-        ({**document(), "format": 0, "alternatives": 5}, "plan-format"),
-    ],
-)
+@pytest.mark.parametrize(("content", "code"), [
+    ([], "not-a-plan"),
+    ({"pair": 1}, "not-a-plan"),
+    ({"format": 1, "workloads": []}, "not-a-plan"),
+    ({"format": 2}, "plan-format"),
+    ({**document(), "alternatives": 5}, "plan-file"),
+    ({**document(), "format": 0, "alternatives": 5}, "plan-format"),
+])  # fmt: skip
 def test_another_document_is_no_plan(content: Any, code: str) -> None:
     with raises_code(code, PlanFileError) as refused:
         plan_from(content, "plan.json")
@@ -194,22 +189,19 @@ def first_setting(document: dict[str, Any]) -> dict[str, Any]:
     return setting
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda d: d.update(format=2), "verdict format 2"),
-        (lambda d: d.pop("workloads"), "is not a verdict"),
-        (lambda d: d.pop("gpu"), "'gpu'"),
-        (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
-        (lambda d: d.update(target="a\x1b[31mb"), "target: "),
-        (lambda d: first_setting(d).update(drafter=None, k=1), "a drafter needs a K"),
-        (lambda d: first_setting(d).update(drafter="p-eagle", k=0), "a drafter needs a K"),
-        (lambda d: first_setting(d).update(k=-1), "setting.k: "),
-        (lambda d: first_setting(d).update(k="7"), "setting.k: "),
-        (lambda d: first_setting(d).update(drafter="a\x1b[31mb"), "setting.drafter: "),
-        (lambda d: first_setting(d).update(another=1), "setting.another"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda d: d.update(format=2), "verdict format 2"),
+    (lambda d: d.pop("workloads"), "is not a verdict"),
+    (lambda d: d.pop("gpu"), "'gpu'"),
+    (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
+    (lambda d: d.update(target="a\x1b[31mb"), "target: "),
+    (lambda d: first_setting(d).update(drafter=None, k=1), "a drafter needs a K"),
+    (lambda d: first_setting(d).update(drafter="p-eagle", k=0), "a drafter needs a K"),
+    (lambda d: first_setting(d).update(k=-1), "setting.k: "),
+    (lambda d: first_setting(d).update(k="7"), "setting.k: "),
+    (lambda d: first_setting(d).update(drafter="a\x1b[31mb"), "setting.drafter: "),
+    (lambda d: first_setting(d).update(another=1), "setting.another"),
+])  # fmt: skip
 def test_a_damaged_verdict_has_one_clear_error(
     damage: Callable[[dict[str, Any]], object], message: str
 ) -> None:

@@ -1,7 +1,5 @@
 """``render compose``: one service that builds its image, with every value literal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Copies in the requests, and in the formats that can express them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from datetime import UTC, datetime

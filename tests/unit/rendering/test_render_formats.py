@@ -1,7 +1,5 @@
 """The formats as files: golden, complete, refusing what they cannot express."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -13,7 +11,7 @@ import pytest
 from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
-from peagle.options import keys_of_file
+from peagle.options import select_file_keys
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
@@ -128,7 +126,7 @@ def test_the_readmes_command_makes_the_same_plan(shape: str) -> None:
     asked = Options.model_validate(
         {
             **{name: value for name, value in values.items() if value not in (None, ())},
-            **keys_of_file(reproduce_options(plan)),
+            **select_file_keys(reproduce_options(plan)),
             "speculation": not command.params["no_speculation"],
         }
     )

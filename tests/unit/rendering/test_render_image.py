@@ -1,7 +1,5 @@
 """The build context of an image, and nothing else in it; names of images."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

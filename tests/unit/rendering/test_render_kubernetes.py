@@ -1,8 +1,6 @@
 """The plan for HyperPod's inference operator and for KServe: valid by their own schemas, with every
 value as it is on an endpoint, and what they cannot express."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Mapping
@@ -40,14 +38,10 @@ from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of
 
 SCHEMA = json.loads(Path(__file__).with_name("llm_inference_service.json").read_text("utf-8"))
 REFUSED = {
-    "streamed": "weights_by",
-    "streamed-and-uploaded": "weights_by",
-    "rolled-out": "--rollout",
-    "rolled-out-at-once": "--rollout",
-    "observed": "--observe",
-    "company": "subnets",
+    "streamed": "weights_by", "streamed-and-uploaded": "weights_by", "rolled-out": "--rollout",
+    "rolled-out-at-once": "--rollout", "observed": "--observe", "company": "subnets",
     "baked": "the weights are in the image",
-}
+}  # fmt: skip
 """Shapes that neither can express, and the cause."""
 ONE_ALONE = {"hyperpod": {"two-prefixes": "one S3 prefix"}, "kserve": {"scaled": "--max-instances"}}
 
@@ -87,27 +81,22 @@ def test_what_belongs_to_an_endpoint_is_refused_by_name(format: str, shape: str,
     assert format not in refused.value.fix
 
 
-@pytest.mark.parametrize(
-    ("formats", "word", "make"),
-    [
-        ("hyperpod kserve", "--ami", lambda: tiny(overrides=Overrides(ami="default"))),
-        ("hyperpod kserve", "--ttl", limited),
-        ("hyperpod kserve", "--name", lambda: tiny(name="1e3")),
-        ("hyperpod", "capture_retention",
-         lambda: with_options(capture_data="s3://captured", capture_retention=9)),
-        ("hyperpod", "--scale-to-zero",
-         lambda: with_options(instance_type="ml.g6e.12xlarge", copies=4, max_instances=2,
-                              scale_to_zero=True)),
-        ("kserve", "download_timeout", lambda: tiny(overrides=Overrides(download_timeout=600))),
-        ("kserve", "PEAGLE_DRAIN_SECONDS",
-         lambda: tiny(overrides=Overrides(environment={"PEAGLE_DRAIN_SECONDS": "5"}))),
-        ("kserve", "SHA-256", lambda: tiny(pins=Pins(weights="a" * 64))),
-        ("kserve", "served-model-name",
-         lambda: with_variable("SM_VLLM_SERVED_MODEL_NAME", "a $(b)")),
-        ("kserve", "/opt/ml",
-         lambda: with_variable("SM_VLLM_CHAT_TEMPLATE", "/opt/ml/model/x.jinja")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("formats", "word", "make"), [
+    ("hyperpod kserve", "--ami", lambda: tiny(overrides=Overrides(ami="default"))),
+    ("hyperpod kserve", "--ttl", limited),
+    ("hyperpod kserve", "--name", lambda: tiny(name="1e3")),
+    ("hyperpod", "capture_retention",
+     lambda: with_options(capture_data="s3://captured", capture_retention=9)),
+    ("hyperpod", "--scale-to-zero",
+     lambda: with_options(instance_type="ml.g6e.12xlarge", copies=4, max_instances=2,
+                          scale_to_zero=True)),
+    ("kserve", "download_timeout", lambda: tiny(overrides=Overrides(download_timeout=600))),
+    ("kserve", "PEAGLE_DRAIN_SECONDS",
+     lambda: tiny(overrides=Overrides(environment={"PEAGLE_DRAIN_SECONDS": "5"}))),
+    ("kserve", "SHA-256", lambda: tiny(pins=Pins(weights="a" * 64))),
+    ("kserve", "served-model-name", lambda: with_variable("SM_VLLM_SERVED_MODEL_NAME", "a $(b)")),
+    ("kserve", "/opt/ml", lambda: with_variable("SM_VLLM_CHAT_TEMPLATE", "/opt/ml/model/x.jinja")),
+])  # fmt: skip
 def test_every_option_of_an_endpoint_is_refused_by_name(
     formats: str, word: str, make: Callable[[], Plan]
 ) -> None:

@@ -1,7 +1,5 @@
 """The README shows the price as `peagle plan` does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -18,16 +16,11 @@ from tests.unit.rendering.plans import CATALOG, plan_of
 STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an account knows")
 
 
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [
-        (a_plan(price_date="2026-07-01"), "(list price of 2026-07-01)"),
-        (
-            a_plan(price_date="2026-07-01", findings=(STAND_IN,)),
-            "(not AWS's price, queried on 2026-07-01)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("plan", "words"), [
+    (a_plan(price_date="2026-07-01"), "(list price of 2026-07-01)"),
+    (a_plan(price_date="2026-07-01", findings=(STAND_IN,)),
+     "(not AWS's price, queried on 2026-07-01)"),
+])  # fmt: skip
 def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> None:
     assert plan.price_per_hour_usd is not None
     assert words in readme(plan, CATALOG, "cdk").content.decode()

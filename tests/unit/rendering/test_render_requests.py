@@ -1,7 +1,5 @@
 """The three calls: valid for AWS, named by their content, complete."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

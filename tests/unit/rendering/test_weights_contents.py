@@ -1,7 +1,5 @@
 """Other bytes in a folder of weights are another model, in the requests and in every format."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 from peagle.checkpoints import contents
 from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
-from peagle.deploy.diff import changes
+from peagle.deploy.diff import compare_served
 from peagle.deploy.preflight import desired_state
 from peagle.errors import Refused
 from peagle.planning import Plan
@@ -70,7 +68,7 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
     assert other.mounts == plan.mounts
     desired = [desired_state(each, ROLE, BUCKET) for each in (plan, other)]
     assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
-    assert changes(*(state.revision.served for state in desired)) == ()
+    assert compare_served(*(state.revision.served for state in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
 
 

@@ -1,7 +1,5 @@
 """Endpoints and components: shares of requests, updates that alarms watch, refusals, their end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast

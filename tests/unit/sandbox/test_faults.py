@@ -1,7 +1,5 @@
 """Faults of the sandbox: which call meets which, how often, and what cannot be added."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -55,21 +53,18 @@ def test_clearing_one_operation_leaves_the_others_and_frees_what_is_held() -> No
     assert added.clear() == 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kind": "broken"},
-        {"operation": "CreateEndpont"},
-        {"operation": "s4:PutObject"},
-        {"operation": "s3:CreateEndpoint"},
-        {"kind": "update-rollback-failed"},
-        {"operation": "GetRole", "kind": "stuck-creating"},
-        {"kind": "alarm-fires"},
-        {"instance_type": "ml.g5.xlarge"},
-        {"times": 0},
-        {"seconds": float("nan")},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"kind": "broken"},
+    {"operation": "CreateEndpont"},
+    {"operation": "s4:PutObject"},
+    {"operation": "s3:CreateEndpoint"},
+    {"kind": "update-rollback-failed"},
+    {"operation": "GetRole", "kind": "stuck-creating"},
+    {"kind": "alarm-fires"},
+    {"instance_type": "ml.g5.xlarge"},
+    {"times": 0},
+    {"seconds": float("nan")},
+])  # fmt: skip
 def test_a_fault_that_cannot_happen_is_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         faults(Fault(**{"operation": "CreateEndpoint", "kind": "throttling", **change}))

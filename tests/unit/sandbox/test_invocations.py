@@ -1,7 +1,5 @@
 """Requests to an engine: how its response is passed on, and where it ends."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

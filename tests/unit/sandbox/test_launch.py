@@ -1,7 +1,5 @@
 """What is launched for a request: weights, image, stand-in, and what the engine did not get."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time
@@ -66,14 +64,11 @@ def test_the_request_says_what_is_launched() -> None:
     assert launched.limitations == ("the sandbox runs 4 of 7 instances",)
 
 
-@pytest.mark.parametrize(
-    ("image", "plain", "vllm"),
-    [
-        (OF_AWS.replace("0.28.0", "0.30.0-gpu-py312-cu130"), True, "0.30.0"),
-        ("localhost:5000/vllm:0.28.0", False, "0.28.0"),
-        ("", False, None),
-    ],
-)
+@pytest.mark.parametrize(("image", "plain", "vllm"), [
+    (OF_AWS.replace("0.28.0", "0.30.0-gpu-py312-cu130"), True, "0.30.0"),
+    ("localhost:5000/vllm:0.28.0", False, "0.28.0"),
+    ("", False, None),
+])  # fmt: skip
 def test_an_image_names_its_vllm_and_whether_it_is_aws_s(
     image: str, plain: bool, vllm: str | None
 ) -> None:
@@ -81,15 +76,12 @@ def test_an_image_names_its_vllm_and_whether_it_is_aws_s(
     assert (launched.plain, launched.vllm) == (plain, vllm)
 
 
-@pytest.mark.parametrize(
-    ("pair", "expected"),
-    [
-        ("a/b+c", "old"),
-        ("a/b", "alone"),
-        ("a/b+unknown", "newest of it"),
-        ("", "another"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "expected"), [
+    ("a/b+c", "old"),
+    ("a/b", "alone"),
+    ("a/b+unknown", "newest of it"),
+    ("", "another"),
+])  # fmt: skip
 def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> None:
     newest_first = {
         "another": "x/y+z",
@@ -244,15 +236,12 @@ def test_a_prefix_becomes_a_folder(upload: Upload, tmp_path: Path) -> None:
     assert contents(tmp_path / "model") == files
 
 
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        ({}, "no object exists below"),
-        ({"bad/": b""}, "is an empty folder"),
-        ({"bad/a": b"", "bad/a/b": b""}, "Not a directory|File exists"),
-        ({"bad/../../outside": b""}, "does not name a file below"),
-    ],
-)
+@pytest.mark.parametrize(("files", "why"), [
+    ({}, "no object exists below"),
+    ({"bad/": b""}, "is an empty folder"),
+    ({"bad/a": b"", "bad/a/b": b""}, "Not a directory|File exists"),
+    ({"bad/../../outside": b""}, "does not name a file below"),
+])  # fmt: skip
 def test_keys_that_fail_a_deployment_are_refused(
     upload: Upload, tmp_path: Path, files: dict[str, bytes], why: str
 ) -> None:
@@ -269,13 +258,10 @@ def test_a_missing_bucket_is_refused(upload: Upload, tmp_path: Path) -> None:
 
 TINY = load_catalog().targets["peagle/tiny"]
 REQUESTED = {
-    "SM_VLLM_MODEL": "openai/gpt-oss-20b",
-    "SM_VLLM_REVISION": "abc",
-    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
-    "SM_VLLM_MAX_MODEL_LEN": "131072",
-    "SM_VLLM_MAX_NUM_SEQS": "64",
-    "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
-}
+    "SM_VLLM_MODEL": "openai/gpt-oss-20b", "SM_VLLM_REVISION": "abc",
+    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b", "SM_VLLM_MAX_MODEL_LEN": "131072",
+    "SM_VLLM_MAX_NUM_SEQS": "64", "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+}  # fmt: skip
 P_EAGLE = {"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 5}
 
 
@@ -304,14 +290,11 @@ def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
     assert served == "Qwen/Qwen3-8B"
 
 
-@pytest.mark.parametrize(
-    ("requested", "drafter", "expected"),
-    [
-        ({"method": "eagle3"}, "eagle3", {"method": "eagle3"}),
-        ({"method": "dflash"}, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
-        ({"method": "ngram", "prompt_lookup_max": 4}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("requested", "drafter", "expected"), [
+    ({"method": "eagle3"}, "eagle3", {"method": "eagle3"}),
+    ({"method": "dflash"}, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
+    ({"method": "ngram", "prompt_lookup_max": 4}, None, None),
+])  # fmt: skip
 def test_the_head_is_tinys_own_of_the_same_kind(
     requested: dict[str, Any], drafter: str | None, expected: dict[str, Any] | None
 ) -> None:

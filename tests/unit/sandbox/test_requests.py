@@ -1,7 +1,5 @@
 """Requests of AWS clients: who signed them, their operation, their errors, and what is refused."""
 
-from __future__ import annotations
-
 import base64
 import io
 import time
@@ -169,17 +167,13 @@ def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
     refused(environ)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"REQUEST_METHOD": "DELETE"},
-        {"REQUEST_URI": "/endpoints/other/invocations"},
-        {"QUERY_STRING": "a=1"},
-        {"HTTP_HOST": "127.0.0.1:2"},
-        {"CONTENT_LENGTH": "2", "wsgi.input": io.BytesIO(b"[]")},
-    ],
-    ids=lambda change: next(iter(change)),
-)
+@pytest.mark.parametrize("change", [
+    {"REQUEST_METHOD": "DELETE"},
+    {"REQUEST_URI": "/endpoints/other/invocations"},
+    {"QUERY_STRING": "a=1"},
+    {"HTTP_HOST": "127.0.0.1:2"},
+    {"CONTENT_LENGTH": "2", "wsgi.input": io.BytesIO(b"[]")},
+], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_a_signed_request_that_was_changed_is_refused(change: Environ) -> None:
     environ = signed("sagemaker-runtime", "invoke_endpoint", EndpointName="e", Body=b"{}")
     assert refused(environ | change) == "UnrecognizedClientException"
@@ -251,16 +245,13 @@ def test_a_token_names_its_region_until_it_expires() -> None:
             region_of_token(f"Bearer {make_token(keys=keys)}")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("CallWithBearerToken", "DeleteEndpoint"),
-        ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
-        ("%2Fsagemaker%2F", "%2Fs3%2F"),
-        ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
-        ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [
+    ("CallWithBearerToken", "DeleteEndpoint"),
+    ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
+    ("%2Fsagemaker%2F", "%2Fs3%2F"),
+    ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
+    ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
+])  # fmt: skip
 def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
     with pytest.raises(Refused):
         region_of_token(f"Bearer {tampered(old, new)}")

@@ -1,7 +1,5 @@
 """The sandbox's autoscaler, with its own metrics and time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,20 +41,17 @@ class Scene:
         self.count = count
 
 
-@pytest.mark.parametrize(
-    ("scene", "passed"),
-    [
-        ({}, [(25, 9, 1), (20, 9, 3)]),  # 9 requests, 4 each, once they last 30 s
-        ({}, [(20, 9, 1), (600, 3, 1)]),
-        ({}, [(300, 100, 4)]),
-        ({"count": 3}, [(890, 3, 3), (30, 3, 1)]),  # after 15 minutes and the cooldown
-        ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
-        ({"policy": POLICY | {"ScaleInCooldown": 3000}}, [(60, 8, 2), (2800, 1, 2), (400, 1, 1)]),
-        ({"bounds": (2, 4)}, [(1, 0, 2)]),
-        ({"policy": None}, [(2000, 100, 1)]),
-        ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
-    ],
-)
+@pytest.mark.parametrize(("scene", "passed"), [
+    ({}, [(25, 9, 1), (20, 9, 3)]),  # 9 requests, 4 each, once they last 30 s
+    ({}, [(20, 9, 1), (600, 3, 1)]),
+    ({}, [(300, 100, 4)]),
+    ({"count": 3}, [(890, 3, 3), (30, 3, 1)]),  # after 15 minutes and the cooldown
+    ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
+    ({"policy": POLICY | {"ScaleInCooldown": 3000}}, [(60, 8, 2), (2800, 1, 2), (400, 1, 1)]),
+    ({"bounds": (2, 4)}, [(1, 0, 2)]),
+    ({"policy": None}, [(2000, 100, 1)]),
+    ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
+])  # fmt: skip
 def test_the_number_follows_the_load(
     scene: dict[str, Any], passed: list[tuple[int, float, int]]
 ) -> None:

@@ -1,7 +1,5 @@
 """The sandbox's HTTP server: how answers are sent, and when none can be given."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -215,16 +213,13 @@ def written_by_ours(line: str) -> str:
         os.close(writing)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:120] SpecDecoding metrics: Mean ...",
-        'INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK',
-        '(APIServer pid=7) INFO:     127.0.0.1:5000 - "POST /invocations HTTP/1.1" 200 OK',
-        "Traceback (most recent call last):",
-        "ValueError: the head does not belong to this target",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:120] SpecDecoding metrics: Mean ...",
+    'INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK',
+    '(APIServer pid=7) INFO:     127.0.0.1:5000 - "POST /invocations HTTP/1.1" 200 OK',
+    "Traceback (most recent call last):",
+    "ValueError: the head does not belong to this target",
+])  # fmt: skip
 def test_lines_of_vllm_get_their_form_back(line: str) -> None:
     ours = written_by_ours(line)
     assert ours.startswith('{"time":')

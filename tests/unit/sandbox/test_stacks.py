@@ -1,7 +1,5 @@
 """CloudFormation in the sandbox, in process: types of values, and schedules of a stack."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -18,21 +16,18 @@ REGION = "us-east-1"
 INPUT = service_model("sagemaker").operation_model("CreateEndpointConfig").input_shape
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("InitialInstanceCount", "2", 2),
-        ("InitialInstanceCount", 2, 2),
-        ("InitialInstanceCount", "two", "two"),
-        ("InitialVariantWeight", "0.5", 0.5),
-        ("EnableSSMAccess", "true", True),
-        ("EnableSSMAccess", "false", False),
-        ("EnableSSMAccess", "yes", "yes"),
-        ("VariantName", 1, "1"),
-        ("VariantName", True, "true"),
-        ("Unknown", "1", "1"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("InitialInstanceCount", "2", 2),
+    ("InitialInstanceCount", 2, 2),
+    ("InitialInstanceCount", "two", "two"),
+    ("InitialVariantWeight", "0.5", 0.5),
+    ("EnableSSMAccess", "true", True),
+    ("EnableSSMAccess", "false", False),
+    ("EnableSSMAccess", "yes", "yes"),
+    ("VariantName", 1, "1"),
+    ("VariantName", True, "true"),
+    ("Unknown", "1", "1"),
+])  # fmt: skip
 def test_a_value_of_a_template_gets_the_type_that_the_service_expects(
     key: str, value: object, expected: object
 ) -> None:

@@ -1,7 +1,5 @@
 """Cases, workloads and constants for the tests of the performance model."""
 
-from __future__ import annotations
-
 from datetime import date
 from typing import Any
 

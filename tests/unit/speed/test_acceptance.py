@@ -1,7 +1,5 @@
 """The acceptance length at any K: from rows, else from publications, else unknown."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 
@@ -37,18 +35,15 @@ def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
     assert find_acceptance(HEAD, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
 
 
-@pytest.mark.parametrize(
-    ("lengths", "k", "decay", "expected"),
-    [
-        ((), 3, DECAY, (1.0, "unknown")),
-        ((("chat", 5, 3.1),), 5, DECAY, (3.1, "published")),
-        # One length gives others by the usual decay: first = 1.4 / 1.75 = 0.8.
-        ((("chat", 3, 2.4),), 5, 0.5, (2.55, "published")),
-        # Only benchmarks that were published for most K are averaged.
-        ((("a", 3, 2.0), ("a", 7, 3.0), ("b", 3, 3.0), ("b", 7, 4.0), ("c", 7, 8.0)), 7, DECAY,
-         (3.5, "published")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lengths", "k", "decay", "expected"), [
+    ((), 3, DECAY, (1.0, "unknown")),
+    ((("chat", 5, 3.1),), 5, DECAY, (3.1, "published")),
+    # One length gives others by the usual decay: first = 1.4 / 1.75 = 0.8.
+    ((("chat", 3, 2.4),), 5, 0.5, (2.55, "published")),
+    # Only benchmarks that were published for most K are averaged.
+    ((("a", 3, 2.0), ("a", 7, 3.0), ("b", 3, 3.0), ("b", 7, 4.0), ("c", 7, 8.0)), 7, DECAY,
+     (3.5, "published")),
+])  # fmt: skip
 def test_published_lengths(
     lengths: tuple[tuple[str, int, float], ...], k: int, decay: float, expected: tuple[float, str]
 ) -> None:

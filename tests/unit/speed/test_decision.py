@@ -1,7 +1,5 @@
 """The verdict from given speeds: winners, ties, crossovers, regret and break-even lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -56,24 +54,21 @@ def best(decision: WorkloadVerdict) -> list[Setting | None]:
     return [load.best for load in decision.loads]
 
 
-@pytest.mark.parametrize(
-    ("curves", "estimated", "spread", "winners"),
-    [
-        ({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)}, (), 0.35,
-         [K7, K3, NO_SPECULATION]),
-        # A narrow measured interval tells them apart.
-        ({NO_SPECULATION: (98, 98, 98), K3: (100, 100, 100)}, (), 0.01, [K3, K3, K3]),
-        # A rival wins no tie against the default drafter.
-        ({NO_SPECULATION: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}, (), 0.35,
-         [K3, K3, RIVAL]),
-        # An estimate of another drafter must be clearly faster.
-        ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}, [RIVAL], 0.35,
-         [K3, RIVAL, K3]),
-        # An estimate does not decide where the drafter is measured.
-        ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}, [K7], 0.35,
-         [K3, K3, K3]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("curves", "estimated", "spread", "winners"), [
+    ({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)}, (), 0.35,
+     [K7, K3, NO_SPECULATION]),
+    # A narrow measured interval tells them apart.
+    ({NO_SPECULATION: (98, 98, 98), K3: (100, 100, 100)}, (), 0.01, [K3, K3, K3]),
+    # A rival wins no tie against the default drafter.
+    ({NO_SPECULATION: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}, (), 0.35,
+     [K3, K3, RIVAL]),
+    # An estimate of another drafter must be clearly faster.
+    ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}, [RIVAL], 0.35,
+     [K3, RIVAL, K3]),
+    # An estimate does not decide where the drafter is measured.
+    ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}, [K7], 0.35,
+     [K3, K3, K3]),
+])  # fmt: skip
 def test_the_fastest_setting_wins_at_each_load(
     curves: Mapping[Setting, Curve],
     estimated: Sequence[Setting],
@@ -86,28 +81,25 @@ def test_the_fastest_setting_wins_at_each_load(
 MEASURED, ESTIMATED = "measured", "estimated"
 
 
-@pytest.mark.parametrize(
-    ("speeds", "tied", "fastest"),
-    [
-        # Measured speeds tie up to 3 %, estimates up to 2 %, and a measured one with an estimate.
-        ({K3: (100, MEASURED), K7: (97, MEASURED)}, [K3, K7], 100),
-        ({K3: (100, MEASURED), K7: (96.9, MEASURED)}, [K3], 100),
-        ({K3: (100, ESTIMATED), K7: (98, ESTIMATED)}, [K3, K7], 100),
-        ({K3: (100, ESTIMATED), K7: (97.9, ESTIMATED)}, [K3], 100),
-        ({NO_SPECULATION: (97, ESTIMATED), K3: (100, MEASURED)}, [NO_SPECULATION, K3], 100),
-        # The estimate of another drafter wins from more than 10 % on, and never ties below.
-        ({K3: (100, MEASURED), RIVAL: (110, ESTIMATED)}, [K3], 100),
-        ({K3: (100, MEASURED), RIVAL: (110.2, ESTIMATED)}, [RIVAL], 110.2),
-        # The simpler one is first: without drafts, the default drafter, the smaller K.
-        ({K7: (100, MEASURED), K3: (100, MEASURED), RIVAL: (100, MEASURED)}, [K3, K7, RIVAL], 100),
-        ({RIVAL: (100, MEASURED), NO_SPECULATION: (100, MEASURED)}, [NO_SPECULATION, RIVAL], 100),
-        # An estimate of a measured drafter, and an unknown speed, do not count.
-        ({K3: (100, MEASURED), K7: (500, ESTIMATED)}, [K3], 100),
-        ({K3: (None, MEASURED), NO_SPECULATION: (1, ESTIMATED)}, [NO_SPECULATION], 1),
-        ({K3: (None, MEASURED)}, [], 0),
-        ({}, [], 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("speeds", "tied", "fastest"), [
+    # Measured speeds tie up to 3 %, estimates up to 2 %, and a measured one with an estimate.
+    ({K3: (100, MEASURED), K7: (97, MEASURED)}, [K3, K7], 100),
+    ({K3: (100, MEASURED), K7: (96.9, MEASURED)}, [K3], 100),
+    ({K3: (100, ESTIMATED), K7: (98, ESTIMATED)}, [K3, K7], 100),
+    ({K3: (100, ESTIMATED), K7: (97.9, ESTIMATED)}, [K3], 100),
+    ({NO_SPECULATION: (97, ESTIMATED), K3: (100, MEASURED)}, [NO_SPECULATION, K3], 100),
+    # The estimate of another drafter wins from more than 10 % on, and never ties below.
+    ({K3: (100, MEASURED), RIVAL: (110, ESTIMATED)}, [K3], 100),
+    ({K3: (100, MEASURED), RIVAL: (110.2, ESTIMATED)}, [RIVAL], 110.2),
+    # The simpler one is first: without drafts, the default drafter, the smaller K.
+    ({K7: (100, MEASURED), K3: (100, MEASURED), RIVAL: (100, MEASURED)}, [K3, K7, RIVAL], 100),
+    ({RIVAL: (100, MEASURED), NO_SPECULATION: (100, MEASURED)}, [NO_SPECULATION, RIVAL], 100),
+    # An estimate of a measured drafter, and an unknown speed, do not count.
+    ({K3: (100, MEASURED), K7: (500, ESTIMATED)}, [K3], 100),
+    ({K3: (None, MEASURED), NO_SPECULATION: (1, ESTIMATED)}, [NO_SPECULATION], 1),
+    ({K3: (None, MEASURED)}, [], 0),
+    ({}, [], 0),
+])  # fmt: skip
 def test_what_ties_with_the_fastest(
     speeds: Mapping[Setting, tuple[float | None, Basis]], tied: list[Setting], fastest: float
 ) -> None:
@@ -256,15 +248,12 @@ def test_any_speeds(curves: dict[Setting, Curve], estimated: set[Setting], sprea
 
 
 # The objective ``ttft=0.5,itl=0.02``: what it means, and what it does not accept.
-@pytest.mark.parametrize(
-    ("text", "slo"),
-    [
-        ("ttft=0.5,itl=0.02", Slo(0.5, 0.02)),
-        ("itl=0.02", Slo(None, 0.02)),
-        (" ttft = 1 ", Slo(1.0, None)),
-        ("ttft=0.000001", Slo(0.000001, None)),
-    ],
-)
+@pytest.mark.parametrize(("text", "slo"), [
+    ("ttft=0.5,itl=0.02", Slo(0.5, 0.02)),
+    ("itl=0.02", Slo(None, 0.02)),
+    (" ttft = 1 ", Slo(1.0, None)),
+    ("ttft=0.000001", Slo(0.000001, None)),
+])  # fmt: skip
 def test_times_are_seconds(text: str, slo: Slo) -> None:
     assert parse_slo(text) == slo
     assert parse_slo(slo.text) == slo

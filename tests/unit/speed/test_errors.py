@@ -4,8 +4,6 @@ Everything is held out: a GPU's rows are estimated from the other GPUs', a pair'
 ``python -m measurements.speed_model`` prints the same table with more rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -23,12 +21,9 @@ pytestmark = pytest.mark.thorough
 def model() -> Iterator[SpeedModel]:
     """The bundled constants, with the bundled catalogue in place of the frozen one."""
     caches = (
-        speed_rows.catalog,
-        speed_rows.case_of,
-        speed_rows.reference_times,
-        speed_fit.terms_of,
+        speed_rows.catalog, speed_rows.case_of, speed_rows.reference_times, speed_fit.terms_of,
         speed_fit.line_of,
-    )
+    )  # fmt: skip
     with bundled_catalog():
         for cached in caches:
             cached.cache_clear()

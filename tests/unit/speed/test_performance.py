@@ -1,7 +1,5 @@
 """The performance of an engine: what is measured is used, the rest follows from sizes and GPU."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,32 +49,25 @@ def test_between_two_measured_loads_is_interpolated() -> None:
 ROWS = (row(8, 2000), row(32, 8000))
 
 
-@pytest.mark.parametrize(
-    ("load", "workload", "changes"),
-    [
-        (8, SHORT, {"gpu": "H200"}),
-        (8, SHORT, {"vllm": "0.30.0"}),
-        (8, SHORT, {"tensor_parallel_size": 2}),
-        (4, SHORT, {}),
-        (64, SHORT, {}),
-        (8, LONG, {}),
-    ],
-)
+@pytest.mark.parametrize(("load", "workload", "changes"), [
+    (8, SHORT, {"gpu": "H200"}),
+    (8, SHORT, {"vllm": "0.30.0"}),
+    (8, SHORT, {"tensor_parallel_size": 2}),
+    (4, SHORT, {}),
+    (64, SHORT, {}),
+    (8, LONG, {}),
+])  # fmt: skip
 def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
     load: int, workload: Workload, changes: dict[str, object]
 ) -> None:
     assert speed(ALONE, load, workload, runs=[run(*ROWS, **changes)]).basis == "estimated"
 
 
-@pytest.mark.parametrize(
-    ("of", "acceptance"),
-    [
-        (P_EAGLE, Acceptance(1.0, "unknown", "no acceptance is known")),
-        (ALONE._replace(engine=ALONE.engine._replace(gpu="V100")), accepted(1.0)),
-        (case(GEMMA, instance="ml.g6e.2xlarge"), accepted(1.0)),
-    ],
-    ids=["acceptance", "GPU", "memory"],
-)
+@pytest.mark.parametrize(("of", "acceptance"), [
+    (P_EAGLE, Acceptance(1.0, "unknown", "no acceptance is known")),
+    (ALONE._replace(engine=ALONE.engine._replace(gpu="V100")), accepted(1.0)),
+    (case(GEMMA, instance="ml.g6e.2xlarge"), accepted(1.0)),
+], ids=["acceptance", "GPU", "memory"])  # fmt: skip
 def test_what_is_not_known_is_an_unknown_speed(of: FitCase, acceptance: Acceptance) -> None:
     unknown = performance(of, SHORT, 8, acceptance, MODEL)
     assert (unknown.basis, unknown.tokens_per_second) == ("unknown", None)

@@ -67,6 +67,15 @@ class Bounds:
             "target_concurrency": self.target,
         }
 
+    @property
+    def settings(self) -> dict[str, float | None]:
+        """``by_name`` with the cooldowns."""
+        return {
+            **self.by_name,
+            "scale_in_cooldown": self.scale_in_cooldown,
+            "scale_out_cooldown": self.scale_out_cooldown,
+        }
+
 
 def to_bounds(scaling: Scaling) -> Bounds:
     """What registering ``scaling`` leads to."""

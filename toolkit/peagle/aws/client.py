@@ -92,7 +92,7 @@ _PASS_ROLE = (
     "statement PassTheRoleToSageMaker in infra/iam/deploy-policy.json"
 )
 
-_OF_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
+_ERRORS_BY_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
     (
         {"ExpiredToken", "ExpiredTokenException", "RequestExpired"},
         "the AWS credentials have expired", Fix("refresh them, or run", ("aws", "sso", "login")),
@@ -110,8 +110,9 @@ _OF_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
 )  # fmt: skip
 """AWS's codes, our message, fix."""
 
-_OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]
-_OF_CLIENT = (
+_Translation = tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str]
+
+_ERRORS_BY_CLASS: tuple[_Translation, ...] = (
     (
         (boto.NoCredentialsError, boto.PartialCredentialsError), UserError,
         "no AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials",
@@ -161,7 +162,8 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
         if isinstance(error, Boto3Error) and isinstance(inner, boto.ClientError):
             raise _translate_service_error(inner, service, region, in_sandbox) from error
         # No valid answer arrived, or the request could not be sent.
-        _, kind, message, fix, code = next(row for row in _OF_CLIENT if isinstance(error, row[0]))
+        rows = (row for row in _ERRORS_BY_CLASS if isinstance(error, row[0]))
+        _, kind, message, fix, code = next(rows)
         with suppress(ValueError):
             url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url")))
             fix = _STALE_FIX if code == "unreachable" and url.hostname in LOOPBACK_HOSTS else fix
@@ -200,7 +202,7 @@ def _translate_service_error(
 def _translate_rejection(
     code: str, message: str, operation: str, service: str, region: str, in_sandbox: bool
 ) -> CloudError:
-    for codes, text, fix in _OF_CODE:
+    for codes, text, fix in _ERRORS_BY_CODE:
         if code in codes:
             text = text.format(region=region, operation=operation, message=message)
             return CloudError(text, fix, code)
@@ -296,7 +298,7 @@ class Keys:
 
 
 class Aws:
-    """AWS in one region, for one account. ``own_scope`` replaces the account id as the scope of
+    """AWS in one region, for one account. ``record_scope`` replaces the account id as the scope of
     deployment records."""
 
     def __init__(
@@ -304,11 +306,11 @@ class Aws:
         session: Any,
         region: str,
         endpoint_url: str | None = None,
-        own_scope: str | None = None,
+        record_scope: str | None = None,
     ) -> None:
         self.region = region
         self.endpoint_url = endpoint_url
-        self.own_scope = own_scope
+        self.record_scope = record_scope
         self._session = session
         self._clients: dict[str, Any] = {}
         self._is_optional = self._is_unreachable = False
@@ -317,7 +319,7 @@ class Aws:
         """The same account in another region."""
         if region == self.region:
             return self
-        return Aws(self._session, region, self.endpoint_url, self.own_scope)
+        return Aws(self._session, region, self.endpoint_url, self.record_scope)
 
     def best_effort(self) -> Aws:
         """The same account, for calls whose answer is optional: short timeouts, and no call after
@@ -442,12 +444,12 @@ class Aws:
     @cached_property
     def scope(self) -> str:
         """The scope of this connection's deployment records: ``sandbox`` or the account id."""
-        return self.own_scope or self.account
+        return self.record_scope or self.account
 
     @property
     def in_sandbox(self) -> bool:
         """Whether this is the sandbox's account."""
-        return self.own_scope == SANDBOX
+        return self.record_scope == SANDBOX
 
     @property
     def is_amazon(self) -> bool:

@@ -106,7 +106,7 @@ def fetch_prices(aws: Aws) -> PriceList:
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
     )
     usd, path = prices_in(rows, aws.region), _file(aws)
-    source = aws.own_scope or (SOURCE if path else STAND_IN)
+    source = aws.record_scope or (SOURCE if path else STAND_IN)
     listed = PriceList(aws.region, today(), usd, source)
     if path:
         with suppress(OSError):
@@ -121,7 +121,7 @@ def today() -> date:
 def _file(aws: Aws) -> Path | None:
     """Where the prices are kept; ``None`` where they are not."""
     is_amazon = ".amazonaws." in str(aws.client("pricing").meta.endpoint_url)
-    owner = aws.own_scope or ("amazon" if is_amazon else None)
+    owner = aws.record_scope or ("amazon" if is_amazon else None)
     return home() / "online" / owner / f"{aws.region}.json" if owner else None
 
 

@@ -197,7 +197,7 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
                 raise CloudError(message, code=failed["Code"])
 
 
-def own_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any] | None:
+def find_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any] | None:
     """The rule with that id; ``None`` when the bucket has none."""
     return next((rule for rule in _lifecycle(aws, bucket)[0] if rule.get("ID") == rule_id), None)
 

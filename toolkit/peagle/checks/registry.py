@@ -112,7 +112,7 @@ note = functools.partial(findings.note, "")
 """A finding of a rule for information."""
 
 
-def rules_found() -> tuple[Rule, ...]:
+def list_rules() -> tuple[Rule, ...]:
     """All rules, in the order of their codes. Each file in ``rules`` has those of a subject."""
     _load(tuple(rules.__path__))
     return tuple(_RULES[code] for code in sorted(_RULES))
@@ -135,7 +135,7 @@ def check(
     """
     by_rule = {
         rule.code: tuple(rule.check(case))
-        for rule in rules_found()
+        for rule in list_rules()
         if about in (None, rule.about) and (only is None or rule.code in only)
     }
     # A rule that looked at the case replaces the catalogue's own text on a problem.

@@ -24,7 +24,7 @@ from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
 from peagle.frozen import Result
-from peagle.options import EngineOptions, asked, check_numbers
+from peagle.options import EngineOptions, check_numbers, engine_option
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -40,19 +40,19 @@ class CheckOptions(EngineOptions):
         "speculative_settings", "on_cpu",
     )  # fmt: skip
 
-    settings: dict[str, str] = asked(
+    settings: dict[str, str] = engine_option(
         "settings",
         "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.",
         default={},
         name="set engine",
     )
-    speculative_settings: dict[str, object] = asked(
+    speculative_settings: dict[str, object] = engine_option(
         "speculative",
         "A key of vLLM's --speculative-config that the pair does not set.",
         default={},
         name="speculative",
     )
-    on_cpu: bool = asked(
+    on_cpu: bool = engine_option(
         "switch", "Check for the CPU build of vLLM, as in the sandbox.", name="cpu"
     )
 
@@ -96,7 +96,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
     check_numbers(options)
-    pair, location = _selected(catalog, options)
+    pair, location = _select_pair(catalog, options)
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
@@ -153,7 +153,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if model is None:
         places["target"] = HUB
     if drafter is not None and head is None and (drafter.weights or not drafter.public):
-        places["drafter"] = HUB if drafter.weights is not None else "PLACE"
+        places["drafter"] = HUB if drafter.weights is not None else "LOCATION"
     words = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
         pair=title,
@@ -168,13 +168,13 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
             for checkpoint in (model, head)
             if checkpoint is not None
         ),
-        rules=len(registry.rules_found()),
+        rules=len(registry.list_rules()),
         unread=tuple(places),
         read_command=("peagle", "check", options.pair, *words) if places else (),
     )
 
 
-def _selected(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
+def _select_pair(catalog: Catalog, options: CheckOptions) -> tuple[Pair, str | None]:
     """The pair, and the location of the head, if the options name one."""
     pair, drafter = find_pair(catalog, options.pair), options.drafter
     if drafter is None or drafter == HUB or means_folder(drafter):

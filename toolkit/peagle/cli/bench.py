@@ -52,7 +52,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
+from peagle.cli.context import command_text, is_plan_file, is_typed, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
@@ -64,6 +64,7 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     add_options,
+    command,
     command_catalog,
     complete_pair,
     here_option,
@@ -78,7 +79,7 @@ from peagle.cli.session import Session, account_options, cloud_options, complete
 from peagle.cli.view.bench import (
     print_acceptance,
     print_lossless,
-    print_result,
+    print_measured,
     print_sweep,
     print_sweep_price,
     progress_text,
@@ -86,12 +87,12 @@ from peagle.cli.view.bench import (
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
-    json_option,
     print_json,
     print_line,
-    print_small,
+    print_result,
     print_status,
     print_written,
+    wants_json,
 )
 from peagle.cli.view.report import report as report_html
 from peagle.cli.view.report import require_report, summaries
@@ -118,46 +119,40 @@ from peagle.text import plain
 from peagle.workload import Slo
 
 _LOAD_OPTIONS = (
-    click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
-                 help="Repetitions of each load, for the intervals."),
-    click.Option(["--requests"], type=REQUESTS, metavar="N",
-                 help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
+    option("--repetitions", "Repetitions of each load, for the intervals.", click.IntRange(1, 50),
+           default=3),
+    option("--requests N", "Requests of each repetition.  [default: twice the concurrency, at "
+           "least 4]", REQUESTS),
 )  # fmt: skip
 _RUN_OPTIONS = (
-    click.Option(["--workload"], metavar="NAME|FILE", default="short-prompt", show_default=True,
-                 help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), "
-                 "long-answer (128, 1024), or a file of JSON lines with prompts."),
-    click.Option(["--concurrency"], type=LOADS, metavar="N[,N...]", default="8", show_default=True,
-                 help="Requests at a time; several loads are measured in turn."),
-    click.Option(["--prompt-tokens"], type=TOKENS, metavar="N", help="Size of the random prompts."),
-    click.Option(["--output-tokens"], type=TOKENS, metavar="N", help="Size of the answers."),
-    click.Option(["--model"], metavar="ID",
-                 help="Model in the requests.  [default: the served one]"),
-    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
-                 help="Price of the server.  [default: the endpoint's, on demand]"),
-    click.Option(["--acceptance"], metavar="FILE", type=click.Path(path_type=Path),
-                 help="Measure the acceptance on these prompts instead: JSON lines with prompt or "
-                 "messages, and optionally domain and max_tokens."),
-    click.Option(["--save-acceptance"], metavar="FILE", type=OUTPUT,
-                 help="With --acceptance: write the result, for `peagle verdict --acceptance`."),
-    click.Option(["--temperature"], default=0.0, show_default=True,
-                 type=Decimal(min=0, max=10),
-                 help="With --acceptance: sampling temperature; 0 is greedy decoding."),
-    click.Option(["--lossless"], is_flag=True,
-                 help="Check that speculation does not change greedy answers to the prompts of "
-                 "--acceptance.  [default: the catalogue's prompts]"),
-    click.Option(["--against"], metavar="NAME|URL",
-                 help="With --lossless: a server of the target alone.  [default: started on this "
-                 "machine]"),
-    click.Option(["--slo"], metavar="TIMES", type=SLO,
-                 help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
-    click.Option(["--min-tokens-per-second"], type=POSITIVE, metavar="N",
-                 help="Exit with 3 if a load has fewer output tokens per second."),
-    click.Option(["--max-usd-per-million-tokens"], type=POSITIVE, metavar="USD",
-                 help="Exit with 3 if a million output tokens cost more."),
-    click.Option(["--min-acceptance-length"], metavar="N",
-                 type=Decimal(min=1),
-                 help="Exit with 3 if fewer tokens are accepted per step."),
+    option("--workload NAME|FILE", "short-prompt (128 tokens, answers of 400), long-prompt "
+           "(2048, 256), long-answer (128, 1024), or a file of JSON lines with prompts.",
+           default="short-prompt"),
+    option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",
+           LOADS, default="8"),
+    option("--prompt-tokens N", "Size of the random prompts.", TOKENS),
+    option("--output-tokens N", "Size of the answers.", TOKENS),
+    option("--model ID", "Model in the requests.  [default: the served one]"),
+    option("--price-per-hour USD", "Price of the server.  [default: the endpoint's, on demand]",
+           POSITIVE),
+    option("--acceptance FILE", "Measure the acceptance on these prompts instead: JSON lines "
+           "with prompt or messages, and optionally domain and max_tokens.", OUTPUT),
+    option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
+           "--acceptance`.", OUTPUT),
+    option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
+           Decimal(min=0, max=10), default=0.0),
+    option("--lossless", "Check that speculation does not change greedy answers to the prompts "
+           "of --acceptance.  [default: the catalogue's prompts]", bool),
+    option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
+           "started on this machine]"),
+    option("--slo TIMES", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.",
+           SLO),
+    option("--min-tokens-per-second N", "Exit with 3 if a load has fewer output tokens per "
+           "second.", POSITIVE),
+    option("--max-usd-per-million-tokens USD", "Exit with 3 if a million output tokens cost more.",
+           POSITIVE),
+    option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
+           Decimal(min=1)),
 )  # fmt: skip
 
 
@@ -192,13 +187,11 @@ def bench() -> None:
     """
 
 
-@bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
+@command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
 @endpoint_argument(complete_name, "NAME|URL|local")
 @add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
-@json_option
-@click.pass_context
-def run(ctx: click.Context, /, **options: Any) -> None:
+def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -214,7 +207,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, options["session"], name, options["model"])
+        return find_target(options["session"], name, options["model"])
 
     if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
@@ -237,10 +230,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    if options["as_json"]:
-        print_json(result)
-    else:
-        print_result(result)
+    print_result(result, print_measured)
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
@@ -249,7 +239,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
-def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
+def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
@@ -261,14 +251,14 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         record, aws = session.find_served(name)
     except NotFound as unknown:
         with suppress(PeagleError):
-            find_pair(command_catalog(ctx), name)
+            find_pair(session.catalog, name)
             command = ("peagle", "bench", name, "--sweep", "k=none,5")
             fix = Fix("this is the name of a pair: measure it on this machine", command)
             unknown = NotFound(unknown.message, fix, unknown.code)
         raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
-        return open_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return open_endpoint(aws, name, record, session.catalog, model, wake_up)
 
 
 def _measure_text(
@@ -314,14 +304,14 @@ def _measure_text(
             if acceptance and options["save_acceptance"]:
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
                 print_written(options["save_acceptance"])
-            if options["as_json"] and (acceptance or lossless):
+            if wants_json() and (acceptance or lossless):
                 print_json(
                     {
                         "acceptance": acceptance[0] if acceptance else None,
                         "lossless": lossless[0] if lossless else None,
                     }
                 )
-            elif not options["as_json"]:
+            elif not wants_json():
                 for measured in acceptance:
                     print_acceptance(measured)
                 for compared in lossless:
@@ -361,52 +351,41 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 """Planning options that a sweep of a deployment takes too."""
 
 _SWEEP_OPTIONS = (
-    click.Option(["--sweep"], required=True, metavar="k=LIST",
-                 help="K of each setting, and none for no speculation: k=none,1,3,5."),
-    click.Option(["--concurrency", "loads"], type=LOADS, default="1,8,32", show_default=True,
-                 metavar="N[,N...]",
-                 help="Requests at a time; several loads are measured in turn."),
-    click.Option(["--workload", "workloads"], multiple=True, metavar="NAME|FILE",
-                 help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
-                 "[default: short-prompt]"),
-    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
-                 default="process", show_default=True,
-                 help="Run the engines as processes or in containers."),
-    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
-    click.Option(["--impose-acceptance", "acceptance"], metavar="FILE|published",
-                 type=click.Path(path_type=Path),
-                 help="GPU: impose the acceptance in FILE, a result of bench --acceptance, or the "
-                 "one that the catalogue quotes."),
-    click.Option(["--dummy-weights"], is_flag=True,
-                 help="Measure random weights, made from the config.json files of PAIR."),
-    click.Option(["--domain"], help="With --impose-acceptance: of this domain only."),
-    click.Option(["--lossless"], is_flag=True,
-                 help="Check that speculation changes no greedy answer to the prompts of the "
-                 "workload's file, else the catalogue's."),
-    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
-                 help="Price of this machine.  [default: of its GPUs in the catalogue]"),
-    click.Option(["--max-cost"], type=POSITIVE, metavar="USD",
-                 help="Deployment: limit of what the sweep costs in all.  "
-                 "[default: 1.5 times the shown cost]"),
-    click.Option(["-o", "--output"], type=OUTPUT, metavar="FILE",
-                 help="Result, written after each row.  [default: bench-NAME.json]"),
-    click.Option(["--again"], is_flag=True, help="Measure again what FILE has."),
-    click.Option(["--save"], type=OUTPUT, metavar="CATALOG",
-                 help="Write evidence that plans read to the catalogue in this folder."),
-    click.Option(["--report", "report_file"], type=OUTPUT, metavar="HTML",
-                 help="Write the HTML report."),
+    option("--sweep k=LIST", "K of each setting, and none for no speculation: k=none,1,3,5.",
+           required=True),
+    option("--concurrency loads N[,N...]", "Requests at a time; several loads are measured in "
+           "turn.", LOADS, default="1,8,32"),
+    option("--workload workloads NAME|FILE", "short-prompt, long-prompt, long-answer, or a file "
+           "of prompts; repeatable.  [default: short-prompt]", multiple=True),
+    option("--engine engine_kind", "Run the engines as processes or in containers.",
+           ("process", "docker"), default="process"),
+    option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
+    option("--impose-acceptance acceptance FILE|published", "GPU: impose the acceptance in FILE, a "
+           "result of bench --acceptance, or the one that the catalogue quotes.", OUTPUT),
+    option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
+           bool),
+    option("--domain", "With --impose-acceptance: of this domain only."),
+    option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
+           "workload's file, else the catalogue's.", bool),
+    option("--price-per-hour USD", "Price of this machine.  [default: of its GPUs in the "
+           "catalogue]", POSITIVE),
+    option("--max-cost USD", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
+           "times the shown cost]", POSITIVE),
+    option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]",
+           OUTPUT),
+    option("--again", "Measure again what FILE has.", bool),
+    option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.",
+           OUTPUT),
+    option("--report report_file HTML", "Write the HTML report.", OUTPUT),
 )  # fmt: skip
 
 
-@bench.command(
-    "sweep",
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2
-  peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
-  peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
-""",
+@command(
+    "peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2",
+    "peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02",
+    "peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5",
+    name="sweep",
+    of=bench,
 )
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
@@ -414,7 +393,6 @@ Examples:
 @partial(here_option, is_local=True)
 @account_options
 @yes_option
-@json_option
 @click.pass_context
 def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
@@ -436,7 +414,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         tuple(load for workload in workloads for load in make_loads(workload, *count)),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
-        command=own_command(ctx),
+        command=own_command(),
     )
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
@@ -458,8 +436,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
                 Fix("compare the deployment with one of the target alone", check),
             )
         file = options["output"] or Path(f"bench-{name}.json")
-        result = _on_endpoint(ctx, options, request, session, file)
-    _report(ctx, options, file, result, lossless.results if lossless else ())
+        result = _on_endpoint(options, request, session, file)
+    _report(options, file, result, lossless.results if lossless else ())
 
 
 def _require_outputs(options: dict[str, Any]) -> None:
@@ -511,9 +489,9 @@ def _on_this_machine(
     if options["dummy_weights"]:
         if image is not None:
             raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
-        runner = replace(runner, variables=dummy_variables(base, command_catalog(ctx)))
-    with StatusLine() as status, _kept(ctx, file, status) as observe:
-        catalog, lossless = command_catalog(ctx), None
+        runner = replace(runner, variables=dummy_variables(base, command_catalog()))
+    with StatusLine() as status, _kept(file, status) as observe:
+        catalog, lossless = command_catalog(), None
         if options["lossless"]:
             lossless = SweepLossless(
                 catalog,
@@ -530,7 +508,7 @@ def _on_this_machine(
 
 
 def _on_endpoint(
-    ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
+    options: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
     name = options["pair"]
     if options["save"] and session.sandbox:
@@ -542,18 +520,15 @@ def _on_endpoint(
             preflight = change.prepare(plan, accept_unknown_price=True)
             return change.run(apply_plan, preflight, continues=False)
 
-        prepared = EndpointSweep(
-            request, file, change.aws, change.record, command_catalog(ctx), deploy
-        )
+        prepared = EndpointSweep(request, file, change.aws, change.record, session.catalog, deploy)
         print_sweep_price(prepared, session.sandbox, options["max_cost"])
-        if not options["yes"]:
-            confirm("Update the endpoint to each setting?", "not measured")
-        with _kept(ctx, file, status) as observe:
+        confirm("Update the endpoint to each setting?", "not measured")
+        with _kept(file, status) as observe:
             try:
                 return prepared.run(options["max_cost"], observe)
             except (PeagleError, KeyboardInterrupt):
                 if kept := prepared.plan_to_return_to:
-                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    back = command_text(("peagle", "deploy", str(kept)))
                     print_status(
                         f"{name} serves one of the settings. To end with what it was", back
                     )
@@ -561,9 +536,7 @@ def _on_endpoint(
 
 
 @contextmanager
-def _kept(
-    ctx: click.Context, file: Path, status: StatusLine
-) -> Iterator[Callable[[SweepProgress], object]]:
+def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], object]]:
     """Shows the progress; an error or an interrupt says what is kept and how to continue."""
     last: list[SweepProgress] = []
 
@@ -577,14 +550,13 @@ def _kept(
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_line(own_command(ctx, without=("--again",)))
+            again = command_line(own_command(without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise
 
 
 def _report(
-    ctx: click.Context,
     options: dict[str, Any],
     file: Path,
     result: BenchResult,
@@ -592,9 +564,9 @@ def _report(
 ) -> None:
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
-    result = priced_result(result, command_catalog(ctx))
-    lines, as_json = summaries(result, options["slo"]), options["as_json"]
-    if not as_json:
+    result = priced_result(result, command_catalog())
+    lines = summaries(result, options["slo"])
+    if not wants_json():
         print_sweep(result, lines)
         print_line(f"Result:   {file}")
     written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
@@ -606,36 +578,32 @@ def _report(
         if options["save"]:
             written["evidence"] = str(save_evidence(result, options["save"]))
     finally:
-        if as_json:
+        if wants_json():
             print_json({**plain(result), "summary": lines, **written, "lossless": compared})
-    if not as_json:
+    if not wants_json():
         for key in ("evidence", "report"):
             if written[key]:
                 print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
             pair = result.server.pair or options["pair"]
             plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
-            print_line("Plan with it", command_text(plan, ctx))
+            print_line("Plan with it", command_text(plan))
         for answers in compared:
             print_lossless(answers)
     for answers in compared:
         require_lossless(answers)
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
+@command("peagle bench report result.json -o report.html", of=bench)
 @click.argument("file", type=click.Path(path_type=Path))
-@option("-o --output", "The report.  [default: FILE with the ending .html]", OUTPUT, "FILE")
-@option("--slo", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO, "TIMES")
+@option("-o --output FILE", "The report.  [default: FILE with the ending .html]", OUTPUT)
+@option("--slo TIMES", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO)
 @option(
-    "--price-per-hour",
+    "--price-per-hour USD",
     "Price of the GPUs.  [default: the result's, or the catalogue's]",
     POSITIVE,
-    "USD",
 )
-@json_option
-def report(
-    file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None, as_json: bool
-) -> None:
+def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
     One file with plots and tables, which loads nothing from elsewhere.
@@ -644,34 +612,26 @@ def report(
     path = output or file.with_suffix(".html")
     content = report_html(result, slo).encode()
     write_output(path, content)
-    if as_json:
-        print_json({"report": str(path), "bytes": len(content)})
-    else:
-        print_written(path)
+    document = {"report": str(path), "bytes": len(content)}
+    print_result(document, lambda _: print_written(path))
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
-@option(
-    "--python",
-    "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
-    click.Path(path_type=Path),
-)
+@command("peagle bench install --again", of=bench)
+@option("--python", "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]", OUTPUT)
 @option("--again", "Reinstall.", bool)
-@json_option
-def install(python: Path | None, again: bool, as_json: bool) -> None:
+def install(python: Path | None, again: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
 
     Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    print_small({"sender": "aiperf", **plain(installed), "was_installed": present}, as_json)
+    print_result({"sender": "aiperf", **plain(installed), "was_installed": present})
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
-@json_option
-def status(as_json: bool) -> None:
+@command("peagle bench status --json", of=bench)
+def status() -> None:
     """Show the installed load generator."""
-    sender = installed_sender() if as_json else find_sender()
+    sender = installed_sender() if wants_json() else find_sender()
     unknown = dict.fromkeys(Aiperf.__dataclass_fields__)
-    print_small({"sender": "aiperf", **(plain(sender) or unknown)}, as_json)
+    print_result({"sender": "aiperf", **(plain(sender) or unknown)})

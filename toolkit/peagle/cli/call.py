@@ -13,14 +13,24 @@ import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
-from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import COUNT, TOKENS, Decimal, duration, option
+from peagle.cli.context import is_typed
+from peagle.cli.options import (
+    COUNT,
+    OUTPUT,
+    TOKENS,
+    Decimal,
+    add_options,
+    command,
+    duration,
+    option,
+)
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
     print_json,
+    print_result,
     print_status,
+    wants_json,
 )
 from peagle.cli.view.watch import print_proof
 from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
@@ -44,30 +54,22 @@ _IN_BODY = {
 """Parameter -> option that a body of JSON has in place of it."""
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="Example: peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox",
-)
+_INVOKE_OPTIONS = (
+    option("--stream/--no-stream", "Print the answer as it is generated.  [default: stream]",
+           default=True, show_default=False),
+    option("--chat/--completion", "[default: depends on the target]", default=None),
+    option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256),
+    option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0),
+    option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
+           "such as 10m; 0s: not at all.", callback=duration, default="30m"),
+)  # fmt: skip
+
+
+@command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
-@option(
-    "--stream/--no-stream",
-    "Print the answer as it is generated.  [default: stream]",
-    default=True,
-    show_default=False,
-)
-@option("--chat/--completion", "[default: depends on the target]", default=None)
-@option("--max-tokens", "Maximum length of the answer, in tokens.", TOKENS, "TOKENS", default=256)
-@option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
-@option(
-    "--wake-timeout",
-    "How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
-    metavar="DURATION",
-    callback=duration,
-    default="30m",
-)
-@json_option
+@add_options(_INVOKE_OPTIONS)
 def invoke(
     name: str,
     session: Session,
@@ -77,7 +79,6 @@ def invoke(
     max_tokens: int,
     temperature: float,
     wake_timeout: int,
-    as_json: bool,
 ) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
@@ -108,7 +109,7 @@ def invoke(
         if not has_text:
             line.clear()
         has_text = True
-        if not as_json:
+        if not wants_json():
             click.echo(text, nl=False)
 
     wake_up = WakeUpOptions(wake_timeout, line.show_line)
@@ -121,7 +122,7 @@ def invoke(
     finally:
         if not has_text:
             line.clear()
-    if as_json:
+    if wants_json():
         return print_json(vars(result))
     parts = (
         (result.waited_seconds, "woke up after {:.1f} s"),
@@ -164,49 +165,32 @@ def _payload(text: str) -> dict[str, Any] | None:
     return body
 
 
+_PROVE_OPTIONS = (
+    option("--endpoint NAME", "An endpoint of the account, made by a template, a pipeline or "
+           "another machine."),
+    option("--url URL", "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With "
+           "HTTP every address of the host is an engine, as of a headless Service. "
+           "$OPENAI_API_KEY is its key."),
+    option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
+           "catalogue's prompts for the served model; any accepted draft passes]", OUTPUT),
+    option("--model", "Served model, for --url.  [default: the only one]"),
+    option("--instances", "Number of engines that --url must have.", COUNT, default=1),
+    option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
+           "[default: not at all]", callback=duration),
+    option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
+           "the catalogue]", Decimal(min=1.0)),
+    option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
+           default=MIN_DRAFTS),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle prove peagle-tiny --sandbox",
     "peagle prove --endpoint my-endpoint --floor 2.1 --json",
     "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
     instead=("endpoint", "url"),
 )
-@option(
-    "--endpoint",
-    "An endpoint of the account, made by a template, a pipeline or another machine.",
-    metavar="NAME",
-)
-@option(
-    "--url",
-    "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address of "
-    "the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
-    metavar="URL",
-)
-@option(
-    "--plan plan_file",
-    "Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
-    "served model; any accepted draft passes]",
-    click.Path(path_type=Path),
-    "PLAN",
-)
-@option("--model", "Served model, for --url.  [default: the only one]")
-@option("--instances", "Number of engines that --url must have.", COUNT, default=1)
-@option(
-    "--wait",
-    "How long to wait for the engines of --url, such as 30m.  [default: not at all]",
-    metavar="DURATION",
-    callback=duration,
-)
-@option(
-    "--floor",
-    "Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
-    Decimal(min=1.0),
-)
-@option(
-    "--min-drafts",
-    "Number of drafts that each instance must have made.",
-    COUNT,
-    default=MIN_DRAFTS,
-)
+@add_options(_PROVE_OPTIONS)
 def prove(
     name: str | None,
     endpoint: str | None,
@@ -218,7 +202,6 @@ def prove(
     floor: float | None,
     min_drafts: int,
     session: Session,
-    as_json: bool,
 ) -> None:
     """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
     enough, and compare its acceptance length with the floor.
@@ -244,7 +227,7 @@ def prove(
                 instances=instances,
                 wait_seconds=wait or 0,
                 say=partial(status.show, f"Proving {url}"),
-                report=lambda proof: _show(status, url, proof, {"url": url}, as_json),
+                report=lambda proof: _show(status, url, proof, {"url": url}),
             )
             return
         if plan_file or model or wait or instances > 1:
@@ -255,25 +238,20 @@ def prove(
         chosen = name or endpoint or ""
 
         def report(proof: Proof, region: str) -> None:
-            _show(status, chosen, proof, {"name": chosen, "region": region}, as_json)
+            _show(status, chosen, proof, {"name": chosen, "region": region})
 
         say = partial(status.show, f"Proving {chosen}")
         session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
 
 
-def _show(
-    status: StatusLine, name: str, proof: Proof, place: dict[str, str], as_json: bool
-) -> None:
+def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str]) -> None:
     status.clear()
-    if as_json:
-        print_json({**place, **plain(proof)})
-    else:
-        print_proof(name, proof)
+    print_result({**place, **plain(proof)}, lambda _: print_proof(name, proof))
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
 @option("--duration", "Validity: 30m, 2h; 12h at most.", callback=duration, default="12h")
-def token(name: str, session: Session, duration: int, as_json: bool) -> None:
+def token(name: str, session: Session, duration: int) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 
     The token is computed from your credentials without a call to AWS, is valid for every endpoint
@@ -284,7 +262,7 @@ def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)
-    if not as_json:
+    if not wants_json():
         return click.echo(key)
     has_copies = record is not None and record.current.served.copies is not None
     url = aws.openai_base_url(name, name if has_copies else "")

@@ -14,10 +14,17 @@ from peagle.catalog.loading import check_catalog, check_catalog_file, holds_meas
 from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
+from peagle.cli.context import (
+    command_text,
+    findings_in_context,
+    is_set,
+    own_command,
+)
 from peagle.cli.options import (
     OUTPUT,
+    add_options,
     catalog_of,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -26,11 +33,11 @@ from peagle.cli.options import (
 from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.console import (
     confirmed,
-    json_option,
     print_findings,
     print_json,
     print_line,
     print_status,
+    wants_json,
 )
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
@@ -48,34 +55,28 @@ def catalog() -> None:
     """
 
 
-@catalog.command("list", cls=PeagleCommand, epilog="Example: peagle catalog list --json")
-@json_option
-@click.pass_context
-def list_pairs(ctx: click.Context, as_json: bool) -> None:
+@command("peagle catalog list --json", name="list", of=catalog)
+def list_pairs() -> None:
     """List all targets with their drafters."""
-    loaded = command_catalog(ctx)
+    loaded = command_catalog()
     targets = [summarize_target(loaded, target) for target in loaded.targets.values()]
-    if as_json:
+    if wants_json():
         return click.echo(to_json({"targets": targets}, indent=2).decode())
     from peagle.cli.view.choose import print_list
 
     return print_list(targets)
 
 
-@catalog.command(
-    "show", cls=PeagleCommand, epilog="Example: peagle catalog show gpt-oss-20b+eagle3"
-)
+@command("peagle catalog show gpt-oss-20b+eagle3", name="show", of=catalog)
 @click.argument("pair", shell_complete=complete_pair)
-@json_option
-@click.pass_context
-def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
+def show_pair(pair: str) -> None:
     """Show everything that the catalogue holds about PAIR.
 
     PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
     """
-    loaded = command_catalog(ctx)
+    loaded = command_catalog()
     catalog_pair = find_pair(loaded, pair)
-    if as_json:
+    if wants_json():
         return print_json(describe_pair(loaded, catalog_pair))
     from peagle.cli.view.choose import print_pair
 
@@ -85,15 +86,12 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
 
 
-@catalog.command(
-    "check", cls=PeagleCommand, epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml"
-)
+@command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
 @click.argument(
     "paths", metavar="[PATH]...", nargs=-1, type=click.Path(exists=True, path_type=Path)
 )
-@json_option
 @click.pass_context
-def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
+def check(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     """Check the catalogue, or the files and folders PATH, and list all problems.
 
     Exits with 2 if there are problems.
@@ -114,7 +112,7 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         files |= {file.resolve() for file in checked}
         problems += of_path
     problems = list(dict.fromkeys(problems))
-    if as_json:
+    if wants_json():
         print_json({"files": len(files), "problems": [problem._asdict() for problem in problems]})
     else:
         for problem in problems:
@@ -123,36 +121,23 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     ctx.exit(2 if problems else 0)
 
 
-@catalog.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle catalog init Qwen/Qwen3-4B -o my-catalog
-  peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml
-""",
+@command(
+    "peagle catalog init Qwen/Qwen3-4B -o my-catalog",
+    "peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml",
+    of=catalog,
 )
 @click.argument("model")
-@option("--drafter", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.", metavar="HEAD")
+@option("--drafter HEAD", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.")
 @option(
-    "-o --output",
-    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
-    "[default: print it]",
+    "-o --output FILE|DIR",
+    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
+    "of a catalogue.  [default: print it]",
     OUTPUT,
-    "FILE|DIR",
 )
 @option("--force", "Replace the file.", bool)
 @cloud_options
-@json_option
-@click.pass_context
 def init(
-    ctx: click.Context,
-    /,
-    model: str,
-    drafter: str | None,
-    output: Path | None,
-    force: bool,
-    session: Session,
-    as_json: bool,
+    model: str, drafter: str | None, output: Path | None, force: bool, session: Session
 ) -> None:
     """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
 
@@ -167,17 +152,17 @@ def init(
     file = entry_file(model, output)
     if output is not None and file.exists() and not force:
         raise UserError(f"{file} exists", "use another -o, or add --force", code="file-exists")
-    loaded = command_catalog(ctx)
+    loaded = command_catalog()
     checkpoint, head = read(model), read(drafter) if drafter else None
     entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
     text = entry_text(entry.target, entry.unknown, file)
     findings = entry_findings(entry, checkpoint, head, loaded)
-    if not as_json:
+    if not wants_json():
         print_findings(findings, err=True)
     if output is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_output(file, text.encode())
-    if as_json:
+    if wants_json():
         print_json(
             {
                 "id": entry.target.id,
@@ -196,27 +181,22 @@ def init(
         print_status("Next", command_text(words))
 
 
-@catalog.command(
-    cls=PeagleCommand, epilog="Example: peagle catalog refresh --prices --region eu-west-1"
-)
-@option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool)
-@option("--digests", "Digests of the images, from ECR.", bool)
-@option("--prices", "Prices of hosting, from the Pricing API.", bool)
-@option(
-    "--region regions",
-    "Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
-    multiple=True,
-)
-@option(
-    "--to",
-    "Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
-    click.Path(file_okay=False, path_type=Path),
-    "DIR",
-)
-@option("--dry-run", "Show the changes and exit.", bool)
+_REFRESH_OPTIONS = (
+    option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool),
+    option("--digests", "Digests of the images, from ECR.", bool),
+    option("--prices", "Prices of hosting, from the Pricing API.", bool),
+    option("--region regions", "Region of the prices; may be repeated.  [default: regions with a "
+           "price in the catalogue]", multiple=True),
+    option("--to DIR", "Folder for the tables.  [default: peagle --catalog DIR, else the bundled "
+           "catalogue]", click.Path(file_okay=False, path_type=Path)),
+    option("--dry-run", "Show the changes and exit.", bool),
+)  # fmt: skip
+
+
+@command("peagle catalog refresh --prices --region eu-west-1", of=catalog)
+@add_options(_REFRESH_OPTIONS)
 @yes_option
 @account_options
-@json_option
 @click.pass_context
 def refresh(
     ctx: click.Context,
@@ -225,8 +205,6 @@ def refresh(
     regions: tuple[str, ...],
     to: Path | None,
     dry_run: bool,
-    yes: bool,
-    as_json: bool,
     **selected: bool,
 ) -> None:
     """Update the catalogue's images, digests and prices.
@@ -259,15 +237,15 @@ def refresh(
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
     changes = tuple(table_changes(before, refreshed.tables))
-    if not as_json:
+    if not wants_json():
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))
+    fix = Fix("review the changes above, then pass --yes", (*own_command(), "--yes"))
     question = f"Write these changes to {folder}?"
-    if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
+    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
         written = write_texts(folder, texts)
-    if as_json:
+    if wants_json():
         print_json(
             {
                 "folder": str(folder),

@@ -18,6 +18,7 @@ from peagle.cli.options import (
     complete_pair,
     deploy_options,
     duration,
+    option,
     refuse_errors,
 )
 from peagle.cli.plan import options_in
@@ -29,16 +30,18 @@ from peagle.cli.view.console import (
     print_facts,
     print_json,
     print_line,
+    print_result,
     print_status,
     show_hashing,
+    wants_json,
 )
 from peagle.cli.view.deploy import AT_PROMOTION, show_candidate, show_changes
 from peagle.cli.view.watch import comparison_text, measured, print_comparison_report
 from peagle.deploy.apply import plan_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
+    candidate_options,
     change_share,
-    options_beside,
     require_comparable,
     start_comparison,
 )
@@ -73,7 +76,6 @@ def _read_status(change: DeploymentChange, **changed: Any) -> ChangedStatus:
 
 
 def _change_and_prove(
-    ctx: click.Context,
     change: DeploymentChange,
     verb: Callable[..., Deployment],
     how: str,
@@ -83,30 +85,31 @@ def _change_and_prove(
     after that."""
     unproved: NotProved | None = None
     try:
-        change.run(verb, command_catalog(ctx))
+        change.run(verb, command_catalog())
     except NotProved as error:
         unproved = error
     status = _read_status(change, changes=changes)
-    if ctx.params["as_json"]:
-        print_json(status)
-    elif not unproved:
-        name, in_sandbox = change.record.name, change.account.sandbox
-        print_line(f"{name} is {status.state}{measured(status)}", bold=True)
+
+    def show(status: ChangedStatus) -> None:
+        print_line(f"{status.name} is {status.state}{measured(status)}", bold=True)
         print_line(f"It serves configuration {status.endpoint_config} {how}.")
-        print_status(f"Costs    {format_price(status.price_per_hour_usd, in_sandbox)}")
+        price = format_price(status.price_per_hour_usd, change.account.sandbox)
+        print_status(f"Costs    {price}")
+
+    print_result(status, (lambda _: None) if unproved else show)
     if unproved:
         raise unproved
 
 
 _SCALE_OPTIONS = (
-    click.Option(["--to"], type=click.IntRange(1), metavar="N", help="A fixed number."),
-    click.Option(["--min", "minimum"], type=click.IntRange(0), metavar="N",
-                 help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero."),
-    click.Option(["--max", "maximum"], type=click.IntRange(1), metavar="N",
-                 help="Most that scaling starts; begins to scale automatically."),
-    click.Option(["--target-concurrency", "target"], type=POSITIVE, metavar="REQUESTS",
-                 help="Requests at a time that scaling gives each.  [default: the plan's]"),
-    click.Option(["--off"], is_flag=True, help="End automatic scaling; what runs stays."),
+    option("--to N", "A fixed number.", click.IntRange(1)),
+    option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
+           "--scale-to-zero.", click.IntRange(0)),
+    option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
+           click.IntRange(1)),
+    option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
+           "[default: the plan's]", POSITIVE),
+    option("--off", "End automatic scaling; what runs stays.", bool),
 )  # fmt: skip
 
 
@@ -117,17 +120,7 @@ _SCALE_OPTIONS = (
     yes=True,
 )
 @add_options(_SCALE_OPTIONS)
-def scale(
-    name: str,
-    session: Session,
-    to: int | None,
-    minimum: int | None,
-    maximum: int | None,
-    target: float | None,
-    off: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def scale(name: str, session: Session, **numbers: Any) -> None:
     """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
     deployment with --copies, the numbers are those of its copies.
 
@@ -136,7 +129,7 @@ def scale(
     that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
     price moves the end to an earlier time.
     """
-    request = ScaleRequest(to, minimum, maximum, target, off)
+    request = ScaleRequest(**numbers)
     with session.changing(name) as change:
         scaling = plan_scale(change.aws, change.record, request)
         served, live = change.record.current.served, scaling.live
@@ -162,13 +155,13 @@ def scale(
             )
         )
         if not scaling.is_nothing:
-            confirm("Scale?", "not scaled", yes=yes)
+            confirm("Scale?", "not scaled")
             change.run(apply_scale, scaling, continues=False)
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
     changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
     status = _read_status(change, **changed)
-    if as_json:
+    if wants_json():
         return print_json(status)
     running = status.instances_running
     if live.hosts_components:
@@ -184,8 +177,7 @@ def scale(
     "peagle rollback peagle-gpt-oss-20b --yes --json",
     yes=True,
 )
-@click.pass_context
-def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_: Any) -> None:
+def rollback(name: str, session: Session) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
@@ -202,19 +194,17 @@ def rollback(ctx: click.Context, /, name: str, session: Session, yes: bool, **_:
         show_changes(planned.changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
         print_facts((("rollout", planned.rollout), ("price", price)))
-        confirm("Return to this revision?", "not rolled back", yes=yes)
-        _change_and_prove(ctx, change, roll_back, "again", planned.changes)
+        confirm("Return to this revision?", "not rolled back")
+        _change_and_prove(change, roll_back, "again", planned.changes)
 
 
 _COMPARE_OPTIONS = (
-    click.Option(["--with", "text"], metavar="PAIR|PLAN",
-                 help="Serve this too: a plan file, or a pair, with planning options in quotes, "
-                 "such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
-    click.Option(["--share"], type=Parsed("share", parse_share), metavar="SHARE",
-                 help="Its share of the requests.  [default: 10%]"),
-    click.Option(["--last"], callback=duration, metavar="DURATION",
-                 help="Report on this time only, such as 1h.  [default: since the comparison "
-                 "began]"),
+    option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
+           "options in quotes, such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
+    option("--share SHARE", "Its share of the requests.  [default: 10%]",
+           Parsed("share", parse_share)),
+    option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
+           "comparison began]", callback=duration),
 )  # fmt: skip
 
 
@@ -235,10 +225,8 @@ def compare(
     share: float | None,
     last: int | None,
     role: str | None,
-    yes: bool,
     accept_unknown_price: bool,
     session: Session,
-    as_json: bool,
 ) -> None:
     """Compare two plans on the endpoint NAME under the requests that it gets.
 
@@ -256,19 +244,14 @@ def compare(
     """
     if text is None and share is None:
         record, aws = session.find(name, complete=True)
-        report = comparison_report(aws, record, last)
-        if as_json:
-            print_json(report)
-        else:
-            print_comparison_report(report)
-        return
+        return print_result(comparison_report(aws, record, last), print_comparison_report)
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
     with session.changing(name) as change:
         running = change.record.comparison
         if text is None:
             before, chosen = required_comparison(change.record).share, share or _DEFAULT_SHARE
-            if not yes and abs(before - chosen) > 1e-6:
+            if abs(before - chosen) > 1e-6:
                 confirm(f"Change the share from {before:.1%} to {chosen:.1%}?", "not changed")
             change.run(change_share, chosen, continues=False)
         else:
@@ -283,21 +266,21 @@ def compare(
             refuse_errors(errors(plan.findings))
             with show_hashing():
                 preflight = change.prepare(
-                    plan, role, accept_unknown_price=accept_unknown_price, beside=True,
+                    plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
             fix = Fix("review the above, then pass --yes", options=("--yes",))
-            confirm("Serve both plans?", "not compared", fix, yes)
+            confirm("Serve both plans?", "not compared", fix)
             change.run(start_comparison, preflight, chosen, session.catalog)
-    status = status_in_context(change.status())
-    if as_json:
-        print_json(status)
-    else:
+
+    def show(status: DeploymentStatus) -> None:
         price = format_price(status.price_per_hour_usd, session.sandbox)
         print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
         print_facts([("Price", price), *facts], label=9, err=False)
+
+    return print_result(status_in_context(change.status()), show)
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
@@ -305,10 +288,10 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     region."""
     pair, options = options_in(ctx, text, "--with")
     place = {"name": record.name, "region": record.region}
-    for option in place.keys() & options.keys():
-        if options[option] != place[option]:
-            message = f"--{option} {options[option]} within --with is not that of {record.name}"
-            raise UserError(message, f"omit --{option}")
+    for key in place.keys() & options.keys():
+        if options[key] != place[key]:
+            message = f"--{key} {options[key]} within --with is not that of {record.name}"
+            raise UserError(message, f"omit --{key}")
     if is_plan_file(pair):
         plan = planned(ctx, pair, options)
         if {"name": plan.name, "region": plan.region} != place:
@@ -326,14 +309,14 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "name a plan file, or deploy its plan from here first",
             code="no-plan",
         )
-    return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
+    return planned(ctx, *candidate_options(revision.plan, (pair, options), catalog))
 
 
 def _end_comparison(
-    ctx: click.Context, session: Session, end: Callable[..., Deployment], question: str, then: str
+    name: str, session: Session, end: Callable[..., Deployment], question: str, then: str
 ) -> None:
     """End the comparison with ``end``; after an error, show what exists."""
-    with session.changing(ctx.params["name"]) as change:
+    with session.changing(name) as change:
         require_own(change.record)
         comparison = required_comparison(change.record)
         served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
@@ -346,8 +329,8 @@ def _end_comparison(
                 ("then", then),
             )
         )
-        confirm(question, "the comparison goes on", yes=ctx.params["yes"])
-        _change_and_prove(ctx, change, end, "alone")
+        confirm(question, "the comparison goes on")
+        _change_and_prove(change, end, "alone")
 
 
 @deployment_command(
@@ -355,8 +338,7 @@ def _end_comparison(
     "peagle promote peagle-gpt-oss-20b --yes --json",
     yes=True,
 )
-@click.pass_context
-def promote(ctx: click.Context, /, session: Session, **_: Any) -> None:
+def promote(name: str, session: Session) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
 
     Its scaling, alarms, dashboard, log retention and end time apply then, as with `peagle deploy`.
@@ -364,7 +346,7 @@ def promote(ctx: click.Context, /, session: Session, **_: Any) -> None:
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
     then = f"its plan's {AT_PROMOTION} apply"
-    _end_comparison(ctx, session, promote_candidate, "Let this plan serve alone?", then)
+    _end_comparison(name, session, promote_candidate, "Let this plan serve alone?", then)
 
 
 @deployment_command(
@@ -373,10 +355,9 @@ def promote(ctx: click.Context, /, session: Session, **_: Any) -> None:
     yes=True,
     implicit=False,
 )
-@click.pass_context
-def drop(ctx: click.Context, /, session: Session, **_: Any) -> None:
+def drop(name: str, session: Session) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    _end_comparison(ctx, session, drop_candidate, "Remove this plan?", "")
+    _end_comparison(name, session, drop_candidate, "Remove this plan?", "")

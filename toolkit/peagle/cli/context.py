@@ -1,8 +1,9 @@
-"""The class of all commands, and what a command that is printed keeps of the user's own options."""
+"""The class of all commands, and which of the user's options a printed command repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -22,10 +23,10 @@ _WORDS = "peagle.words"
 
 
 class PeagleCommand(click.Command):
-    """A command whose errors have a fix with the options that decide where it applies."""
+    """A command; the fix of its errors repeats the options that decide where it applies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as typed; the context of another plan within this command has none."""
+        """Keep the words as typed: the first call within a context is the user's."""
         ctx.meta.setdefault(_WORDS, tuple(args))
         try:
             return super().parse_args(ctx, args)
@@ -43,7 +44,7 @@ class PeagleCommand(click.Command):
         for group in sorted(groups, key=lambda name: name == "Options"):
             with formatter.section(group):
                 formatter.write_dl(groups[group])
-        if keys := keys_of_file(ctx):
+        if keys := list_file_keys(ctx):
             formatter.write_paragraph()
             formatter.write_text(f"Further keys of peagle.yaml: {', '.join(map(gate_key, keys))}.")
 
@@ -56,17 +57,38 @@ class PeagleCommand(click.Command):
             raise
 
 
-class KeyOfFile(click.Option):
+def add_flag(name: str, *flags: str, help: str) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: add a flag that the command's function does not get: what it changes asks
+    ``is_set``."""
+
+    def add(command: Callable[..., Any]) -> Any:
+        @wraps(command)
+        def without_flag(*args: Any, **parameters: Any) -> Any:
+            del parameters[name]
+            return command(*args, **parameters)
+
+        return click.option(*flags, name, is_flag=True, help=help)(without_flag)
+
+    return add
+
+
+def is_set(name: str) -> bool:
+    """Whether the running command has that flag, and the user set it."""
+    ctx = click.get_current_context(silent=True)
+    return bool(ctx and ctx.params.get(name))
+
+
+class FileKey(click.Option):
     """A key of ``peagle.yaml``, perhaps with a variable, which the command line does not have."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """The parser does not know it."""
+        """Add nothing: the parser does not accept it."""
 
 
-def keys_of_file(ctx: click.Context | None) -> list[str]:
+def list_file_keys(ctx: click.Context | None) -> list[str]:
     """The keys of ``peagle.yaml`` that the command takes and the command line does not."""
     parameters = ctx.command.params if ctx else []
-    return [str(option.name) for option in parameters if isinstance(option, KeyOfFile)]
+    return [str(option.name) for option in parameters if isinstance(option, FileKey)]
 
 
 def gate_key(key: str) -> str:
@@ -123,16 +145,17 @@ def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
     return kept
 
 
-def own_command(ctx: click.Context, without: Collection[str] = ()) -> tuple[str, ...]:
+def own_command(without: Collection[str] = ()) -> tuple[str, ...]:
     """The user's own command line, to repeat it; flags ``without`` are left out."""
+    ctx = click.get_current_context()
     words = [word for word in ctx.meta[_WORDS] if word not in without]
     catalog = _kept(ctx).get("--catalog", ())
     return ("peagle", *catalog, *ctx.command_path.split()[1:], *words)
 
 
-def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
+def command_text(command: Sequence[str]) -> str:
     """``command`` in the context of the user's command line, quoted for a shell."""
-    return command_line(in_context(command, ctx))
+    return command_line(in_context(command))
 
 
 def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -15,9 +15,11 @@ from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import is_plan_file, own_command, status_in_context
 from peagle.cli.options import (
     add_options,
+    command,
     complete_instance_types,
     deploy_options,
     duration,
+    option,
     raise_first_error,
     refuse_errors,
 )
@@ -27,8 +29,7 @@ from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
-    json_option,
-    print_json,
+    print_result,
     print_status,
     show_hashing,
 )
@@ -49,7 +50,7 @@ from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
 from peagle.text import format_price, format_usd
 
-_CHANGES = {
+_QUESTIONS = {
     "create": "Deploy this plan?",
     "scale": "Change the scaling of the endpoint?",
     "update": "Update the endpoint to this plan?",
@@ -58,40 +59,33 @@ _CHANGES = {
 
 
 _DEPLOY_OPTIONS = (
-    click.Option(["--bucket"],
-                 help="S3 bucket for uploading local weights.  [default: "
-                 "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    click.Option(["--no-wait"], is_flag=True,
-                 help="Return once the endpoint is requested, without waiting or verifying."),
-    click.Option(["--keep-failed"], is_flag=True,
-                 help="Keep a new endpoint whose engine cannot start, to look at it; else it is "
-                 "removed."),
-    click.Option(["--keep-unproved"], is_flag=True,
-                 help="Keep an update in service whose proof fails.  [default: return to what "
-                 "served before]"),
-    click.Option(["--fallback-instance-types", "fallback_types"], metavar="TYPE,...",
-                 help="Instance types to try, in this order, when AWS has no free instance.  "
-                 "[default: the next of the plan's ranking, after asking]",
-                 shell_complete=complete_instance_types),
-    click.Option(["--retry-for"], metavar="DURATION", callback=duration,
-                 help="Keep trying for this time when AWS has no free instance, such as 2h."),
+    option("--bucket", "S3 bucket for uploading local weights.  [default: "
+           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
+    option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
+           bool),
+    option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
+           "it is removed.", bool),
+    option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
+           "what served before]", bool),
+    option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
+           "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
+           "after asking]", shell_complete=complete_instance_types),
+    option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
+           "such as 2h.", callback=duration),
 )  # fmt: skip
 
 
-@click.command(
+@command(
+    "peagle deploy tiny --sandbox",
+    "peagle deploy gpt-oss-20b --role MyRole",
+    "peagle deploy gpt-oss-20b --fallback-instance-types ml.g6e.2xlarge,ml.g5.12xlarge "
+    "--retry-for 2h",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle deploy tiny --sandbox
-  peagle deploy gpt-oss-20b --role MyRole
-  peagle deploy gpt-oss-20b --fallback-instance-types ml.g6e.2xlarge,ml.g5.12xlarge --retry-for 2h
-""",
 )
 @plan_options
 @account_options
 @deploy_options
 @add_options(_DEPLOY_OPTIONS)
-@json_option
 @click.pass_context
 def deploy(
     ctx: click.Context,
@@ -133,12 +127,12 @@ def deploy(
         preflight = prepare(plan)
         if preflight.change == "create" and not ctx.params.get("name"):
             _refuse_second(ctx, change.aws, preflight.desired.plan)
-        if preflight.change in _CHANGES or preflight.scaling is not None:
+        if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
             fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            question = _CHANGES.get(preflight.change, _CHANGES["scale"])
-            confirm(question, "not deployed", fix, ctx.params["yes"])
+            question = _QUESTIONS.get(preflight.change, _QUESTIONS["scale"])
+            confirm(question, "not deployed", fix)
         fallback = Fallback(
             prepare,
             lambda error: _choose_plans(ctx, plan, fallbacks, error),
@@ -192,7 +186,7 @@ def _report(
     not_applied = session.sandbox and is_waited_for
     status = DeployResult(
         **dict(status_in_context(change.status())),
-        changed=preflight.change in _CHANGES or bool(preflight.changes),
+        changed=preflight.change in _QUESTIONS or bool(preflight.changes),
         changes=preflight.changes,
         rolled_back=isinstance(unproved, RolledBack),
         warm_start=warm,
@@ -204,13 +198,15 @@ def _report(
         pins=plan.pins,
         not_applied=show_not_applied(plan.name, aws.region) if not_applied else None,
     )
-    if ctx.params["as_json"]:
-        print_json(status)
-    elif not is_waited_for:
-        requested = "The endpoint was requested. To wait for it and verify acceptance"
-        print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
-    elif not unproved:
-        print_calls(status, preflight, session)
+
+    def show(status: DeployResult) -> None:
+        if not is_waited_for:
+            requested = "The endpoint was requested. To wait for it and verify acceptance"
+            print_status(requested, command_line(own_command(without=NOT_REPEATED)))
+        elif not unproved:
+            print_calls(status, preflight, session)
+
+    print_result(status, show)
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:

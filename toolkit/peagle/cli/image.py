@@ -15,19 +15,19 @@ from peagle.aws.images import (
     no_images_in_sandbox,
     push_image,
 )
-from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import FILE, add_options, refuse_errors, region_option
+from peagle.cli.context import command_text
+from peagle.cli.options import FILE, add_options, command, option, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
     print_document,
     print_json,
     print_line,
     print_status,
     print_written,
+    wants_json,
 )
 from peagle.errors import OptionMissing, Unsupported
 from peagle.images.build import Built, findings_for_build
@@ -48,30 +48,25 @@ def image() -> None:
 
 
 _BUILD_OPTIONS = (
-    click.Option(["--runtime"], type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True,
-                 help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this "
-                 "machine."),
-    click.Option(["--tag"], metavar="NAME:TAG",
-                 help="Image name and tag.  [default: derived from pair and content]"),
-    click.Option(["--base"], metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]"),
-    click.Option(["--bake-weights"], is_flag=True, help="Copy the weights into the image."),
-    click.Option(["--push"], is_flag=True, help="Push the image to ECR afterwards."),
-    click.Option(["--builder"], type=click.Choice(["docker", "codebuild"]), default="docker",
-                 show_default=True,
-                 help="docker: on this machine. codebuild: on AWS, which pushes the image too."),
-    click.Option(["--if-configured"], is_flag=True,
-                 help="Build nothing unless the project file has build_image for the endpoint."),
-    click.Option(["--address-file"], metavar="FILE", type=FILE,
-                 help="Write the pushed address, with its digest, to this file, for deploy "
-                 "--image-from."),
+    option("--runtime", "gpu: based on AWS's image, for SageMaker. cpu: based on --base, for "
+           "this machine.", ("gpu", "cpu"), default="gpu"),
+    option("--tag NAME:TAG", "Image name and tag.  [default: derived from pair and content]"),
+    option("--base IMAGE", "Base image.  [default: AWS's, or Python's]"),
+    option("--bake-weights", "Copy the weights into the image.", bool),
+    option("--push", "Push the image to ECR afterwards.", bool),
+    option("--builder", "docker: on this machine. codebuild: on AWS, which pushes the image too.",
+           ("docker", "codebuild"), default="docker"),
+    option("--if-configured", "Build nothing unless the project file has build_image for the "
+           "endpoint.", bool),
+    option("--address-file FILE", "Write the pushed address, with its digest, to this file, for "
+           "deploy --image-from.", FILE),
 )  # fmt: skip
 
 
-@image.command("build", cls=ProjectCommand, epilog="Example: peagle image build gpt-oss-20b --push")
+@command("peagle image build gpt-oss-20b --push", name="build", of=image, cls=ProjectCommand)
 @partial(plan_options, tag_flag="--resource-tag")
 @add_options(_BUILD_OPTIONS)
 @account_options
-@json_option
 @click.pass_context
 def build_(
     ctx: click.Context,
@@ -86,7 +81,6 @@ def build_(
     if_configured: bool,
     address_file: Path | None,
     session: Session,
-    as_json: bool,
 ) -> None:
     """Build the image of PAIR or PLAN.
 
@@ -102,7 +96,7 @@ def build_(
             )
         if not choice.builds_image:
             print_status("Nothing to build: the endpoint has no build_image in the project file.")
-            return print_json({"pushed": None, "next": None}) if as_json else None
+            return print_json({"pushed": None, "next": None}) if wants_json() else None
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
@@ -121,22 +115,20 @@ def build_(
         session.start()
         pushed = build_image_on_aws(session.aws(plan.region), request, print_status)
     else:
-        built, pushed = _build_here(request, session, push, as_json)
+        built, pushed = _build_here(request, session, push)
     if pushed is not None and address_file is not None:
         write_output(address_file, f"{pushed}\n".encode())
         print_written(address_file)
-    if as_json and built is not None:
+    if wants_json() and built is not None:
         seconds = round(built.seconds, 1)
         return print_json({**plain(built.image), "seconds": seconds, "pushed": pushed})
     if pushed is None:
         assert built is not None
         return print_status("Next", next_command(plan, built.image, served))
-    return _show_pushed(pushed, served, bake_weights, plan.region, as_json)
+    return _show_pushed(pushed, served, bake_weights, plan.region)
 
 
-def _build_here(
-    request: ImageRequest, session: Session, push: bool, as_json: bool
-) -> tuple[Built, str | None]:
+def _build_here(request: ImageRequest, session: Session, push: bool) -> tuple[Built, str | None]:
     """Build with Docker, and push if asked; the image, and its address in ECR."""
     plan = request.plan
     if push:  # what would prevent it is said before a long build
@@ -145,7 +137,7 @@ def _build_here(
         account = session.aws(plan.region).account
         print_status(f"The image will be pushed to account {account}, {plan.region}.")
     built = build_with_status(request, session)
-    if not as_json:
+    if not wants_json():
         document = plain(built.image)
         print_document({key: document[key] for key in _SHOWN})
         print_line(f"built in {built.seconds:.1f} s")
@@ -153,19 +145,12 @@ def _build_here(
     return built, _push(built.image, None, plan.region, session, tags) if push else None
 
 
-@image.command(
-    "push",
-    cls=PeagleCommand,
-    epilog="Example: peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20",
-)
+@command("peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20", name="push", of=image)
 @click.argument("name")
-@click.option(
-    "--registry", metavar="HOST", help="Registry.  [default: ECR of the account and region]"
-)
+@option("--registry HOST", "Registry.  [default: ECR of the account and region]")
 @region_option("the repository")
 @account_options
-@json_option
-def push_(name: str, registry: str | None, region: str, session: Session, as_json: bool) -> None:
+def push_(name: str, registry: str | None, region: str, session: Session) -> None:
     """Push the image NAME to ECR.
 
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
@@ -175,7 +160,7 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
     image = show_image(connect_docker(), name)
     session.start()
     address = _push(image, registry, region, session)
-    _show_pushed(address, label_arguments(image.pair), image.baked, region, as_json)
+    _show_pushed(address, label_arguments(image.pair), image.baked, region)
 
 
 _SHOWN = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
@@ -206,12 +191,10 @@ def next_command(plan: Plan, built: Image, served: Sequence[str]) -> str:
     return command_text(("peagle", "image", "push", built.name, *region))
 
 
-def _show_pushed(
-    address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
-) -> None:
+def _show_pushed(address: str, pair: Sequence[str], baked: bool, region: str) -> None:
     command = deploy_arguments(pair, address, baked, region)
     deploy = command_text(command) if command else None
-    if as_json:
+    if wants_json():
         return print_json({"pushed": address, "next": deploy})
     click.echo(address)
     if deploy:

@@ -17,10 +17,12 @@ from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
     add_options,
+    command,
     command_catalog,
     complete_instance_type,
     here_option,
     names_own_image,
+    option,
     refuse_errors,
     region_option,
 )
@@ -33,8 +35,9 @@ from peagle.cli.view.console import (
     print_documents,
     print_json,
     print_line,
-    print_small,
+    print_result,
     print_status,
+    wants_json,
 )
 from peagle.cli.view.watch import print_engine
 from peagle.engine.gpus import find_gpus
@@ -71,6 +74,7 @@ from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import (
+    Status,
     add_fault,
     changed_quotas,
     clear_faults,
@@ -173,12 +177,11 @@ def up(
     return print_engine(engine)
 
 
-@local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
+@command("peagle local down peagle-tiny", of=local)
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Stop all engines.")
-@click.option("--now", is_flag=True, help="Do not wait for running requests.")
-@json_option
-def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
+@option("--all everything", "Stop all engines.", bool)
+@option("--now", "Do not wait for running requests.", bool)
+def down(name: str | None, everything: bool, now: bool) -> None:
     """Stop the engine NAME and remove its log and state.
 
     Waits up to a minute for running requests; new ones are rejected.
@@ -189,41 +192,38 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     stopped = []
     for engine in names:
         with StatusLine() as status:
-            if not (now or as_json) and engine in local_engine_names():
+            if not (now or wants_json()) and engine in local_engine_names():
                 status.show(f"waiting for running requests of {engine} (--now skips this)")
             if stop_local(engine, now):
                 stopped.append(engine)
-    if as_json:
-        return print_json({"ended": stopped, "removed": list(names)})
-    for engine in names:
-        was = "Stopped" if engine in stopped else "Removed, without a running engine,"
-        print_line(f"{was} {engine}.")
-    if not names:
-        print_line("No engines are running.")
-    return None
+
+    def show(_: object) -> None:
+        for engine in names:
+            was = "Stopped" if engine in stopped else "Removed, without a running engine,"
+            print_line(f"{was} {engine}.")
+        if not names:
+            print_line("No engines are running.")
+
+    print_result({"ended": stopped, "removed": list(names)}, show)
 
 
-@local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
+@command("peagle local logs peagle-tiny -f", of=local, json=False)
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
+@option("-f --follow", "Print new lines as they are written.", bool)
 def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
     for line in local_log(name, follow):
         click.echo(line)
 
 
-@local.command("list", cls=PeagleCommand, epilog="Example: peagle local list --json")
-@json_option
-def list_(as_json: bool) -> None:
+@command("peagle local list --json", name="list", of=local)
+def list_() -> None:
     """List the engines of this machine."""
     documents = [engine_document(engine) for engine in local_engines()]
-    if as_json:
-        return print_json({"engines": documents})
-    print_documents(documents, _LISTED)
-    if not documents:
+    print_result({"engines": documents}, lambda _: print_documents(documents, _LISTED))
+    if not documents and not wants_json():
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
-    return None
 
 
 _LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length")
@@ -254,7 +254,7 @@ def local_image(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
-        return build_with_status(request, new_session(click.get_current_context())).image
+        return build_with_status(request, new_session()).image
     docker = connect_docker()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
@@ -299,15 +299,13 @@ def install(
     present = is_installed(version, gpu)
     engine = install_engine(version, python, print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
-    print_small(document, as_json)
+    print_result(document)
 
 
-@engine.command("status", cls=PeagleCommand, epilog="Example: peagle engine status --json")
-@json_option
-@click.pass_context
-def engine_status(ctx: click.Context, as_json: bool) -> None:
+@command("peagle engine status --json", name="status", of=engine)
+def engine_status() -> None:
     """Show the engine in use and all installed engines."""
-    version = command_catalog(ctx).runtimes.default
+    version = command_catalog().runtimes.default
     used, missing = None, None
     try:
         used = str(find_engine(version).python)
@@ -317,11 +315,10 @@ def engine_status(ctx: click.Context, as_json: bool) -> None:
         {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
     ]
     libraries = list(missing_libraries())
-    print_small(
-        {"vllm": version, "python": used, "installed": installed, "missing_packages": libraries},
-        as_json,
+    print_result(
+        {"vllm": version, "python": used, "installed": installed, "missing_packages": libraries}
     )
-    if missing and not as_json:
+    if missing and not wants_json():
         print_status(f"{missing.message} ({missing.fix})", command_text(missing.command))
 
 
@@ -340,22 +337,17 @@ def sandbox() -> None:
     """
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
-@click.option(
-    "--engine",
-    type=click.Choice(["process", "docker"]),
-    help="How endpoints run.  [default: process]",
-)
-@json_option
-def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
+@command("peagle sandbox start --port 18300", of=sandbox)
+@option("--port", "[default: a free port]", click.IntRange(0, 65535), default=0, show_default=False)
+@option("--engine", "How endpoints run.  [default: process]", ("process", "docker"))
+def start(port: int, engine: EngineKind | None) -> None:
     """Start the sandbox, unless it is running.
 
     With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
     image, else the newest CPU image.
     """
     address = start_sandbox(port, engine)
-    if as_json:
+    if wants_json():
         return print_json({"url": address.url, "pid": address.pid})
     print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
     environment = command_text(("peagle", "sandbox", "env"))
@@ -364,20 +356,19 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     return click.echo(f"Or directly:              {deploy}")
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
-@json_option
-def stop(as_json: bool) -> None:
+@command("peagle sandbox stop", of=sandbox)
+def stop() -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    print_small(stop_sandbox(), as_json)
+    print_result(stop_sandbox())
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
-@json_option
-def status(as_json: bool) -> None:
+@command("peagle sandbox status --json", of=sandbox)
+def status() -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    sandbox = sandbox_status()
-    if as_json:
-        return print_json(sandbox)
+    print_result(sandbox_status(), _print_sandbox)
+
+
+def _print_sandbox(sandbox: Status) -> None:
     if sandbox.running:
         print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
         return print_documents(sandbox.endpoints, _ENDPOINT)
@@ -392,10 +383,9 @@ def status(as_json: bool) -> None:
     return None
 
 
-@sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
+@command('eval "$(peagle sandbox env)"', of=sandbox)
 @region_option("AWS clients")
-@json_option
-def env(region: str, as_json: bool) -> None:
+def env(region: str) -> None:
     """Print shell commands that point AWS clients to the sandbox.
 
     Fails if the sandbox is not running.
@@ -408,7 +398,7 @@ def env(region: str, as_json: bool) -> None:
         excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         variables["NO_PROXY"] = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
         variables["no_proxy"] = variables["NO_PROXY"]
-    if as_json:
+    if wants_json():
         return print_json(variables)
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
@@ -445,52 +435,38 @@ def fault() -> None:
 
 
 _ADD_OPTIONS = (
-    click.Option(["--times"], metavar="once|always|N", default="always", callback=_times,
-                 help="How many calls fail.  [default: always]"),
-    click.Option(["--instance-type"], metavar="TYPE", shell_complete=complete_instance_type,
-                 help="Only endpoints with this instance type."),
-    click.Option(["--seconds"], type=Decimal(min=0), default=DEFAULT_SECONDS,
-                 help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]"),
+    option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
+           callback=_times, show_default=False),
+    option("--instance-type TYPE", "Only endpoints with this instance type.",
+           shell_complete=complete_instance_type),
+    option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
+           default=DEFAULT_SECONDS, show_default=False),
 )  # fmt: skip
 
 
-@fault.command(
-    cls=PeagleCommand,
-    help=_ADD_HELP,
-    epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
-)
+@command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @add_options(_ADD_OPTIONS)
-@json_option
-@click.pass_context
 def add(
-    ctx: click.Context,
-    operation: str,
-    kind: str,
-    times: int | None,
-    instance_type: str | None,
-    seconds: float,
-    as_json: bool,
+    operation: str, kind: str, times: int | None, instance_type: str | None, seconds: float
 ) -> None:
     if instance_type:
-        find_instance(command_catalog(ctx).instances, instance_type)
-    print_small(add_fault(operation, kind, times, instance_type, seconds), as_json)
+        find_instance(command_catalog().instances, instance_type)
+    print_result(add_fault(operation, kind, times, instance_type, seconds))
 
 
-@fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
-@json_option
-def list_faults_(as_json: bool) -> None:
+@command("peagle sandbox fault list --json", name="list", of=fault)
+def list_faults_() -> None:
     """List the faults, and how many calls each has met."""
-    print_small(list_faults(), as_json)
+    print_result(list_faults())
 
 
-@fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
+@command("peagle sandbox fault clear CreateEndpoint", of=fault)
 @click.argument("operation", required=False, shell_complete=_complete_operation)
-@json_option
-def clear(operation: str | None, as_json: bool) -> None:
+def clear(operation: str | None) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
-    print_small({"removed": clear_faults(operation)}, as_json)
+    print_result({"removed": clear_faults(operation)})
 
 
 @sandbox.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -498,38 +474,34 @@ def quota() -> None:
     """Set how many instances the sandbox's account may have."""
 
 
-@quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
+@command("peagle sandbox quota set ml.g5.xlarge 0", name="set", of=quota)
 @click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
 @click.argument("value", type=click.IntRange(min=0))
 @region_option("the quota")
-@json_option
-def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
+def set_(instance_type: str, value: int, region: str) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
     set_quota(instance_type, value, region)
-    print_small({"instance_type": instance_type, "region": region, "value": value}, as_json)
+    print_result({"instance_type": instance_type, "region": region, "value": value})
 
 
-@quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
-@json_option
-def list_quotas_(as_json: bool) -> None:
+@command("peagle sandbox quota list --json", name="list", of=quota)
+def list_quotas_() -> None:
     """List the quotas that were set; every other is 2."""
-    print_small(changed_quotas(), as_json)
+    print_result(changed_quotas())
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
-@click.option(
-    "--speed",
-    type=Decimal(min=1, max=1000),
+@command("peagle sandbox scaling --speed 100", of=sandbox)
+@option(
+    "--speed N",
+    "How many seconds pass in one; 1 is AWS's time.",
+    Decimal(min=1, max=1000),
     required=True,
-    metavar="N",
-    help="How many seconds pass in one; 1 is AWS's time.",
 )
-@json_option
-def scaling(speed: float, as_json: bool) -> None:
+def scaling(speed: float) -> None:
     """Let the times of automatic scaling pass faster.
 
     As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
     and the cooldown.
     """
     set_scaling_speed(speed)
-    print_small({"speed": speed}, as_json)
+    print_result({"speed": speed})

@@ -12,14 +12,14 @@ import click
 
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
-from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.context import command_text, in_context
+from peagle.cli.options import command, command_catalog, option
 from peagle.cli.view.console import (
-    json_option,
     print_facts,
     print_json,
     print_line,
     print_status,
+    wants_json,
 )
 from peagle.data import data_folder
 from peagle.engine.gpus import check_driver, this_machine_in, visible_gpus
@@ -31,23 +31,22 @@ from peagle.planning import make_plan
 from peagle.text import plain
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
-@json_option
+@command("peagle doctor --json")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, /) -> None:
     """Check what this machine has and lacks.
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
     catalog = command_catalog(ctx)
     checks = (*machine_checks(catalog.runtimes.default), *_gpu_checks(catalog))
-    if as_json:
+    if wants_json():
         documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):
             document["command"] = None if check.fine else in_context(check.command) or None
             document["fix"] = "" if check.fine else check.fix
         print_json({"checks": documents})
-    for check in () if as_json else checks:
+    for check in () if wants_json() else checks:
         mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
         print_line(f"{mark} {check.what}: {check.found}")
         if not check.fine:
@@ -93,15 +92,12 @@ def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
 NAME = "peagle-demo"
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
+@command("peagle demo --keep", json=False)
 @click.argument("pair", default="tiny")
-@click.option(
-    "--prompt",
-    default="What does difflib.SequenceMatcher.get_opcodes do?",
-    show_default=True,
-    help="The prompt to send.",
+@option(
+    "--prompt", "The prompt to send.", default="What does difflib.SequenceMatcher.get_opcodes do?"
 )
-@click.option("--keep", is_flag=True, help="Keep the endpoint and the sandbox running.")
+@option("--keep", "Keep the endpoint and the sandbox running.", bool)
 def demo(pair: str, prompt: str, keep: bool) -> None:
     """Deploy PAIR in the sandbox, prove that it speculates, stream an answer, and clean up.
 
@@ -165,12 +161,11 @@ def _codes() -> list[str]:
     return list(dict.fromkeys(str(row["code"]) for row in read_explanations()))
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle explain fc-width")
+@command("peagle explain fc-width")
 @click.argument(
     "code", shell_complete=lambda _, __, typed: [c for c in _codes() if c.startswith(typed)]
 )
-@json_option
-def explain(code: str, as_json: bool) -> None:
+def explain(code: str) -> None:
     """Show the cause and the fix of CODE: that of a finding, of an error with --json, or of an
     engine that ended.
 
@@ -180,7 +175,7 @@ def explain(code: str, as_json: bool) -> None:
     if not rows:
         fix = nearest(code, _codes()) or "docs/errors.md has all codes; AWS's own are in its docs"
         raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
-    if as_json:
+    if wants_json():
         return print_json({"code": code, "explanations": rows})
     for row in rows:
         print_line(f"{code}: {row['severity'] or row['about']}", bold=True)

@@ -18,7 +18,7 @@ import click
 from click.exceptions import NoSuchCommand
 
 from peagle import __version__
-from peagle.cli.context import gate_key, keys_of_file
+from peagle.cli.context import gate_key, list_file_keys
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -215,7 +215,7 @@ def _usage(error: click.UsageError) -> UserError:
         message = f"{ctx.command_path} has no option {error.option_name}"
         if error.possibilities:
             hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
-        if key in keys_of_file(ctx):
+        if key in list_file_keys(ctx):
             hint = f"it is the key {gate_key(key)} of peagle.yaml"
         hint = _HINTS.get(error.option_name, hint)
     message = f"{message}: {hint}" if hint else message

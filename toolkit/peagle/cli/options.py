@@ -13,7 +13,8 @@ import click
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
-from peagle.cli.view.console import print_findings, where_text
+from peagle.cli.context import PeagleCommand, add_flag
+from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
@@ -104,31 +105,76 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 OUTPUT = click.Path(path_type=Path)
 
 
-def add_options(options: Sequence[click.Option]) -> Callable[..., Any]:
+def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]:
     """A decorator: add the options to a command, in this order."""
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+    def add(command: Command) -> Command:
         vars(command).setdefault("__click_params__", []).extend(reversed(options))
         return command
 
     return add
 
 
-def option(
-    names: str, help: str, type: Any = None, metavar: str | None = None, **settings: Any
-) -> Callable[[Command], Command]:
-    """click's option with ``names``, separated by blanks, that shows its default; a ``type`` of
-    ``bool`` is a flag."""
-    if type is bool:
-        return click.option(*names.split(), is_flag=True, help=help)
+class Option(click.Option):
+    """An option that can be a decorator, too."""
+
+    def __call__(self, command: Command) -> Command:
+        """Add the option to the command."""
+        return add_options([self])(command)
+
+
+def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
+    """An option that shows its default. ``names``, separated by blanks, are its flags, the name of
+    the parameter if that is another, and the metavar. A ``type`` of ``bool`` is a flag, and a tuple
+    a choice."""
+    words = names.split()
+    flags = [word for word in words if word.startswith("-")]
+    parameter = [word for word in words if word.isidentifier() and word.islower()]
+    metavar = next((word for word in words if word not in (*flags, *parameter)), None)
     settings.setdefault("show_default", settings.get("default") is not None)
-    shown: dict[str, Any] = {"type": type, "metavar": metavar, "help": help, **settings}
-    return click.option(*names.split(), **shown)
+    if type is bool:
+        settings = {"is_flag": True}
+    elif type is not None:
+        settings["type"] = click.Choice(type) if isinstance(type, tuple) else type
+    return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
+
+
+def examples_text(*examples: str) -> str:
+    """The examples at the end of a command's help."""
+    if len(examples) == 1:
+        return f"Example: {examples[0]}"
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"\b\nExamples:\n{lines}\n"
+
+
+def command(
+    *examples: str,
+    name: str | None = None,
+    of: click.Group | None = None,
+    cls: type[PeagleCommand] = PeagleCommand,
+    json: bool = True,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A decorator: a command with these examples, ``of`` a group, and with ``--json`` as its last
+    option."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        if json:
+            function = json_flag(function)
+            options = vars(function)["__click_params__"]  # the last one first
+            options.insert(0, options.pop())
+        epilog = examples_text(*examples)
+        made = click.command(name, cls=cls, epilog=epilog, **settings)(function)
+        if of is not None:
+            of.add_command(made)
+        return made
+
+    return make
 
 
 def output_option(help: str) -> Callable[..., Any]:
     """``-o/--output FILE``: ``output``."""
-    return option("-o --output --out output", help, FILE, "FILE")
+    return option("-o --output --out output FILE", help, FILE)
 
 
 def region_option(what: str) -> Callable[..., Any]:
@@ -138,9 +184,8 @@ def region_option(what: str) -> Callable[..., Any]:
     return click.option("--region", envvar=variables, default=DEFAULT_REGION, help=help_text)
 
 
-def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--yes``."""
-    return option("--yes -y", "Do not ask for confirmation.", bool)(command)
+yes_option = add_flag("yes", "--yes", "-y", help="Do not ask for confirmation.")
+"""Adds ``--yes``, which ``confirm`` reads."""
 
 
 def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +194,8 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = option("--accept-unknown-price", "Deploy even if the price is unknown.", bool)(
         command
     )
-    return option("--role", role, envvar="PEAGLE_ROLE")(yes_option(command))
+    command = yes_option(command)
+    return option("--role", role, envvar="PEAGLE_ROLE")(command)
 
 
 _HERE = "peagle.here"
@@ -230,17 +276,25 @@ def names_own_image(plan: Plan) -> bool:
     return is_own_image(plan, command_catalog().runtimes)
 
 
-def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
-    """A shell completion with names of the catalogue; errors of the catalogue are not shown."""
+def completing(
+    read_names: Callable[[click.Context, str], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A shell completion with the names that begin as typed; none after an error, which is not
+    shown."""
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
         try:
-            names = names_in(load_catalog(catalog_of(ctx)), typed)
+            names = read_names(ctx, typed)
         except PeagleError:
             return []
         return list(dict.fromkeys(name for name in names if name.startswith(typed)))
 
     return complete
+
+
+def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
+    """A shell completion with names of the catalogue."""
+    return completing(lambda ctx, typed: names_in(load_catalog(catalog_of(ctx)), typed))
 
 
 def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import (
-    KeyOfFile,
+    FileKey,
     command_text,
     findings_in_context,
     is_plan_file,
@@ -22,6 +22,8 @@ from peagle.cli.options import (
     FILE,
     PLAN_FIELDS,
     Decimal,
+    add_options,
+    command,
     complete_pair,
     here_option,
     option,
@@ -32,11 +34,11 @@ from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.cli.view.console import (
     document_facts,
-    json_option,
     print_json,
     print_status,
     print_table,
     print_written,
+    wants_json,
     where_text,
 )
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
@@ -66,7 +68,7 @@ def _show_changes(
         facts = ((label, first[label], text) for label, text in second.items())
         rows = [row for row in facts if row[1] != row[2]]
         rows += [change.cells for change in comparison.other_changes]
-    if ctx.params["as_json"]:
+    if wants_json():
         earlier, later = comparison.plans
         print_json(
             {
@@ -146,46 +148,33 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]@#])", r"\\\1", sanitize(text, 300))
 
 
-@click.command(
+_PLAN_OPTIONS = (
+    option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
+           bool),
+    option("--profile", "AWS profile for --online.  [default: boto3's credential chain]"),
+    option("--sandbox", "Query the local AWS sandbox; for --online.", bool),
+    option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
+           "with options of its own in quotes, such as 'gpt-oss-20b --no-speculation'.",
+           shell_complete=complete_pair),
+    option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
+           "or with --environment an earlier project file, which may lack the endpoint.", FILE),
+    option("--markdown", "With --changes-from: as Markdown, for a comment.", bool),
+    FileKey(["--max-price-increase"], metavar="PERCENT", type=Decimal(min=0), hidden=True,
+              help="With --changes-from: exit with 3 if the price per hour rises by more."),
+    option("--verbose", "Show memory, findings, arguments and reasons.", bool),
+)  # fmt: skip
+
+
+@command(
+    "peagle plan gpt-oss-20b --region eu-west-1 -o plan.json",
+    "peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'",
+    "peagle plan -e staging --changes-from main/peagle.yaml --markdown",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle plan gpt-oss-20b --region eu-west-1 -o plan.json
-  peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'
-  peagle plan -e staging --changes-from main/peagle.yaml --markdown
-""",
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
 @here_option
-@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
-@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
-@option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
-@option(
-    "--compare",
-    "Show this plan next to the first: a plan file, or a pair, with options of its own in "
-    "quotes, such as 'gpt-oss-20b --no-speculation'.",
-    metavar="PAIR|PLAN",
-    shell_complete=complete_pair,
-)
-@option(
-    "--changes-from",
-    "Show what this plan changes of an earlier one: a plan file, or with --environment an "
-    "earlier project file, which may lack the endpoint.",
-    FILE,
-    "FILE",
-)
-@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
-@option(
-    "--max-price-increase",
-    "With --changes-from: exit with 3 if the price per hour rises by more.",
-    Decimal(min=0),
-    "PERCENT",
-    cls=KeyOfFile,
-    hidden=True,
-)
-@option("--verbose", "Show memory, findings, arguments and reasons.", bool)
-@json_option
+@add_options(_PLAN_OPTIONS)
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -198,7 +187,6 @@ def plan(
     markdown: bool,
     max_price_increase: float | None,
     verbose: bool,
-    as_json: bool,
     **_: Any,
 ) -> None:
     """Plan PAIR and show the answer. Creates nothing, and queries AWS only with --online.
@@ -220,7 +208,7 @@ def plan(
     if compare is not None:
         if output is not None:
             raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
-        return _compare(ctx, plan, compare, as_json)
+        return _compare(ctx, plan, compare)
     refused = errors(plan.findings)
     if output is not None and not refused:
         write_output(output, plan_bytes(plan))
@@ -229,7 +217,7 @@ def plan(
         return _show_changes(ctx, plan, changes_from, markdown, max_price_increase)
     if markdown:
         raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
-    if as_json:
+    if wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = findings_in_context(plan.findings)
         print_json(plan_document(plan.model_copy(update={"findings": findings})))
@@ -238,9 +226,9 @@ def plan(
 
         verb = ("local", "up") if plan.is_here else ("deploy",)
         if output:
-            apply = command_text(("peagle", *verb, str(output)), ctx)
+            apply = command_text(("peagle", *verb, str(output)))
         else:  # the words of this command
-            words = own_command(ctx, without=("--online", "--verbose"))
+            words = own_command(without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
             apply = command_line((*words[:at], *verb, *words[at + 1 :]))
         print_answer(plan, None if refused else apply, verbose)
@@ -249,7 +237,7 @@ def plan(
     return raise_first_error(refused)
 
 
-def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
+def _compare(ctx: click.Context, first: Plan, text: str) -> None:
     """Print the two plans side by side; planning options that the second does not have are those
     of the command. Raises Refused if one has an error."""
     from peagle.deploy.diff import compare_plans
@@ -259,7 +247,7 @@ def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
         shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
-    if as_json:
+    if wants_json():
         print_json(comparison)
     else:
         from peagle.cli.view.plan import print_comparison

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import KeyOfFile, is_plan_file, root_group
+from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
     BATCH,
     COUNT,
@@ -50,8 +50,8 @@ from peagle.options import (
     ONLY_DEPLOY,
     EngineOptions,
     Flag,
-    Kind,
     Options,
+    ValueKind,
     option_names,
     read_flags,
 )
@@ -91,7 +91,7 @@ class _Tag(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-_KINDS: dict[Kind, tuple[Any, str | None]] = {
+_KINDS: dict[ValueKind, tuple[Any, str | None]] = {
     "text": (None, None),
     "switch": (None, None),
     "choice": (None, None),
@@ -129,7 +129,7 @@ _COMPLETIONS = {
     "vllm": complete_version,
     "region": complete_region,
 }
-_CALLBACKS: dict[Kind, Callable[..., Any]] = {
+_CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "duration": duration,
     "hours": duration,
     "settings": lambda _, __, words: parse_settings(words),
@@ -154,7 +154,7 @@ def make_option(
         words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
     repeatable = " Repeatable." if flag.kind in ("settings", "variables", "speculative") else ""
-    made = (KeyOfFile if flag.in_file else PlanOption)(
+    made = (FileKey if flag.in_file else PlanOption)(
         [
             *([tag_flag] if field == "tags" else option_names(field, flag)),
             "no_speculation" if field == "speculation" else field,
@@ -200,11 +200,10 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
 
     pair = click.argument("pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair)
     image_from = option(
-        "--image-from",
+        "--image-from FILE",
         "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
         FILE,
-        "FILE",
     )
     with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
     return pair(project_options()(image_from(with_options)))
@@ -342,7 +341,7 @@ def _started_session(ctx: click.Context) -> Session:
     """The session of ``--profile`` and ``--sandbox``, started if needed."""
     from peagle.cli.session import new_session  # most plans send nothing
 
-    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
+    session = new_session(None, ctx.params["profile"], ctx.params["sandbox"])
     session.start()
     return session
 

@@ -6,20 +6,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 
-import click
-
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
-from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import complete_region, yes_option
-from peagle.cli.session import (
-    NOT_SEARCHED,
-    Session,
-    account_options,
-    deployment_command,
-    examples_text,
+from peagle.cli.context import command_text, is_set
+from peagle.cli.options import add_options, command, complete_region, option, yes_option
+from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
+from peagle.cli.view.console import (
+    confirm,
+    print_json,
+    print_line,
+    print_result,
+    print_status,
+    wants_json,
 )
-from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.deploy.apply import remove_previous
 from peagle.deploy.records import deployment_names
 from peagle.deploy.removal import Removal, plan_removal, remove_leftover
@@ -38,6 +37,15 @@ _ALIKE = 0.8
 """Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
+_DESTROY_OPTIONS = (
+    option("--images", "Remove what `peagle image` created, with the images.", bool),
+    option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
+           "template left.", bool),
+    option("--previous", "Remove only what the previous revision needs, which then cannot be "
+           "returned to.", bool),
+)  # fmt: skip
+
+
 @deployment_command(
     "peagle destroy peagle-gpt-oss-20b --yes",
     "peagle destroy --images",
@@ -45,26 +53,9 @@ _ALIKE = 0.8
     instead=("images",),
     implicit=False,
 )
-@click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Also remove the log, scaling targets and alarms, and what a template left.",
-)
-@click.option(
-    "--previous",
-    is_flag=True,
-    help="Remove only what the previous revision needs, which then cannot be returned to.",
-)
+@add_options(_DESTROY_OPTIONS)
 def destroy(
-    session: Session,
-    name: str | None,
-    images: bool,
-    everything: bool,
-    previous: bool,
-    yes: bool,
-    as_json: bool,
+    session: Session, name: str | None, images: bool, everything: bool, previous: bool
 ) -> None:
     """Delete the endpoint NAME and everything that deploy created for it; or, with --images, what
     `peagle image` created in the account.
@@ -77,7 +68,7 @@ def destroy(
             raise OptionsConflict(
                 "NAME and --previous do not go with --images", "omit --images, or the others"
             )
-        return _destroy_images(session, yes, as_json)
+        return _destroy_images(session)
     if name is None:
         raise OptionMissing(
             "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
@@ -91,39 +82,35 @@ def destroy(
             is_misspelled = get_close_matches(name, here, n=1, cutoff=_ALIKE) or name in elsewhere
             if is_misspelled or unknown.code in (NOT_SEARCHED, SANDBOX_KILLED):
                 raise
-            return _destroy_leftovers(session, name, everything, yes, as_json)
+            return _destroy_leftovers(session, name, everything)
         if previous:
-            return _destroy_previous(change, session, yes, as_json)
-        return _destroy_deployment(change, session, everything, yes, as_json)
+            return _destroy_previous(change, session)
+        return _destroy_deployment(change, session, everything)
 
 
-def _destroy_deployment(
-    change: DeploymentChange, session: Session, everything: bool, yes: bool, as_json: bool
-) -> None:
+def _destroy_deployment(change: DeploymentChange, session: Session, everything: bool) -> None:
     record = change.record
     removal = plan_removal(change.aws, record.name, record, everything)
     _show_unknown(removal.unknown)
     cost = format_price(price_remaining(change.aws, record), session.sandbox)
     where = f"{record.name} in {session.where(record.region)}, which costs {cost}:"
-    _confirm_removal(where, (*record.resources, *removal.leftovers), yes)
+    _confirm_removal(where, (*record.resources, *removal.leftovers))
     removed, kept = change.run(remove_deployment, removal.leftovers)
-    _report(record.name, as_json, removed, kept, removal.left)
+    _report(record.name, removed, kept, removal.left)
 
 
-def _destroy_previous(change: DeploymentChange, session: Session, yes: bool, as_json: bool) -> None:
+def _destroy_previous(change: DeploymentChange, session: Session) -> None:
     record = change.record
     if resources := stale_resources(record.model_copy(update={"previous": None})):
         where = f"{record.name} in {session.where(record.region)}:"
-        _confirm_removal(where, resources, yes, "Remove the previous revision only?")
+        _confirm_removal(where, resources, "Remove the previous revision only?")
     removed = change.run(remove_previous, continues=False)
-    if not removed and not as_json:
+    if not removed and not wants_json():
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
-    _report(record.name, as_json, removed)
+    _report(record.name, removed)
 
 
-def _destroy_leftovers(
-    session: Session, name: str, everything: bool, yes: bool, as_json: bool
-) -> None:
+def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
     """Remove what an earlier endpoint of that name has left."""
     removal, where = Removal(), "the sandbox, which is not running"
     if session.is_available:
@@ -138,12 +125,12 @@ def _destroy_leftovers(
         removal = plan_removal(aws, name, None, everything)
         _show_unknown(removal.unknown)
     if removal.leftovers:
-        _confirm_removal(f"Left by {name}:", removal.leftovers, yes)
+        _confirm_removal(f"Left by {name}:", removal.leftovers)
     else:
         print_status(f"Nothing to remove: neither this machine nor {where} know {name}.")
     for leftover in removal.leftovers:
         remove_leftover(aws, leftover)
-    _report(name, as_json, removal.leftovers, left=removal.left)
+    _report(name, removal.leftovers, left=removal.left)
 
 
 def _show_unknown(reason: str) -> None:
@@ -158,12 +145,9 @@ def _show(title: str, resources: Iterable[Resource]) -> None:
 
 
 def _confirm_removal(
-    title: str,
-    resources: Iterable[Resource],
-    yes: bool,
-    question: str = "Remove all of these?",
+    title: str, resources: Iterable[Resource], question: str = "Remove all of these?"
 ) -> None:
-    if not yes:
+    if not is_set("yes"):
         _show(title, resources)
         confirm(question, "not removed")
 
@@ -179,23 +163,23 @@ class RemovalResult(Result):
 
 def _report(
     name: str,
-    as_json: bool,
     removed: Sequence[Resource],
     kept: Sequence[Resource] = (),
     left: Sequence[Resource] = (),
 ) -> None:
-    if as_json:
-        groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
-        return print_json(RemovalResult(name=name, **groups))
-    _print_removed(removed, kept)
-    for resource in removed:
+    groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
+    print_result(RemovalResult(name=name, **groups), _print_result)
+
+
+def _print_result(result: RemovalResult) -> None:
+    _print_removed(result.removed, result.kept)
+    for resource in result.removed:
         if resource.type == "LifecycleRule":
             print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
-    if left:
-        command = command_text(("peagle", "destroy", name, "--all"))
-        texts = ", ".join(resource.text for resource in left)
+    if result.left:
+        command = command_text(("peagle", "destroy", result.name, "--all"))
+        texts = ", ".join(resource.text for resource in result.left)
         print_status(f"Left: {texts}; to remove this too", command)
-    return None
 
 
 def _print_removed(
@@ -207,39 +191,33 @@ def _print_removed(
         print_line(f"kept {resource.text}: in use by others")
 
 
-def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
+def _destroy_images(session: Session) -> None:
     """Remove repositories with their images, CodeBuild projects, roles and build contexts."""
     aws = session.aws(session.region or DEFAULT_REGION)
     resources = image_resources(aws)
-    if resources and not yes:
+    if resources and not is_set("yes"):
         for resource in resources:
             print_status(f"  {resource.kind} {resource.name}")
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
     removed = remove_image_resources(aws, print_status)
-    if as_json:
+    if wants_json():
         documents = [{"type": resource.kind, "name": resource.name} for resource in removed]
         print_json({"removed": documents})
     elif not removed:
         print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
-@click.command(
-    cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
-)
+@command("peagle reap --dry-run", "peagle reap --yes --json")
 @account_options
-@click.option(
-    "--region",
-    "regions",
+@option(
+    "--region regions",
+    "Only this region; may be repeated.  [default: all regions of SageMaker]",
     multiple=True,
-    help="Only this region; may be repeated.  [default: all regions of SageMaker]",
     shell_complete=complete_region,
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@option("--dry-run", "Show what would be deleted.", bool)
 @yes_option
-@json_option
-def reap(
-    session: Session, regions: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool
-) -> None:
+def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     """Delete all deployments whose end time (deploy --ttl, --budget) has passed, in all regions.
 
     EventBridge Scheduler deletes their endpoints; this removes what remains: configuration, model,
@@ -265,10 +243,10 @@ def reap(
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
     removable = () if dry_run else search.removable
     if removable:
-        confirm("Delete all of these?", "not deleted", yes=yes)
+        confirm("Delete all of these?", "not deleted")
     done = session.reap(removable)
     failed = [ended for ended in done if ended.error]
-    if as_json:
+    if wants_json():
         unknown = [{"region": region, **error.document()}
                    for region, error in search.unknown.items()]  # fmt: skip
         print_json(

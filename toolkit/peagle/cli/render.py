@@ -6,11 +6,24 @@ from pathlib import Path
 
 import click
 
-from peagle.cli.context import PeagleCommand, root_group
-from peagle.cli.options import command_catalog, option, output_option, refuse_errors
+from peagle.cli.context import root_group
+from peagle.cli.options import (
+    add_options,
+    command,
+    command_catalog,
+    option,
+    output_option,
+    refuse_errors,
+)
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
-from peagle.cli.view.console import json_option, print_json, print_status, print_written
+from peagle.cli.view.console import (
+    print_json,
+    print_result,
+    print_status,
+    print_written,
+    wants_json,
+)
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.images.build import check_format
@@ -47,28 +60,29 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 """
 
 
-@click.command(
+@command(
+    "peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
     cls=ProjectCommand,
     help=_HELP,
     short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
-    epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
 )
 @click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
-@option("-o --output", "Folder for the files; created if needed.", _FOLDER, "DIR", required=True)
+@option("-o --output DIR", "Folder for the files; created if needed.", _FOLDER, required=True)
 @option("--force", "Replace files in a folder that is not empty.", bool)
-@json_option
-def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
+def render(format: str, plan: Plan, output: Path, force: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
     findings = dict.fromkeys(check_format(plan, format))
     refuse_errors([finding for finding in findings if finding.level != "note"])
     files = render_plan(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
-    if as_json:
-        return print_json({"format": format, "pair": plan.pair, "files": paths})
-    print_status(f"{plan.pair} as {format}:")
-    return click.echo("\n".join(paths))
+
+    def show(_: object) -> None:
+        print_status(f"{plan.pair} as {format}:")
+        click.echo("\n".join(paths))
+
+    print_result({"format": format, "pair": plan.pair, "files": paths}, show)
 
 
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
@@ -76,34 +90,26 @@ def ci() -> None:
     """Write pipelines for the endpoints of peagle.yaml, and the schema of that file."""
 
 
-@ci.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle ci init github --repository acme/models --account 111122223333
-  peagle ci init codepipeline --toolkit https://pypi.example.com/simple/
-""",
+_INIT_OPTIONS = (
+    option("--folder DIR", "The repository.  [default: this folder]", _FOLDER, default=Path(),
+           show_default=False),
+    option("--repository OWNER/NAME", "For the trust of the roles."),
+    option("--account ID", "AWS account, for the policies."),
+    option("--partition", "Partition of the account.", default="aws"),
+    option("--toolkit SOURCE", "What the pipeline installs: a wheel in the repository, a URL "
+           "with #sha256=HASH, or an index.  [default: the wheel of this checkout, written to "
+           "wheels/]"),
+    option("--force", "Replace files that differ, except peagle.yaml.", bool),
+)  # fmt: skip
+
+
+@command(
+    "peagle ci init github --repository acme/models --account 111122223333",
+    "peagle ci init codepipeline --toolkit https://pypi.example.com/simple/",
+    of=ci,
 )
 @click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
-@option(
-    "--folder",
-    "The repository.  [default: this folder]",
-    _FOLDER,
-    "DIR",
-    default=Path(),
-    show_default=False,
-)
-@option("--repository", "For the trust of the roles.", metavar="OWNER/NAME")
-@option("--account", "AWS account, for the policies.", metavar="ID")
-@option("--partition", "Partition of the account.", default="aws")
-@option(
-    "--toolkit",
-    "What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
-    "index.  [default: the wheel of this checkout, written to wheels/]",
-    metavar="SOURCE",
-)
-@option("--force", "Replace files that differ, except peagle.yaml.", bool)
-@json_option
+@add_options(_INIT_OPTIONS)
 @click.pass_context
 def init(
     ctx: click.Context,
@@ -114,7 +120,6 @@ def init(
     partition: str,
     toolkit: str | None,
     force: bool,
-    as_json: bool,
 ) -> None:
     """Write a pipeline for the endpoints of peagle.yaml, which is written too if there is none.
 
@@ -146,7 +151,7 @@ def init(
     steps = next_steps(kind)[filled:]
     if kind == "codepipeline" and endpoints[1:]:
         steps.append(f"deploy the stack once more, with Endpoint, for {', '.join(endpoints[1:])}")
-    if as_json:
+    if wants_json():
         return print_json({"kind": kind, "files": list(files), "next": steps})
     for name in files:
         print_written(folder / name)
@@ -184,7 +189,7 @@ def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
         write_output(folder / name, content)
 
 
-@ci.command(cls=PeagleCommand, epilog="Example: peagle ci schema -o peagle.schema.json")
+@command("peagle ci schema -o peagle.schema.json", of=ci, json=False)
 @output_option("Write the schema to this file.")
 @click.pass_context
 def schema(ctx: click.Context, output: Path | None) -> None:

@@ -11,22 +11,19 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import (
-    PeagleCommand,
-    is_plan_file,
-    status_in_context,
-)
-from peagle.cli.options import duration
+from peagle.cli.context import is_plan_file, status_in_context
+from peagle.cli.options import add_options, command, duration, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    json_option,
     line_width,
     make_console,
     print_json,
+    print_result,
     print_status,
     show_hashing,
+    wants_json,
 )
 from peagle.cli.view.watch import print_deployment, print_deployments, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
@@ -47,10 +44,9 @@ from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 
 
-@click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
+@command("peagle list --json", name="list")
 @cloud_options
-@json_option
-def list_deployments(session: Session, as_json: bool) -> None:
+def list_deployments(session: Session) -> None:
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
@@ -71,7 +67,7 @@ def list_deployments(session: Session, as_json: bool) -> None:
         raise stopped
     for problem in (*listing.damaged, *listing.unknown):
         print_status(f"{problem.message} ({problem.fix})")
-    if as_json:
+    if wants_json():
         complete = not (listing.unknown or listing.damaged or unreachable)
         document: dict[str, Any] = {"deployments": listing.rows, "complete": complete}
         if listing.damaged:
@@ -87,7 +83,7 @@ def list_deployments(session: Session, as_json: bool) -> None:
 
 
 @deployment_command("peagle status peagle-tiny --sandbox --json")
-def status(name: str, session: Session, as_json: bool) -> None:
+def status(name: str, session: Session) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
     States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
@@ -96,8 +92,6 @@ def status(name: str, session: Session, as_json: bool) -> None:
     """
     record, aws = session.find(name, complete=True)
     shown = status_in_context(deployment_status(aws, record))
-    if as_json:
-        return print_json(shown)
     continued: tuple[str, ...] = ()
     if shown.state == ENDED:
         continued = ("peagle", "reap")
@@ -106,7 +100,7 @@ def status(name: str, session: Session, as_json: bool) -> None:
         again = deploy_command(plan) if plan else None
         unproved = shown.state == "Unproved"
         continued = tuple(again or (("peagle", "prove", name) if unproved else ()))
-    return print_deployment(shown, session.sandbox, continued)
+    print_result(shown, lambda _: print_deployment(shown, session.sandbox, continued))
 
 
 @deployment_command(
@@ -116,21 +110,15 @@ def status(name: str, session: Session, as_json: bool) -> None:
     metavar="NAME|PLAN",
     keys=(*ACCOUNT, "role"),
 )
-@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role of the plan: ARN or name.")
-@click.option(
-    "--template",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Compare the files of `peagle render` in this folder as well.",
+@option("--role", "Execution role of the plan: ARN or name.", envvar="PEAGLE_ROLE")
+@option(
+    "--template DIR",
+    "Compare the files of `peagle render` in this folder as well.",
+    click.Path(file_okay=False, path_type=Path),
 )
 @click.pass_context
 def drift(
-    ctx: click.Context,
-    name: str,
-    role: str | None,
-    template: Path | None,
-    session: Session,
-    as_json: bool,
+    ctx: click.Context, name: str, role: str | None, template: Path | None, session: Session
 ) -> None:
     """Compare a plan with what the account has, field by field. Changes nothing.
 
@@ -148,10 +136,8 @@ def drift(
     files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
         drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role, files)
-    if as_json:
-        print_json(drift)
-    else:
-        print_drift(drift, f"{drift.name} in {session.where(drift.region)}")
+    where = f"{drift.name} in {session.where(drift.region)}"
+    print_result(drift, lambda drift: print_drift(drift, where))
     for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
     if drift.drifted:
@@ -184,20 +170,20 @@ _INTERRUPTED = 130
 
 
 @deployment_command("peagle logs peagle-tiny -f --sandbox")
-@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
-@click.option(
+@option("--follow -f", "Follow the log until Ctrl-C.", bool)
+@option(
     "--since",
+    "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
     callback=duration,
-    help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
 )
-def logs(name: str, session: Session, follow: bool, since: int | None, as_json: bool) -> None:
+def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
-    if follow and as_json:
+    if follow and wants_json():
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     ctx = click.get_current_context()
     record, aws = session.find(name)
     lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
-    if as_json:
+    if wants_json():
         events = []
         for event in lines:
             at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
@@ -224,21 +210,17 @@ money."""
 _SHORTEST_WINDOW = 60
 
 
+_TOP_OPTIONS = (
+    option("--once", "Print one screen and end.  [default without a terminal]", bool),
+    option("--window", "How far back to measure; 1m at least.  [default: 5m]", callback=duration),
+    option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
+           "local engine]", callback=duration),
+)  # fmt: skip
+
+
 @deployment_command("peagle top peagle-tiny --sandbox --once")
-@click.option(
-    "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
-)
-@click.option(
-    "--window", callback=duration, help="How far back to measure; 1m at least.  [default: 5m]"
-)
-@click.option(
-    "--every",
-    callback=duration,
-    help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
-)
-def top(
-    name: str, session: Session, once: bool, window: int | None, every: int | None, as_json: bool
-) -> None:
+@add_options(_TOP_OPTIONS)
+def top(name: str, session: Session, once: bool, window: int | None, every: int | None) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.
 
@@ -255,7 +237,7 @@ def top(
         record, aws = session.find(name)
         here = session.sandbox
         read = partial(read_endpoint_usage, aws, record, window or WINDOW_SECONDS)
-    if as_json:
+    if wants_json():
         return print_json(read())
     if once or not sys.stdout.isatty():
         for line in usage_screen(read(), min(line_width(), 120)):

@@ -18,7 +18,6 @@ from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.context import (
-    PeagleCommand,
     command_text,
     findings_in_context,
     in_context,
@@ -29,28 +28,31 @@ from peagle.cli.local import local_image
 from peagle.cli.options import (
     add_options,
     catalog_of,
+    command,
     complete_pair,
     deploy_options,
     names_own_image,
+    option,
     refuse_errors,
     region_option,
     yes_option,
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import NOT_REPEATED, Session, account_options, examples_text
+from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
     confirm,
-    json_option,
     print_document,
     print_facts,
     print_findings,
     print_json,
     print_line,
+    print_result,
     print_status,
     show_hashing,
+    wants_json,
 )
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.records import refuse_weights_in_use
@@ -116,11 +118,9 @@ from peagle_serve.contract import (
     is_s3_uri,
 )
 
-_take_over_option = click.option(
-    "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
-)
-_even_if_used_option = click.option(
-    "--even-if-used", is_flag=True, help="Proceed even if an endpoint uses these weights."
+_take_over_option = option("--take-over", "Take over the lock of a crashed sync.", bool)
+_even_if_used_option = option(
+    "--even-if-used", "Proceed even if an endpoint uses these weights.", bool
 )
 
 
@@ -129,24 +129,19 @@ def weights() -> None:
     """Copy weights to S3; list and remove them."""
 
 
-@weights.command(
-    "sync",
-    cls=PeagleCommand,
-    epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b",
-)
+@command("peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b", name="sync", of=weights)
 @click.argument("pair", shell_complete=complete_pair)
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
-@click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
-@click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
-@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
-@click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
+@option("--target-only", "Copy the target's weights only.", bool)
+@option("--drafter-only", "Copy the drafter's weights only.", bool)
+@option("--target-from LOCATION", "Folder, s3://... or Hub id of the target.")
+@option("--drafter-from LOCATION", "Folder, s3://... or Hub id of the drafter.")
 @field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
 @_take_over_option
 @_even_if_used_option
 @yes_option
-@json_option
 @click.pass_context
 def sync_command(
     ctx: click.Context,
@@ -161,8 +156,6 @@ def sync_command(
     session: Session,
     take_over: bool,
     even_if_used: bool,
-    yes: bool,
-    as_json: bool,
     kms_key: str | None,
     tags: dict[str, str],
 ) -> None:
@@ -201,39 +194,40 @@ def sync_command(
                 "the next instance of the endpoint would start with different weights",
                 "use a different prefix, or ",
             )
-        confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
+        confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
     result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
-    use = command_line(use_command(pair, place, result.manifest, region, session))
-    if as_json:
-        folders = {
-            part: CopiedFolder(
-                uri=place.part_uri(part),
-                source=folder.source,
-                files={
-                    name: CopiedFile(bytes=entry.size, checksum=entry.checksum)
-                    for name, entry in folder.files.items()
-                },
-            )
-            for part, folder in result.manifest.items()
-        }
-        report = CopyReport(
-            pair=pair,
-            uri=place.uri,
-            region=plan.region,
-            bytes=plan.size,
-            bytes_moved=result.moved,
-            seconds=round(seconds, 3),
-            usd_per_month=_usd_per_month(plan.size, price),
-            folders=folders,
-            next=use,
+    folders = {
+        part: CopiedFolder(
+            uri=place.part_uri(part),
+            source=folder.source,
+            files={
+                name: CopiedFile(bytes=entry.size, checksum=entry.checksum)
+                for name, entry in folder.files.items()
+            },
         )
-        return print_json(report)
-    copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
-    files = _files_text(len(plan.files), plan.size)
-    print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
-    return print_status("Use it", use)
+        for part, folder in result.manifest.items()
+    }
+    report = CopyReport(
+        pair=pair,
+        uri=place.uri,
+        region=plan.region,
+        bytes=plan.size,
+        bytes_moved=result.moved,
+        seconds=round(seconds, 3),
+        usd_per_month=_usd_per_month(plan.size, price),
+        folders=folders,
+        next=command_line(use_command(pair, place, result.manifest, region, session)),
+    )
+    print_result(report, lambda report: _print_copy(report, len(plan.files)))
+
+
+def _print_copy(report: CopyReport, count: int) -> None:
+    copied = f"{format_size(report.bytes_moved)} copied in {format_duration(report.seconds)}"
+    files = _files_text(count, report.bytes)
+    print_status(f"{report.uri} is complete: {files}, checksums match ({copied})")
+    print_status("Use it", report.next)
 
 
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
@@ -355,28 +349,23 @@ class WeightsListing(Result):
     findings: tuple[Finding, ...]
 
 
-@weights.command(
-    "list", cls=PeagleCommand, epilog="Example: peagle weights list s3://my-models/gpt-oss-20b"
-)
+@command("peagle weights list s3://my-models/gpt-oss-20b", name="list", of=weights)
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
 @account_options
-@json_option
 @click.pass_context
-def list_command(
-    ctx: click.Context, place: str, region: str, session: Session, as_json: bool
-) -> None:
+def list_command(ctx: click.Context, /, place: str, region: str, session: Session) -> None:
     """Show the weights at a prefix: every file with its state and checksum, and the warm starts.
 
     Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
-    listing = _list_weights(weights, price)
-    if as_json:
-        print_json(listing)
-    else:
-        _print_listing(listing, weights.mountable, price)
+    print_result(
+        _list_weights(weights, price),
+        lambda listing: _print_listing(listing, weights.mountable, price),
+    )
+    if not wants_json():
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
@@ -415,22 +404,19 @@ def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice
         print_line(f"storage: {_storage_text(listing.bytes, price, price.region)}")
 
 
-@weights.command(
-    "remove",
-    cls=PeagleCommand,
-    epilog=examples_text(
-        "peagle weights remove s3://my-models/tiny",
-        "peagle weights remove s3://my-models/tiny --warm KEY",
-    ),
+@command(
+    "peagle weights remove s3://my-models/tiny",
+    "peagle weights remove s3://my-models/tiny --warm KEY",
+    name="remove",
+    of=weights,
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
 @account_options
 @_take_over_option
-@click.option("--warm", "key", metavar="KEY", help="Only the warm start with that key.")
+@option("--warm key KEY", "Only the warm start with that key.")
 @_even_if_used_option
 @yes_option
-@json_option
 @click.pass_context
 def remove_command(
     ctx: click.Context,
@@ -440,8 +426,6 @@ def remove_command(
     take_over: bool,
     key: str | None,
     even_if_used: bool,
-    yes: bool,
-    as_json: bool,
 ) -> None:
     """Remove the weights that `peagle weights sync` copied to a prefix, unfinished uploads and warm
     starts; with --warm one warm start and nothing else.
@@ -458,32 +442,30 @@ def remove_command(
     uri = weights.prefix.uri
     if key:
         warm = weights.warm_start(key)
-        if not as_json:
+        if not wants_json():
             print_document(warm)
-        confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
+        confirm(f"Remove this warm start from {uri}?", "not removed")
         for name in sorted(warm.objects):  # the manifest first: without it no engine uses one
             delete_objects(aws, weights.prefix.bucket, [name])
         document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.bytes}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
-        return print_json(document) if as_json else print_status(text)
+        return print_result(document, lambda _: print_status(text))
     if not (weights.manifest or weights.warm):
         fix = Fix("show its contents", ("peagle", "weights", "list", uri))
         raise NotFound(f"no weights were synced to {uri}", fix, code="nothing-synced")
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
-    if not as_json:
+    if not wants_json():
         price = load_storage(catalog_of(ctx)).price_in(region)
         _print_listing(_list_weights(weights, price), weights.mountable, price)
-    confirm(f"Remove this from {uri}?", "not removed", yes=yes)
+    confirm(f"Remove this from {uri}?", "not removed")
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]
-    if as_json:
-        size = weights.size - sum(weights.others.values())
-        return print_json({"uri": uri, "folders": list(weights.files), "warm": keys, "bytes": size})
-    return print_status(
-        f"Removed the weights and {len(keys)} warm starts from {uri}; {len(weights.others)} other "
-        "objects stay."
-    )
+    size = weights.size - sum(weights.others.values())
+    text = f"Removed the weights and {len(keys)} warm starts from {uri}; "
+    text += f"{len(weights.others)} other objects stay."
+    document = {"uri": uri, "folders": list(weights.files), "warm": keys, "bytes": size}
+    return print_result(document, lambda _: print_status(text))
 
 
 _USUAL_MINUTES = 15
@@ -491,41 +473,33 @@ _USUAL_MINUTES = 15
 
 
 _WARM_OPTIONS = (
-    click.Option(["--local", "local"], is_flag=True,
-                 help="Run on this machine and store the caches here."),
-    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
-                 help="Local: as a process or in a container.  [default: process]"),
-    click.Option(["--gpus"], is_flag=True, help="Local, Docker: use the GPU image and all GPUs."),
-    click.Option(["--to", "folder"], metavar="FOLDER",
-                 help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
+    option("--local local", "Run on this machine and store the caches here.", bool),
+    option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
+           ("process", "docker")),
+    option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool),
+    option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
 )  # fmt: skip
 
 
-@click.command(
+@command(
+    "peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\\n"
+    "    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI",
+    "peagle warm tiny --local",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\
-    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI
-  peagle warm tiny --local
-""",
 )
 @plan_options
 @account_options
 @deploy_options
 @add_options(_WARM_OPTIONS)
-@json_option
 def warm(
     plan: Plan,
     session: Session,
     role: str | None,
-    yes: bool,
     accept_unknown_price: bool,
     local: bool,
     engine_kind: str | None,
     gpus: bool,
     folder: str | None,
-    as_json: bool,
 ) -> None:
     """Start PAIR once and keep its compile caches, so that later starts need not compile.
 
@@ -539,18 +513,16 @@ def warm(
             raise OptionsConflict(
                 "--engine, --gpus and --to are for starts on this machine", "add --local"
             )
-        return _collect_on_aws(plan, session, role, yes, accept_unknown_price, as_json)
+        return _collect_on_aws(plan, session, role, accept_unknown_price)
     if session.sandbox or session.profile:
         raise OptionsConflict(
             "--local cannot be combined with --sandbox or --profile",
             "omit one: --local starts an engine on this machine",
         )
-    return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
+    return _collect_locally(plan, engine_kind or "process", gpus, folder)
 
 
-def _collect_locally(
-    plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json: bool
-) -> None:
+def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -> None:
     """Collect from an engine of this machine, which compiles also on a CPU."""
     folder = warm_folder() if to is None else Path(to).expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -566,7 +538,7 @@ def _collect_locally(
         artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
-    if as_json:
+    if wants_json():
         return print_json(document)
     print_line(f"{artifact.archive} is stored", bold=True)
     print_document(document)
@@ -576,7 +548,7 @@ def _collect_locally(
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(click.get_current_context(), without=(*NOT_REPEATED, "--local"))]
+    words = [*own_command(without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
@@ -593,12 +565,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _collect_on_aws(
-    plan: Plan,
-    session: Session,
-    role: str | None,
-    yes: bool,
-    accept_unknown_price: bool,
-    as_json: bool,
+    plan: Plan, session: Session, role: str | None, accept_unknown_price: bool
 ) -> None:
     """Collect from a temporary endpoint, which is removed whatever happens."""
     if errors(plan.findings):
@@ -627,7 +594,7 @@ def _collect_on_aws(
         stores = f"stores compile caches in {place.part_uri(WARM_FOLDER)}, removes the endpoint"
         print_facts((("then", stores), ("takes", takes)))
         check_writable(change.aws, place)
-        confirm("Start the temporary endpoint?", "not started", yes=yes)
+        confirm("Start the temporary endpoint?", "not started")
 
         def show_failure(error: BaseException) -> None:
             reason = f"{collecting.name}: {str(error) or 'interrupted'}"
@@ -635,12 +602,10 @@ def _collect_on_aws(
 
         with _sigterm_as_interrupt():
             stored = change.run(collect_on_aws, preflight, place, show_failure)
-    _print_collected(preflight.desired.plan, stored, session, as_json)
+    _print_collected(preflight.desired.plan, stored, session)
 
 
-def _print_collected(
-    plan: Plan, stored: CollectedWarmStart, session: Session, as_json: bool
-) -> None:
+def _print_collected(plan: Plan, stored: CollectedWarmStart, session: Session) -> None:
     document = {
         "pair": plan.pair,
         "uri": stored.uri,
@@ -652,7 +617,7 @@ def _print_collected(
         "stand_in": stored.stand_in,
         "others": [{"key": key, "bytes": size} for key, size in stored.others.items()],
     }
-    if as_json:
+    if wants_json():
         return print_json(document)
     print_line(f"{stored.uri} is stored", bold=True)
     print_document(document)

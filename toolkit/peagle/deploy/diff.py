@@ -57,14 +57,14 @@ _SPEED = (
 )  # fmt: skip
 """Keys of a plan's speed; ``None`` where it is unknown."""
 
-_IN_ANSWER = frozenset(
+_IN_SUMMARY = frozenset(
     {
         "pair", "method", "k", "instance_type", "instance_count", "max_model_len", "usd_per_hour",
         "speculation.model", "speculation.parallel_drafting", "engine.max-num-seqs",
         "engine.tensor-parallel-size",
     }
 )  # fmt: skip
-"""Settings that the answers show."""
+"""Settings that a summary shows."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Change:
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def changes(before: Served, after: Served) -> tuple[Change, ...]:
+def compare_served(before: Served, after: Served) -> tuple[Change, ...]:
     """The settings that differ, most important first; name and region are not compared."""
     return tuple(_changes(before, after))
 
@@ -146,8 +146,8 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
 
 
 @dataclass(frozen=True)
-class PlanAnswer:
-    """What a plan answers: ``None`` is unknown, or does not apply; ``refused`` is the code of its
+class PlanSummary:
+    """The results of a plan: ``None`` is unknown, or does not apply; ``refused`` is the code of its
     first error."""
 
     pair: str
@@ -177,15 +177,15 @@ class PlanAnswer:
 
 @dataclass(frozen=True)
 class PlanComparison:
-    """The answers of two ``plans``, and the ``changes`` from the first to the second."""
+    """The summaries of two ``plans``, and the ``changes`` from the first to the second."""
 
-    plans: tuple[PlanAnswer, PlanAnswer]
+    plans: tuple[PlanSummary, PlanSummary]
     changes: tuple[Change, ...]
 
     @property
     def other_changes(self) -> tuple[Change, ...]:
-        """The changes that the answers do not show."""
-        return tuple(change for change in self.changes if change.setting not in _IN_ANSWER)
+        """The changes that the summaries do not show."""
+        return tuple(change for change in self.changes if change.setting not in _IN_SUMMARY)
 
     @property
     def price_increase(self) -> float | None:
@@ -196,13 +196,13 @@ class PlanComparison:
 
 def compare_plans(first: Plan, second: Plan) -> PlanComparison:
     """The comparison of two plans."""
-    differing = changes(served_by_plan(first), served_by_plan(second))
-    return PlanComparison((_answer(first), _answer(second)), differing)
+    differing = compare_served(served_by_plan(first), served_by_plan(second))
+    return PlanComparison((_summarize(first), _summarize(second)), differing)
 
 
-def _answer(plan: Plan) -> PlanAnswer:
+def _summarize(plan: Plan) -> PlanSummary:
     speculation, speed, refused = plan.speculation, plan.speed, errors(plan.findings)
-    return PlanAnswer(
+    return PlanSummary(
         pair=plan.pair,
         method=speculation.method if speculation else None,
         parallel_drafting=speculation.parallel_drafting if speculation else None,

@@ -22,7 +22,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.kinds import Tagged, find_resources
 from peagle.deploy.resources import (
     ALARMS,
@@ -112,7 +112,7 @@ def compare_live(record: Deployment, live: Endpoint, revision: Revision) -> tupl
     served = now.served
     if live.instance_count and served.instance_count:  # as planned while none runs
         served = served.with_instances(live.instance_count)
-    changed = changes(served, revision.served)
+    changed = compare_served(served, revision.served)
     if now.role and now.role != revision.role:
         changed += (Change("role", now.role, revision.role),)
     return changed
@@ -171,7 +171,7 @@ def _served(
 
 
 @dataclass(frozen=True)
-class Found:
+class TaggedResource:
     """A resource with our tags, and its Describe call's answer."""
 
     kind: ResourceKind
@@ -247,7 +247,7 @@ def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployme
 def find_deployments(aws: Aws, prices: Prices = lambda: None) -> list[Deployment]:
     """All deployments of the account and region, by name, without what they have in S3. Raises what
     ``find_deployment`` does."""
-    by_name: dict[str, list[Found]] = {}
+    by_name: dict[str, list[TaggedResource]] = {}
     for resource in _find_tagged(aws):
         by_name.setdefault(resource.tags[DEPLOYMENT_TAG], []).append(resource)
     deployments = (
@@ -263,29 +263,30 @@ def is_endpoint_name(name: str) -> bool:
     return _ENDPOINT_NAME.fullmatch(name) is not None
 
 
-def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[Found]:
+def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[TaggedResource]:
     """The resources with our tags that still exist. ARNs have names in lower case."""
     kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
     for resource in tagged(aws, DEPLOYMENT_TAG, name, kinds):
         kind = _KINDS[resource.kind]
         with suppress(Missing):
             description = sagemaker.description(aws, kind, resource.name)
-            yield Found(kind, description[f"{kind}Name"], resource.tags, description)
+            yield TaggedResource(kind, description[f"{kind}Name"], resource.tags, description)
 
 
-def _describe(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
+def _describe(aws: Aws, kind: ResourceKind, name: str) -> TaggedResource | None:
     """The resource with its tags; ``None`` when it does not exist."""
     if not name:
         return None
     try:
         description = sagemaker.description(aws, kind, name)
-        return Found(kind, name, sagemaker.read_tags(aws, description[f"{kind}Arn"]), description)
+        tags = sagemaker.read_tags(aws, description[f"{kind}Arn"])
+        return TaggedResource(kind, name, tags, description)
     except Missing:
         return None
 
 
 def _deployment(
-    aws: Aws, name: str, resources: list[Found], prices: Prices, stored: bool = True
+    aws: Aws, name: str, resources: list[TaggedResource], prices: Prices, stored: bool = True
 ) -> Deployment | None:
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
     counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
@@ -354,8 +355,8 @@ def _deployment(
 
 
 def _served_without_index(
-    aws: Aws, resources: list[Found], live: Endpoint | None
-) -> Iterator[Found]:
+    aws: Aws, resources: list[TaggedResource], live: Endpoint | None
+) -> Iterator[TaggedResource]:
     """Configuration and model in service that the index of tags does not name yet."""
     if live is None:
         return
@@ -374,7 +375,7 @@ def _served_without_index(
 
 def _revisions(
     region: str,
-    resources: list[Found],
+    resources: list[TaggedResource],
     live: Endpoint | None,
     endpoint_tags: Mapping[str, str],
     prices: Prices,

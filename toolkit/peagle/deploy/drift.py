@@ -21,9 +21,9 @@ from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records, resources
-from peagle.deploy.diff import Change, changes
+from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.discover import Live, current_deployment
-from peagle.deploy.kinds import Kind, Wanted, compare_kind, differing, nested
+from peagle.deploy.kinds import AppliedPlan, Kind, compare_keys, compare_kind, compare_leaves
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.scaling import end_in
 from peagle.errors import CloudError, Fix, UserError
@@ -69,31 +69,25 @@ class Compared(Live):
         return self.desired.plan
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A field of a resource: what the plan wants, and what the account has."""
-
-    field: str
-    planned: Any
-    found: Any
-
-    @classmethod
-    def of(cls, change: Change) -> Difference:
-        """What applying the plan would change."""
-        return cls(change.setting, change.after, change.before)
-
-
 class Drift(Result):
-    """All differences of a deployment; ``unknown`` are the areas that could not be read."""
+    """All differences of a deployment: what applying the plan would change. ``unknown`` are the
+    areas that could not be read."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     name: str
     region: str
     drifted: bool
-    fields: tuple[Difference, ...]
+    fields: tuple[Change, ...]
     compared: tuple[str, ...]
     unknown: dict[str, CloudError]
+
+    @field_serializer("fields")
+    def _list_fields(self, fields: Sequence[Change]) -> list[dict[str, Any]]:
+        return [
+            {"field": change.setting, "planned": change.after, "found": change.before}
+            for change in fields
+        ]
 
     @field_serializer("unknown")
     def _list_by_area(self, unknown: Mapping[str, CloudError]) -> list[dict[str, Any]]:
@@ -105,17 +99,17 @@ def find_drift(
     plan: Plan,
     instances: InstanceTable,
     role: str | None = None,
-    of_files: Sequence[Difference] = (),
+    of_files: Sequence[Change] = (),
 ) -> Drift:
     """Compare the plan, as deploy would apply it, with the account; ``of_files`` are differences of
     rendered files. What may not be read is unknown, and named; raises CloudError when the endpoint
     itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
-    fields: list[Difference] = []
+    fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
     if live is None:
         areas: tuple[str, ...] = ("endpoint",)
-        fields.append(Difference("endpoint.status", "InService", None))
+        fields.append(Change("endpoint.status", None, "InService"))
     else:
         stored = records.load_record(aws.scope, aws.region, plan.name)
         record = current_deployment(aws, plan.name, stored, lambda: instances, live)
@@ -125,7 +119,7 @@ def find_drift(
         compared = Compared(aws, live, desired, instances)
         for area, compare in _AREAS.items():
             try:
-                fields += map(Difference.of, compare(compared))
+                fields += compare(compared)
             except CloudError as error:
                 unknown[area] = error
         areas = tuple(area for area in _AREAS if area not in unknown)
@@ -146,7 +140,7 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Difference, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Where several formats have such files, the one that differs
     least counts. Raises UserError for a folder without the files of a format."""
@@ -160,9 +154,8 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Dif
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
             code="no-rendered-files",
         )
-    drifts = [_template_drift(render(name, plan, catalog), folder) for name in written]
-    fewest = min(drifts, key=len)
-    return tuple(map(Difference.of, fewest))
+    drifts = [tuple(_template_drift(render(name, plan, catalog), folder)) for name in written]
+    return min(drifts, key=len)
 
 
 def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Change]:
@@ -178,7 +171,7 @@ def _template_drift(files: tuple[RenderedFile, ...], folder: Path) -> list[Chang
         values, field = list[Change](), f"template.{file.path}"
         if file.path.endswith(".json"):
             texts = (text.decode("utf-8", "replace") for text in (file.content, written))
-            values = [*nested(field, *map(json_object, texts))]
+            values = [*compare_leaves(field, *map(json_object, texts))]
         drifted += values or [Change(field, "other text", "as rendered")]
     return drifted
 
@@ -191,7 +184,9 @@ def _served(compared: Compared) -> Iterator[Change]:
         chosen["instance_count"] = range(scaling.min_instances, scaling.max_instances + 1)
         if scaling.scales_copies:
             chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
-    for change in changes(compared.served(compared.instances), compared.desired.revision.served):
+    for change in compare_served(
+        compared.served(compared.instances), compared.desired.revision.served
+    ):
         if change.setting == "usd_per_hour" or change.before in chosen.get(change.setting, ()):
             continue
         area = "configuration" if change.setting in _CONFIGURATION else "model"
@@ -209,12 +204,14 @@ def _configuration(compared: Compared) -> Iterator[Change]:
         }
         for side in (planned, config)
     ]
-    yield from differing("configuration", *sides)
+    yield from compare_keys("configuration", *sides)
     capture = "DataCaptureConfig"
-    yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
+    yield from compare_leaves(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
+        yield from compare_leaves(
+            f"configuration.{key}", *(variant.get(key) for variant in variants)
+        )
 
 
 def _tags(compared: Compared) -> Iterator[Change]:
@@ -229,7 +226,7 @@ def _tags(compared: Compared) -> Iterator[Change]:
     }
     for kind, arn in arns.items():
         tags = sagemaker.read_tags(compared.aws, arn)
-        yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
+        yield from compare_keys(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
 def _limit(compared: Compared) -> Iterator[Change]:
@@ -239,7 +236,7 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
-        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        yield from compare_keys("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
@@ -254,16 +251,16 @@ def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
     """What is outside of the endpoint; its end is the one in its tags."""
     plan, limit = compared.plan, compared.plan.limit
     ends_at = end_in(compared.tags) if limit and not limit.removes else None
-    wanted = Wanted(plan, compared.endpoint.revision, ends_at)
-    return compare_kind(kind, compared.aws, wanted)
+    applied = AppliedPlan(plan, compared.endpoint.revision, ends_at)
+    return compare_kind(kind, compared.aws, applied)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda compared: differing(
+    "endpoint": lambda compared: compare_keys(
         "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda compared: differing(
+    "role": lambda compared: compare_keys(
         "model",
         {"role": compared.desired.model["ExecutionRoleArn"]},
         {"role": compared.model.get("ExecutionRoleArn")},

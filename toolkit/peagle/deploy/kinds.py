@@ -1,6 +1,6 @@
-"""What a kind of resource is, and the comparison of what a plan wants with what the account has.
+"""What a kind of resource is, and the comparison of what a plan sets with what the account has.
 
-A kind says what a plan wants (``desired``) and what the account has (``read``), compares the two,
+A kind says what a plan sets (``desired``) and what the account has (``read``), compares the two,
 and makes the second the first (``put``, ``delete``). ``compare_kind`` is what a deploy shows before
 it changes anything, and what drift is; ``find_resources`` lists what another machine made.
 
@@ -28,21 +28,22 @@ EXISTS = "exists"
 """In a comparison, a resource that is on one side only."""
 
 
-def differing(area: str, planned: Body, actual: Body) -> Iterator[Change]:
-    """The keys that differ: before, what the account has; after, what the plan wants."""
+def compare_keys(area: str, planned: Body, actual: Body) -> Iterator[Change]:
+    """The keys that differ, on either side: before, what the account has; after, what the plan
+    sets."""
     for key in dict.fromkeys((*planned, *actual)):
         if planned.get(key) != actual.get(key):
             yield Change(f"{area}.{key}", actual.get(key), planned.get(key))
 
 
-def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
+def compare_leaves(path: str, planned: Any, actual: Any) -> Iterator[Change]:
     """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
     if isinstance(planned, Mapping) and isinstance(actual, Mapping):
         for key, value in planned.items():
-            yield from nested(f"{path}.{key}", value, actual.get(key))
+            yield from compare_leaves(f"{path}.{key}", value, actual.get(key))
     elif isinstance(planned, list) and isinstance(actual, list) and len(planned) == len(actual):
         for at, pair in enumerate(zip(planned, actual, strict=True)):
-            yield from nested(f"{path}[{at}]", *pair)
+            yield from compare_leaves(f"{path}[{at}]", *pair)
     elif planned != actual and not (planned is None and not actual):
         yield Change(path, actual, planned)
 
@@ -61,8 +62,9 @@ class Tagged:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A plan as the revision with that name, and with that end, in epoch seconds."""
+class AppliedPlan:
+    """A plan that is applied as the revision with that name, and with that end, in epoch
+    seconds."""
 
     plan: Plan
     revision: str = ""
@@ -79,8 +81,8 @@ class Kind:
     path: ClassVar[str] = ""
     missing: ClassVar[str] = ""
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        """Name -> document of what the plan wants."""
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        """Name -> document of what the plan sets."""
         return {}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -113,28 +115,27 @@ class Kind:
         """Those that the endpoint had, which no deploy may have recorded. Raises AccessDenied."""
         yield from ()
 
-    def made(self, name: str, revision: str = "") -> Resource:
-        """One that the account has."""
+    def resource(self, name: str, revision: str = "") -> Resource:
+        """The record of one that the account has."""
         return Resource(type=self.type, name=name, made=True, revision=revision)
 
     def is_stale(self, plan: Plan, name: str) -> bool:
-        """Whether one that is on record goes, as this plan does not want it."""
-        return name not in self.desired(Wanted(plan))
+        """Whether one that is on record is removed, because this plan does not set it."""
+        return name not in self.desired(AppliedPlan(plan))
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         """The fields that differ."""
-        return nested(self.path.format(name), desired, actual)
+        return compare_leaves(self.path.format(name), desired, actual)
 
 
 def compare_kind(
-    kind: Kind, aws: Aws, wanted: Wanted, recorded: Collection[Resource] = ()
+    kind: Kind, aws: Aws, applied: AppliedPlan, recorded: Collection[Resource] = ()
 ) -> Iterator[Change]:
-    """Where the account differs from what is wanted. Those that are ``recorded`` and that the plan
-    removes are too many; further resources are others'. Raises AccessDenied."""
-    plan, desired = wanted.plan, kind.desired(wanted)
-    stale = [each.name for each in recorded if kind.is_stale(plan, each.name)]
-    stale = [name for name in stale if name not in desired]
-    names = (*desired, *stale)
+    """Where the account differs from the applied plan. Those that are ``recorded`` and that the
+    plan removes are too many; further resources are others'. Raises AccessDenied."""
+    plan, desired = applied.plan, kind.desired(applied)
+    others = (resource.name for resource in recorded if resource.name not in desired)
+    names = (*desired, *(name for name in others if kind.is_stale(plan, name)))
     actual = kind.read(aws, plan, names) if names else {}
     for name in names:
         if name in desired and name in actual:

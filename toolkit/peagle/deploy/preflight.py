@@ -29,7 +29,7 @@ from peagle.deploy import records, resources
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import compare_live, current_deployment
-from peagle.deploy.kinds import Wanted, compare_kind
+from peagle.deploy.kinds import AppliedPlan, compare_kind
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import (
     SAME_END_SECONDS,
@@ -48,7 +48,16 @@ from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout, re
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
 from peagle.render.alarms import rollback_alarm_names
-from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
+from peagle.render.requests import (
+    CREATE_COMPONENT,
+    CREATE_CONFIG,
+    CREATE_ENDPOINT,
+    CREATE_MODEL,
+    VARIANT,
+    Request,
+    requests,
+    with_replaced,
+)
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
@@ -60,9 +69,6 @@ from peagle.weights.mounted import (
     pin_plan,
     prefixes_read,
 )
-
-MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
-"""The operations of a plan's requests."""
 
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
@@ -121,9 +127,13 @@ class DesiredState:
     @property
     def requests(self) -> tuple[Request, ...]:
         """The requests, in the order of creation."""
-        made = [(MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint)]
-        made += [(CREATE_COMPONENT, self.component)] if self.component else []
-        return tuple(Request("sagemaker", name, parameters) for name, parameters in made)
+        made = {
+            CREATE_MODEL: self.model,
+            CREATE_CONFIG: self.config,
+            CREATE_ENDPOINT: self.endpoint,
+            CREATE_COMPONENT: self.component,
+        }
+        return tuple(Request("sagemaker", name, body) for name, body in made.items() if body)
 
 
 def desired_state(
@@ -148,7 +158,8 @@ def desired_state(
     untagged = {request.operation: request.parameters for request in requests(plain)}
     fingerprint = json_digest([with_replaced(untagged, filled), contents])[:_FINGERPRINT_DIGITS]
     planned = {request.operation: request.parameters for request in requests(plan)}
-    names = [str(planned[MODEL]["ModelName"]), str(planned[CONFIG]["EndpointConfigName"])]
+    model, config = planned[CREATE_MODEL], planned[CREATE_CONFIG]
+    names = [str(model["ModelName"]), str(config["EndpointConfigName"])]
     # Copies of another model run on the same instances: their configuration keeps its name.
     changed = names[:1] if CREATE_COMPONENT in planned else names
     renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in changed}
@@ -157,16 +168,17 @@ def desired_state(
         filled |= renamed
     complete = with_replaced(planned, filled)
     component = complete.get(CREATE_COMPONENT)
-    model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
+    model, config = complete[CREATE_MODEL], complete[CREATE_CONFIG]
+    model_name, config_name = model["ModelName"], config["EndpointConfigName"]
     revision = Revision(
         fingerprint=fingerprint,
         served=served_by_plan(plan, filled),
         plan=plan,
         role=role,
         bucket=bucket if folders else None,
-        model=model,
-        name=model if component else config,
-        instances_config=config if component else "",
+        model=model_name,
+        name=model_name if component else config_name,
+        instances_config=config_name if component else "",
     )
     places_of_uploads = (S3Uri.parse(uri).folder for uri in uris)
     uploads = tuple(
@@ -174,7 +186,7 @@ def desired_state(
         for place, files in zip(places_of_uploads, folders, strict=True)
     )
     return DesiredState(
-        plan, revision, uploads, complete[MODEL], complete[CONFIG], complete[ENDPOINT], component
+        plan, revision, uploads, model, config, complete[CREATE_ENDPOINT], component
     )
 
 
@@ -305,15 +317,15 @@ def preflight(
     instances: InstanceTable,
     role: str | None = None,
     bucket: str | None = None,
-    beside: bool = False,
+    as_candidate: bool = False,
 ) -> Preflight:
-    """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on. Raises UserError and CloudError, and
-    Refused while the deployment compares two plans, unless ``beside``."""
+    """Check everything in the account that deploying ``plan`` depends on; with ``as_candidate``,
+    that serving it beside the revision in service depends on. Raises UserError and CloudError, and
+    Refused while the deployment compares two plans, unless ``as_candidate``."""
     refuse_here(plan)
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
-    if record and not beside:
+    if record and not as_candidate:
         require_no_comparison(record)
     serving = weights.parse_pins(record.current.served.variables) if record else None
     pinned, pins = pin_plan(aws, plan, serving)
@@ -340,8 +352,8 @@ def preflight(
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
         findings += request_findings(desired.requests, plan.region)
-        if beside and record and live:
-            findings += _quota_beside(aws, priced, record, live, instances)
+        if as_candidate and record and live:
+            findings += _candidate_quota(aws, priced, record, live, instances)
         else:
             findings += _quota(aws, plan, instances, count, more)
         # SageMaker mounts every object below the prefix of an upload, so it may hold no others.
@@ -357,7 +369,7 @@ def preflight(
     findings += _topic_findings(aws, plan)
     changes: tuple[Change, ...] = ()
     if record:
-        changes = tuple(_changes(aws, desired, record, live, is_update, beside))
+        changes = tuple(_changes(aws, desired, record, live, is_update, as_candidate))
     lost = [c for c in changes if c.setting in _PRESCRIBED and c.before and not c.after]
     if is_update and lost:
         message = "the update leaves out what the deployment has: "
@@ -397,21 +409,21 @@ def _changes(
     record: Deployment,
     live: Endpoint | None,
     is_update: bool,
-    beside: bool,
+    as_candidate: bool,
 ) -> Iterator[Change]:
     """What the change alters in an endpoint that serves, and in what belongs to it. What may not be
     read is unknown."""
     plan, revision, before = desired.plan, desired.revision, record.current.plan
     if is_update and live:
         yield from compare_live(record, live, revision)
-    if beside:
+    if as_candidate:
         return
-    wanted = Wanted(plan, revision.name)
+    applied = AppliedPlan(plan, revision.name)
     if live:  # as it serves: alarms follow an update, and the end is a setting of its own
-        wanted = Wanted(plan, live.revision, record.ends_at)
+        applied = AppliedPlan(plan, live.revision, record.ends_at)
     for kind in (*resources.SETTINGS, resources.SCHEDULE):
         try:
-            yield from compare_kind(kind, aws, wanted, record.of_type(kind.type))
+            yield from compare_kind(kind, aws, applied, record.of_type(kind.type))
         except AccessDenied:
             yield Change(kind.area, "unknown", "as planned")
     if before is not None:
@@ -479,7 +491,7 @@ def _quota(
     return (*findings, *at_most)
 
 
-def _quota_beside(
+def _candidate_quota(
     aws: Aws, plan: Plan, record: Deployment, live: Endpoint, instances: InstanceTable
 ) -> Iterator[Finding]:
     """SageMaker starts new instances for both variants before it ends those that serve now."""

@@ -18,7 +18,7 @@ from peagle.aws.errors import AccessDenied, Busy, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.diff import Change
-from peagle.deploy.kinds import Body, Kind, Tagged, Wanted, differing, nested
+from peagle.deploy.kinds import AppliedPlan, Body, Kind, Tagged, compare_keys, compare_leaves
 from peagle.deploy.state import Resource, ResourceType, Revision, parse_values, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
@@ -69,9 +69,9 @@ class Log(Kind):
     type = "LogGroup"
     area = path = "log"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        days = log_retention_days(wanted.plan)
-        return {} if days is None else {alarms.log_of(wanted.plan): {"retention_days": days}}
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        days = log_retention_days(applied.plan)
+        return {} if days is None else {alarms.log_of(applied.plan): {"retention_days": days}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
@@ -88,7 +88,7 @@ class Log(Kind):
         for group in name_log_groups(tagged.name):
             groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
             if any(log["logGroupName"] == group for log in groups):
-                yield self.made(group)
+                yield self.resource(group)
 
 
 class Dashboard(Kind):
@@ -97,8 +97,8 @@ class Dashboard(Kind):
     type, noun = "Dashboard", "dashboard"
     area = path = missing = "dashboard"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        plan = wanted.plan
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        plan = applied.plan
         if not has_dashboard(plan):
             return {}
         body = json_object(json.dumps(dashboard_body(plan)))
@@ -122,7 +122,7 @@ class Dashboard(Kind):
     def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
         name = dashboard_name(tagged.name, aws.region)
         if f'"{tagged.name}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
-            yield self.made(name, tagged.revision)
+            yield self.resource(name, tagged.revision)
 
     find_leftovers = find
 
@@ -135,8 +135,8 @@ class CaptureRule(Kind):
     type = "LifecycleRule"
     area, path, missing = "captured", "captured", "captured.rule"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        captured = capture_rule(wanted.plan)
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        captured = capture_rule(applied.plan)
         return {captured[0].uri: captured[1]} if captured else {}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -144,7 +144,7 @@ class CaptureRule(Kind):
         for name in names:
             prefix = S3Uri.parse(name)
             rule_name = rule_id(plan.name, plan.region, prefix)
-            if rule := s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
+            if rule := s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
                 # Among rules of S3's earlier form, it has its prefix outside of a filter.
                 rules[name] = {"Filter": {"Prefix": rule.get("Prefix")}, **rule}
         return rules
@@ -165,8 +165,8 @@ class CaptureRule(Kind):
             with suppress(CloudError, ValueError):
                 prefix = captured_prefix(uri, tagged.name)
                 rule_name = rule_id(tagged.name, aws.region, prefix)
-                if s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
-                    yield self.made(prefix.uri, revision)
+                if s3.find_lifecycle_rule(aws, prefix.bucket, rule_name):
+                    yield self.resource(prefix.uri, revision)
 
     def is_stale(self, plan: Plan, name: str) -> bool:
         capture = plan.observe.capture if plan.observe else None
@@ -181,8 +181,8 @@ class MetricFilter(Kind):
     type, noun, area = "MetricFilter", "metric filter", "metric_filters"
     path = missing = "metric_filter.{}"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        return {str(each["filterName"]): each for each in alarms.metric_filters(wanted.plan)}
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        return {str(each["filterName"]): each for each in alarms.metric_filters(applied.plan)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, alarms.log_of(plan), name) for name in names)
@@ -202,11 +202,11 @@ class MetricFilter(Kind):
             for group in name_log_groups(tagged.name)
             for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
         }
-        yield from (self.made(name, tagged.revision) for name in sorted(names))
+        yield from (self.resource(name, tagged.revision) for name in sorted(names))
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
-            yield from nested(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
+            yield from compare_leaves(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
 
 
 class Alarm(Kind):
@@ -215,8 +215,8 @@ class Alarm(Kind):
     type, noun, area = "Alarm", "alarm", "alarms"
     path = missing = "alarm.{}"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        listed = alarms.alarms(wanted.plan, wanted.revision)
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        listed = alarms.alarms(applied.plan, applied.revision)
         return {alarm["AlarmName"]: alarm for alarm in listed}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -237,13 +237,13 @@ class Alarm(Kind):
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
             if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
-                yield self.made(alarm["AlarmName"], tagged.revision)
+                yield self.resource(alarm["AlarmName"], tagged.revision)
 
     def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
         on_log = alarms.alarm_name(tagged.name, "acceptance")
         for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
             if _watches(alarm, tagged.name) or alarm["AlarmName"] == on_log:  # has no dimension
-                yield self.made(alarm["AlarmName"])
+                yield self.resource(alarm["AlarmName"])
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         def plain(value: Any) -> Any:
@@ -258,8 +258,10 @@ class Alarm(Kind):
             {key: plain({"ActionsEnabled": True, **side}.get(key)) for key in _ALARM_KEYS}
             for side in (desired, actual)
         ]
-        yield from differing(f"alarm.{name}", *sides)
-        yield from nested(f"alarm.{name}.Metrics", desired.get("Metrics"), actual.get("Metrics"))
+        yield from compare_keys(f"alarm.{name}", *sides)
+        yield from compare_leaves(
+            f"alarm.{name}.Metrics", desired.get("Metrics"), actual.get("Metrics")
+        )
 
 
 def _watches(alarm: Body, endpoint: str) -> bool:
@@ -277,13 +279,14 @@ class ScalingTarget(Kind):
     type = "ScalableTarget"
     area = path = "scaling"
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        scaling = wanted.plan.scaling
-        return {wanted.plan.name: _fields(autoscaling.to_bounds(scaling) if scaling else None)}
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        scaling = applied.plan.scaling
+        bounds = autoscaling.to_bounds(scaling) if scaling else None
+        return {applied.plan.name: bounds.settings if bounds else {}}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         registered = {name: autoscaling.registered(aws, name) for name in names}
-        return {name: _fields(bounds) for name, bounds in registered.items()}
+        return {name: bounds.settings if bounds else {} for name, bounds in registered.items()}
 
     def register(self, context: DeploymentContext, after: Scaling | None) -> None:
         """Register the endpoint with this scaling, or end it. May be repeated."""
@@ -318,20 +321,10 @@ class ScalingTarget(Kind):
         ):  # fmt: skip
             name = target["ResourceId"]  # with its policies and their alarms
             if name.startswith(f"endpoint/{tagged.name}/") or name == copies_id(tagged.name):
-                yield self.made(name)
+                yield self.resource(name)
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
-        return differing(self.path, desired, actual)
-
-
-def _fields(bounds: autoscaling.Bounds | None) -> Body:
-    if bounds is None:
-        return {}
-    return {
-        **bounds.by_name,
-        "scale_in_cooldown": bounds.scale_in_cooldown,
-        "scale_out_cooldown": bounds.scale_out_cooldown,
-    }
+        return compare_keys(self.path, desired, actual)
 
 
 class SchedulerRole(Kind):
@@ -349,28 +342,30 @@ class SchedulerRole(Kind):
 
     def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
         if tagged.ends:
-            yield self.made(limit_name(aws.region, tagged.name))
+            yield self.resource(limit_name(aws.region, tagged.name))
 
 
 class Schedule(Kind):
     """A schedule of EventBridge that deletes the endpoint at its end, or its copies before. No plan
-    alone wants one: the end depends on when it was applied, and moves (``scaling``)."""
+    alone sets one: the end depends on when it was applied, and moves (``scaling``)."""
 
     type, area = "Schedule", "schedule"
     path = missing = "schedule.{}"
 
-    def at(self, region: str, endpoint: str, copies: bool, ends_at: float) -> Mapping[str, Body]:
+    def schedules(
+        self, region: str, endpoint: str, copies: bool, ends_at: float
+    ) -> Mapping[str, Body]:
         """Name -> document of the schedules of an endpoint with that end, in epoch seconds; that of
         its copies is first."""
         first = copies_limit_name(region, endpoint)
         names = (*([first] if copies else ()), limit_name(region, endpoint))
         return {name: {"ends_at": ends_at, "copies": name == first} for name in names}
 
-    def desired(self, wanted: Wanted) -> Mapping[str, Body]:
-        plan, ends_at = wanted.plan, wanted.ends_at
+    def desired(self, applied: AppliedPlan) -> Mapping[str, Body]:
+        plan, ends_at = applied.plan, applied.ends_at
         if ends_at is None:
             return {}
-        return self.at(plan.region, plan.name, plan.copies is not None, ends_at)
+        return self.schedules(plan.region, plan.name, plan.copies is not None, ends_at)
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         schedules = {name: aws.find("scheduler", "get_schedule", Name=name) for name in names}
@@ -389,14 +384,14 @@ class Schedule(Kind):
 
     def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
         if tagged.ends:
-            names = self.at(aws.region, tagged.name, tagged.copies, 0)
-            yield from (self.made(name) for name in names)
+            names = self.schedules(aws.region, tagged.name, tagged.copies, 0)
+            yield from (self.resource(name) for name in names)
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         planned = {"State": "ENABLED"}
         if not desired["copies"]:  # theirs ends some time before
             planned["ScheduleExpression"] = scheduler.at_expression(desired["ends_at"])
-        return nested(self.path.format(name), planned, actual)
+        return compare_leaves(self.path.format(name), planned, actual)
 
 
 class Weights(Kind):
@@ -412,7 +407,7 @@ class Weights(Kind):
             prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
             with suppress(Missing):  # without its bucket
                 keys = tuple(S3Bucket(aws, prefix.bucket).sizes(prefix.key))
-            yield self.made(uri, revision).model_copy(update={"keys": keys})
+            yield self.resource(uri, revision).model_copy(update={"keys": keys})
 
 
 def _uploads(tagged: Tagged) -> Mapping[str, str]:
@@ -467,12 +462,12 @@ class Bucket(Kind):
             with suppress(AccessDenied):
                 is_ours = s3.is_our_bucket(aws, name)
             if is_ours:
-                yield self.made(name)
+                yield self.resource(name)
 
 
-class OfSageMaker(Kind):
-    """A model, or a configuration. One of our name without the deployment's id belongs to another
-    owner."""
+class OwnedResource(Kind):
+    """A model or a configuration, which carries the deployment's id: one of our name without it
+    belongs to another owner."""
 
     type: ResourceKind
 
@@ -490,22 +485,22 @@ class OfSageMaker(Kind):
         # What a template left carries no deployment id.
         if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
             return False
-        self.end(context, resource)
+        self.delete_owned(context, resource)
         return True
 
-    def end(self, context: DeploymentContext, resource: Resource) -> None:
-        """Remove one of ours."""
+    def delete_owned(self, context: DeploymentContext, resource: Resource) -> None:
+        """Delete one that is the deployment's."""
         sagemaker.delete(context.aws, self.type, resource.name)
 
 
-class OfEndpoint(OfSageMaker):
+class OwnedEndpoint(OwnedResource):
     """The endpoint. Its scaling and the copies on it go before."""
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         context.change(billing_since=context.clock.now())
         super().create(context, revision, name, body)
 
-    def end(self, context: DeploymentContext, resource: Resource) -> None:
+    def delete_owned(self, context: DeploymentContext, resource: Resource) -> None:
         try:
             if live := sagemaker.describe(context.aws, resource.name):
                 delete_endpoint(context, live)
@@ -583,9 +578,9 @@ LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (
 SCALING, COMPONENT = ScalingTarget(), Component()
 SCHEDULE, ROLE = Schedule(), SchedulerRole()
 BUCKET, WEIGHTS = Bucket(), Weights()
-MODEL = OfSageMaker("Model", "model")
-CONFIG = OfSageMaker("EndpointConfig", "endpoint configuration")
-ENDPOINT = OfEndpoint("Endpoint", "endpoint")
+MODEL = OwnedResource("Model", "model")
+CONFIG = OwnedResource("EndpointConfig", "endpoint configuration")
+ENDPOINT = OwnedEndpoint("Endpoint", "endpoint")
 SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
 """What a plan sets outside of its endpoint, in the order in which it is applied."""
 
@@ -608,7 +603,7 @@ def put_settings(
     plan = revision.plan
     assert plan is not None
     for kind in kinds:
-        for name, document in kind.desired(Wanted(plan, revision.name)).items():
+        for name, document in kind.desired(AppliedPlan(plan, revision.name)).items():
             kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
         for resource in context.record.of_type(kind.type) if kind in kinds else ():

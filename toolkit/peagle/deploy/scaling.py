@@ -434,7 +434,7 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
     else:
         copies = before.current.served.copies is not None
         ROLE.put(context, revision, limit_name(aws.region, name), {"copies": copies})
-        for schedule, body in SCHEDULE.at(aws.region, name, copies, end.at).items():
+        for schedule, body in SCHEDULE.schedules(aws.region, name, copies, end.at).items():
             SCHEDULE.put(context, revision, schedule, body)
     context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _end_tags(context.record, before.budget_usd is not None)

@@ -211,7 +211,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
     )
 
 
-_SECONDS = 600.0
+_REQUEST_SECONDS = 600.0
 _CHUNK_BYTES = 65_536
 _LARGEST_ANSWER = 64 << 20
 _JSON = {"Content-Type": "application/json"}
@@ -268,7 +268,7 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
     """The open response. Raises EngineError when there is none, or when it is cut off."""
     with fixed_by(lambda: _read_the_log(port)):
         try:
-            with response(port, "/invocations", _SECONDS, body, headers) as reply:
+            with response(port, "/invocations", _REQUEST_SECONDS, body, headers) as reply:
                 yield reply
         except NO_RESPONSE as error:
             message = f"the engine on port {port} does not respond: {error}"

@@ -15,7 +15,7 @@ from peagle.store import home, read_record, write_json
 from peagle.text import plain
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
 from peagle_serve.json_reader import read_regular
-from peagle_serve.warm import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, read_sha256
 
 EngineState = Literal["starting", "ready", "dead"]
 
@@ -147,7 +147,7 @@ def warm_pins() -> str:
     pins = set()
     for path in warm_folder().glob(f"*{MANIFEST_SUFFIX}"):
         with suppress(OSError):
-            pins.add(sha256_in(read_regular(path, LARGEST)))
+            pins.add(read_sha256(read_regular(path, LARGEST)))
     return ",".join(sorted(filter(None, pins)))
 
 

@@ -495,7 +495,7 @@ class Plan(Frozen):
         return self.instance_count * (self.copies.per_instance if self.copies else 1)
 
 
-def plan_of(fields: dict[str, Any]) -> Plan:
+def parse_plan(fields: dict[str, Any]) -> Plan:
     """The plan with these fields, as JSON has them. Raises pydantic's ValidationError."""
     return Plan.model_validate_json(json.dumps(fields))
 

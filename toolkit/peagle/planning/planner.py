@@ -60,7 +60,7 @@ from peagle.planning.search import BATCH_LOADS, Search, Selection, select, selec
 from peagle.planning.speculation import (
     SelectedPair,
     choose_drafter,
-    choose_k,
+    explain_k,
     is_drafter_named,
     other_drafters,
     usual_k,
@@ -83,7 +83,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions, asked = Decisions(), options.asked
+    decisions, recorded = Decisions(), options.recorded
     options, requested = _prepare(options, catalog)
     options, selection = _select(options, catalog, requested, decisions)
     company = choose_company(options, selection.search.region)
@@ -102,7 +102,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         price_date=price.value.date.isoformat() if price.value else None,
         without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
         alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
-        options=asked,
+        options=recorded,
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,
@@ -143,7 +143,7 @@ def _place(
     load, catalog = search.load, search.load.catalog
     pair = replace(pair, drafter=candidate.drafter)
     compared = search.compared(candidate)
-    record(choose_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
+    record(explain_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))

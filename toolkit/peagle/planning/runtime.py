@@ -129,7 +129,7 @@ def choose_ami(
     return Decision(ami, (because,))
 
 
-def own_name(endpoint: str) -> str:
+def prefixed_name(endpoint: str) -> str:
     """The beginning of the names of alarms and dashboards of the endpoint, which policies allow."""
     return prefixed(endpoint, DEFAULT_PREFIX)
 

@@ -90,7 +90,7 @@ class Search:
         target = self.load.target
         oldest = needed_capability(target.dtype, target.quantization)
         by_type = [
-            (instance, self._on(instance, self.pair.drafter))
+            (instance, self._candidates_on(instance, self.pair.drafter))
             for instance in self.load.catalog.instances.instances
             if instance.capability >= oldest
             and (anywhere or instance.hosted_in(self.region) is not False)
@@ -114,7 +114,7 @@ class Search:
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
         drafter = self.pair.drafter
-        of_pair = self._on(instance, drafter)
+        of_pair = self._candidates_on(instance, drafter)
         others = [*self._others_on(instance, of_pair)]
         if not of_pair and not others:
             engines = self._engines_on(instance, drafter)
@@ -125,13 +125,13 @@ class Search:
         sizes: dict[tuple[int, int], None] = {}
         for engine in (*of_pair, *others):
             ks = self._ks(engine.drafter)
-            counted = self._counted(instance, engine.engine, engine.drafter, ks)
+            counted = self._count_instances(instance, engine.engine, engine.drafter, ks)
             sizes[counted.gpus, counted.count] = None
         drafters = (drafter, *(self.others if others else ()))
         # In a batch the start counts, too, so the fastest drafter is not always the cheapest.
         apart = self.options.requests is not None
         sets = [(drafter,) for drafter in drafters] if apart else [drafters]
-        decided = [self._decided(instance, *size, each) for size in sizes for each in sets]
+        decided = [self._select_setting(instance, *size, each) for size in sizes for each in sets]
         return rank([best for best in decided if best] or [*of_pair, *others])[0]
 
     def largest(self) -> Candidate:
@@ -183,18 +183,18 @@ class Search:
         """``count`` instances with the best of ``ks``, by default the few by which candidates are
         ranked; the usual K where no speed is known."""
         tried = [
-            self._sharing(self.load, instance, engine, drafter, count, k)
+            self._make_candidate(self.load, instance, engine, drafter, count, k)
             for k in ks or self._ranking_ks(drafter)
         ]
         comparable = [engine for engine in tried if engine.performance.basis != "unknown"]
         if not comparable:
             k = usual_k(self.options, drafter)
-            return self._sharing(self.load, instance, engine, drafter, count, k)
+            return self._make_candidate(self.load, instance, engine, drafter, count, k)
         return min(
             prefer_measured(comparable), key=lambda c: (not c.meets, -(c.tokens_per_second or 0))
         )
 
-    def _sharing(
+    def _make_candidate(
         self,
         by_load: Load,
         instance: Instance,
@@ -218,7 +218,7 @@ class Search:
         busy = min(count * copies, requests)
         price = price_in(instance, self.region)
         return Candidate(
-            asked=options,
+            options=options,
             instance=instance,
             engine=engine,
             drafter=drafter,
@@ -232,7 +232,7 @@ class Search:
             start_seconds=start,
         )
 
-    def _decided(
+    def _select_setting(
         self, instance: Instance, gpus: int, count: int, drafters: Sequence[Drafter | None]
     ) -> Candidate | None:
         """``count`` instances with engines on so many GPUs, with the drafter of these and the K
@@ -247,7 +247,7 @@ class Search:
             for k in self._ks(drafter):
                 engine = by_load.engine(instance, gpus, drafter, k)
                 if engine.fit.fits and self.load.engine(instance, gpus, drafter, k).fit.fits:
-                    candidate = self._sharing(by_load, instance, engine, drafter, count, k)
+                    candidate = self._make_candidate(by_load, instance, engine, drafter, count, k)
                     if candidate.tokens_per_second:
                         settings[Setting(drafter=name, k=k)] = candidate
         settings = {key: c for key, c in settings.items() if c.holds_load} or settings
@@ -258,7 +258,7 @@ class Search:
             return None
         best = settings[tied[0]]
         engine = self.load.engine(instance, gpus, best.drafter, best.k)
-        return self._sharing(self.load, instance, engine, best.drafter, count, best.k)
+        return self._make_candidate(self.load, instance, engine, best.drafter, count, best.k)
 
     def _others_on(self, instance: Instance, of_pair: list[Candidate]) -> Iterator[Candidate]:
         """Candidates without speculation and with the target's other drafters, where speeds can be
@@ -268,11 +268,11 @@ class Search:
         measured = any(candidate.performance.basis == "measured" for candidate in of_pair)
         bases = ("measured",) if measured else ("measured", "estimated")
         for drafter in self.others:
-            for candidate in self._on(instance, drafter):
+            for candidate in self._candidates_on(instance, drafter):
                 if candidate.performance.basis in bases:
                     yield candidate
 
-    def _on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
+    def _candidates_on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
         """As ``_engines_on``, with as many instances as the load needs; only on GPUs that were
         measured, if any were. Types with equal GPUs differ in their prices and, in a batch, in
         nothing else."""
@@ -281,7 +281,11 @@ class Search:
         if key not in self._candidates:
             engines = self._engines_on(instance, drafter)
             self._candidates[key] = prefer_measured(
-                [self._counted(instance, engine, drafter) for engine in engines if engine.fit.fits]
+                [
+                    self._count_instances(instance, engine, drafter)
+                    for engine in engines
+                    if engine.fit.fits
+                ]
             )
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
@@ -297,16 +301,16 @@ class Search:
             for candidate in candidates
         ]
 
-    def _counted(
+    def _count_instances(
         self,
         instance: Instance,
         engine: EngineFit,
         drafter: Drafter | None,
         ks: Sequence[int] = (),
     ) -> Candidate:
-        """The instance count of the options, else the smallest that holds the load and meets what
-        is required, within the bounds of scaling; if none is known to, the one that comes nearest.
-        ``ks`` as in ``_best_k``."""
+        """The engine on the instance count of the options, else on the smallest that holds the load
+        and meets what is required, within the bounds of scaling; if none is known to, on the one
+        that comes nearest. ``ks`` as in ``_best_k``."""
         options, requests = self.options, self.load.concurrency
         if options.instance_count is not None:
             return self._best_k(instance, engine, drafter, options.instance_count, ks)
@@ -401,7 +405,7 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
     speculating = search.with_drafter(drafter).possible() if drafter else []
     if considered.drafter is None and not is_named:
         speculating = rank([*speculating, *(other for other in ranked if other.drafter)])
-    candidate, unknown = _instead(considered, alone), None
+    candidate, unknown = _prefer_known_speed(considered, alone), None
     if candidate is not considered:
         unknown, ranked, search = considered, without.ranking(), search.with_drafter(None)
     return Selection(search, candidate, ranked, speculating, alone, unknown)
@@ -410,15 +414,15 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
 def select_on_type(search: Search) -> Candidate:
     """What ``select`` selects on the user's instance type."""
     considered = search.named() or search.largest()
-    return _instead(considered, search.with_drafter(None).possible())
+    return _prefer_known_speed(considered, search.with_drafter(None).possible())
 
 
-def _instead(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
+def _prefer_known_speed(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
     """The candidate, or the target alone in its place: where the speed with its drafter is
     unknown, the user did not name it, and that of the target alone is known, costs less per
     hour, or meets what is required. A verdict, which selects known speeds only, is the same."""
     unknown = candidate.tokens_per_second is None and candidate.fit.fits
-    if candidate.drafter is None or not unknown or is_drafter_named(candidate.asked) or not alone:
+    if candidate.drafter is None or not unknown or is_drafter_named(candidate.options) or not alone:
         return candidate
     best, cheapest = alone[0], find_cheapest(alone) or alone[0]
     if candidate.holds_load and not best.holds_load:

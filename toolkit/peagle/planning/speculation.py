@@ -16,7 +16,7 @@ from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
 from peagle.checkpoints.models import is_hub_id, is_location, split_revision
-from peagle.checks.rules.head_pairing import OWN_HEAD, replaced_by
+from peagle.checks.rules.head_pairing import PASS_OWN_HEAD, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
@@ -87,7 +87,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     choice = SelectedPair(target, drafter, is_default=drafter.name == target.default_drafter)
     if not drafter.public:
         if drafter.fallback is None:
-            raise UserError(f"{drafter.title} is not public", OWN_HEAD, code="head-not-public")
+            raise UserError(f"{drafter.title} is not public", PASS_OWN_HEAD, code="head-not-public")
         fallback = find_drafter(target, drafter.fallback)
         findings = (replaced_by(drafter, fallback),)
         return Decision(replace(choice, drafter=fallback), findings=findings)
@@ -239,11 +239,12 @@ def other_drafters(options: Options, pair: SelectedPair, load: Load) -> tuple[Dr
     return tuple(drafter for drafter in (None, *usable) if load.may_know(drafter))
 
 
-def choose_k(
+def explain_k(
     options: Options, pair: SelectedPair, candidate: Candidate, compared: SpeedsByK, requests: float
 ) -> Decision[int]:
-    """The chosen K: the user's, the fastest, or the recommended one; ``compared`` has the speeds on
-    the candidate's GPUs with so many concurrent ``requests``.
+    """The K of the candidate, which ``Search`` selected, with its reason: the user's, the fastest,
+    or the recommended one. ``compared`` has the speeds on the candidate's GPUs with so many
+    concurrent ``requests``.
 
     Findings say what is faster there than the drafter or the K that the user named.
     """

@@ -22,7 +22,7 @@ from typing import Any
 
 from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import AlarmKind, Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, own_name
+from peagle.planning.runtime import DEFAULT_PREFIX, prefixed_name
 from peagle.proof import MIN_DRAFTS
 from peagle.protocol import log_group
 from peagle.render.requests import DEPLOYMENT_TAG, VARIANT, deploy_command
@@ -121,7 +121,7 @@ _SUFFIXES: dict[AlarmKind, str] = {
 
 def alarm_name(endpoint: str, kind: AlarmKind) -> str:
     """Such as ``peagle-tiny-acceptance``."""
-    return f"{own_name(endpoint)}-{_SUFFIXES[kind]}"
+    return f"{prefixed_name(endpoint)}-{_SUFFIXES[kind]}"
 
 
 def all_alarm_names(endpoint: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from peagle.engine_log import log_interval
 from peagle.planning.plan import Plan
-from peagle.planning.runtime import own_name
+from peagle.planning.runtime import prefixed_name
 from peagle.planning.weights import portable_pair
 from peagle.render.alarms import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
@@ -39,15 +39,15 @@ _DRAFTS = (
 
 def dashboard_name(endpoint: str, region: str) -> str:
     """Such as ``peagle-tiny-us-east-1``: dashboards are the same in all regions."""
-    return f"{own_name(endpoint)}-{region}"
+    return f"{prefixed_name(endpoint)}-{region}"
 
 
-def dashboard_body(plan: Plan, beside: Mapping[str, Plan] | None = None) -> dict[str, Any]:
-    """The body of PutDashboard. ``beside`` are the plans of other variants of the endpoint, by
+def dashboard_body(plan: Plan, others: Mapping[str, Plan] | None = None) -> dict[str, Any]:
+    """The body of PutDashboard. ``others`` are the plans of other variants of the endpoint, by
     their names: each variant has its own charts, below a heading."""
     widgets: list[dict[str, Any]] = []
     y = 0
-    for variant, each in {VARIANT: plan, **(beside or {})}.items():
+    for variant, each in {VARIANT: plan, **(others or {})}.items():
         place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
         properties = {"markdown": _heading(each, variant)}
         widgets.append({"type": "text", **place, "properties": properties})

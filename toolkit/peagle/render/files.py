@@ -15,7 +15,7 @@ import yaml
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError, command_line
-from peagle.options import keys_of_file
+from peagle.options import select_file_keys
 from peagle.planning.operation import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.requests import (
@@ -144,7 +144,7 @@ def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> Rende
         }
     facts |= {part: template(f"{part}.md").format(**facts) for part in ("calling", "proving")}
     text = "".join(template(f"{part}.md") for part in parts).format(**facts | values)
-    if keys := keys_of_file(command_options(plan)):  # without which commands make another plan
+    if keys := select_file_keys(command_options(plan)):  # without which commands make another plan
         plain = {name: [*value] if isinstance(value, tuple) else value
                  for name, value in keys.items()}  # fmt: skip
         shown = yaml.safe_dump(plain, sort_keys=False)

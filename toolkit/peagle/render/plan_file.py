@@ -17,9 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 from peagle.catalog.documents import dotted
 from peagle.errors import Fix, PeagleError, PlanFileError, UserError, nearest
-from peagle.options import Overrides, arguments, keys_of_file
+from peagle.options import Overrides, arguments, select_file_keys
 from peagle.planning.company import NO_COMPANY, check_company
-from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
+from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, parse_plan
 from peagle.planning.runtime import check_name
 from peagle.render.requests import reproduce_options, requests
 from peagle.text import json_digest
@@ -76,7 +76,7 @@ def plan_from(document: Any, file: str) -> Plan:
     if missing := [key for key in _COMPUTED if key not in document]:
         raise PlanFileError(f"{file}: the key {missing[0]!r} is missing", again)
     try:
-        plan = plan_of({key: value for key, value in document.items() if key not in _COMPUTED})
+        plan = parse_plan({key: value for key, value in document.items() if key not in _COMPUTED})
         # They become names of files and of resources, also those of a plan from someone else.
         check_name(plan.name)
         check_company(plan.company)
@@ -107,9 +107,9 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     fields = {key: value for key, value in document.items() if key in Plan.model_fields}
     words, keys = ["PAIR"], ""
     with suppress(ValidationError):
-        options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
+        options = reproduce_options(parse_plan({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
-        keys = ", ".join(keys_of_file(options))
+        keys = ", ".join(select_file_keys(options))
     # Commands recognize a plan by the suffix.
     name = file if file.endswith(".json") else f"{file}.json"
     text = f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}"

@@ -17,7 +17,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
-from peagle.options import Options, arguments, keys_of_file
+from peagle.options import Options, arguments, select_file_keys
 from peagle.planning.company import model_network
 from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
@@ -45,8 +45,9 @@ def openai_base_url(region: str, endpoint: str, component: str = "") -> str:
 VARIANT = "AllTraffic"
 """The only production variant."""
 
-CREATE_COMPONENT = "create_inference_component"
-"""The operation that makes the copies of a plan, which has the endpoint's name."""
+CREATE_MODEL, CREATE_CONFIG = "create_model", "create_endpoint_config"
+CREATE_ENDPOINT, CREATE_COMPONENT = "create_endpoint", "create_inference_component"
+"""The operations of a plan's requests; the last makes its copies, under the endpoint's name."""
 
 DEPLOYMENT_TAG = "peagle:deployment"
 """Tag with the name of the deployment, on everything that a plan creates."""
@@ -138,14 +139,14 @@ def _requests(
     if plan.company.kms_key is not None:
         config["KmsKeyId"] = plan.company.kms_key
     calls: dict[str, dict[str, Any]] = {
-        "create_model": {
+        CREATE_MODEL: {
             "ModelName": name,
             "PrimaryContainer": _container(plan),
             "ExecutionRoleArn": EXECUTION_ROLE,
             **network,
         },
-        "create_endpoint_config": config,
-        "create_endpoint": {"EndpointName": endpoint, "EndpointConfigName": config_name},
+        CREATE_CONFIG: config,
+        CREATE_ENDPOINT: {"EndpointName": endpoint, "EndpointConfigName": config_name},
     }
     if plan.copies is not None:
         config |= {**network, "ExecutionRoleArn": EXECUTION_ROLE}
@@ -333,7 +334,7 @@ def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
 def deploy_command(plan: Plan) -> tuple[str, ...]:
     """The command that deploys the plan again, with its image if the user chose that; empty for a
     plan with keys of ``peagle.yaml``, which no command has."""
-    if keys_of_file(command_options(plan)):
+    if select_file_keys(command_options(plan)):
         return ()
     image = ("--image", plan.runtime.image) if plan.options.image is not None else ()
     baked = ("--baked-weights",) if image and plan.options.baked_weights else ()

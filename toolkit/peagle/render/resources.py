@@ -19,7 +19,7 @@ from typing import Any
 
 from peagle.planning.operation import adapt_rollout, adapt_rollout_of_copies, longest_seconds
 from peagle.planning.plan import PROVISIONING_SECONDS, Plan, Scaling
-from peagle.planning.runtime import own_name
+from peagle.planning.runtime import prefixed_name
 from peagle.render.alarms import METRIC_NAMESPACE, rollback_alarm_names
 from peagle.s3uri import S3Uri
 
@@ -97,7 +97,7 @@ def wake_policy_parameters(endpoint: str, variant: str, scaling: Scaling) -> dic
 
 def wake_alarm_name(endpoint: str) -> str:
     """Such as ``peagle-tiny-wake-up``; policies allow names that begin so."""
-    return f"{own_name(endpoint)}-wake-up"
+    return f"{prefixed_name(endpoint)}-wake-up"
 
 
 def wake_alarm(

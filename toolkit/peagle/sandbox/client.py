@@ -278,7 +278,7 @@ def check_sandbox_engine(compiles: bool = False) -> None:
 def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> None:
     """Set how many instances of a type the sandbox's account may use for endpoints."""
     _control("PUT", "/quota", {"instance_type": instance_type, "value": value, "region": region})
-    state.forget_cached_answers()
+    state.remove_cached_prices()
 
 
 def changed_quotas() -> list[dict[str, Any]]:
@@ -291,7 +291,7 @@ def add_instances(instances: Iterable[Instance]) -> None:
     """Let the sandbox offer these instance types as well, at their prices, until it stops."""
     entries = [instance.model_dump(mode="json") for instance in instances]
     _control("PUT", "/instances", {"instances": entries})
-    state.forget_cached_answers()
+    state.remove_cached_prices()
 
 
 def add_fault(
@@ -305,7 +305,7 @@ def add_fault(
     kinds. Raises UserError too for an unknown operation or kind, or for two that do not fit."""
     fault = Fault(operation, kind, times, instance_type, seconds)
     _control("POST", "/faults", asdict(fault))
-    state.forget_cached_answers()
+    state.remove_cached_prices()
     return fault
 
 

@@ -1,12 +1,12 @@
 """What acts by itself in the sandbox: Application Auto Scaling, and EventBridge Scheduler.
 
-moto keeps scalable targets and policies; its package takes two seconds to import, so that is not
-done before a target is registered. Target tracking starts instances or copies once the concurrency
-of one was above its target for 30 s, and ends some once it was below 90 % of it for 15 minutes. A
-step policy that an alarm calls wakes a component without a copy when a request finds none.
+moto keeps scalable targets and policies; its package takes two seconds to import, so it is imported
+when the first target is registered. Target tracking starts instances or copies once the concurrency
+of each was above its target for 30 s, and ends some once it was below 90 % of that for 15 minutes.
+A step policy that an alarm calls starts a copy when a request finds none.
 
-Of moto's schedules those with ``at(...)`` that delete an endpoint or a component are fired once
-they are due; what SageMaker refuses is tried again for the age of the schedule's retry policy.
+Of moto's schedules, those with ``at(...)`` that delete an endpoint or a component are fired once
+they are due; what SageMaker refuses is tried again for the maximum age of the retry policy.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class SchedulerBackend(EventBridgeSchedulerBackend):
 
     @property
     def _url_module(self) -> Any:
-        """moto derives it from the class's module, which here is not moto's."""
+        """moto would look for it next to the class's module, which here is not moto's."""
         return urls
 
     def create_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:

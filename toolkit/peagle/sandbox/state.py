@@ -9,8 +9,8 @@
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
-A process is identified by pid and start time, so a stale file never names an unrelated process. A
-file that cannot be read is as one that is missing.
+A process is identified by pid and start time, so a stale file never names an unrelated process. An
+unreadable file counts as a missing one.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class LeftoverEngine:
 
 
 def leftovers() -> tuple[LeftoverEngine, ...]:
-    """The engines that run without their sandbox."""
+    """The engines that still run after their sandbox was killed."""
     engines = []
     for engine in living_engines():
         parts = Path(engine.log).parts  # .../<region>/<endpoint>/<instance>/engine.log
@@ -192,11 +192,11 @@ def sweep() -> None:
         (folder() / name).unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
-    forget_cached_answers()
+    remove_cached_prices()
 
 
-def forget_cached_answers() -> None:
-    """Of prices and quotas."""
+def remove_cached_prices() -> None:
+    """Remove the cached prices and quotas of the sandbox."""
     shutil.rmtree(home() / "online" / SANDBOX, ignore_errors=True)
 
 

@@ -53,7 +53,7 @@ from peagle_serve.contract import (
     VOCABULARY_VARIABLE,
     WARM_FOLDER,
 )
-from peagle_serve.warm import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, read_sha256
 
 PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-seen"
 CHANGED = "weights-changed"
@@ -310,7 +310,7 @@ def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
     for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
         if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= LARGEST:
             with suppress(Missing):
-                digests.add(sha256_in(bucket.read(key)))
+                digests.add(read_sha256(bucket.read(key)))
     return tuple(sorted(filter(None, digests)))
 
 

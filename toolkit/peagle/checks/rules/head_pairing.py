@@ -52,7 +52,7 @@ def head_not_for_target(case: Case) -> Findings:
         yield error("drafter", message, fix)
 
 
-OWN_HEAD = "pass your own head with --drafter: s3://..., a Hugging Face id, or a folder"
+PASS_OWN_HEAD = "pass your own head with --drafter: s3://..., a Hugging Face id, or a folder"
 
 
 @rule("head-not-public", about="head", vllm_notices="never")
@@ -74,7 +74,7 @@ def replaced_by(drafter: Drafter, instead: Drafter | None) -> Finding:
     message = f"{drafter.title}: not public"
     if instead is not None:
         message += f"; a plan uses another drafter: {instead.title}"
-    return findings.warning("head-not-public", "drafter", message, OWN_HEAD)
+    return findings.warning("head-not-public", "drafter", message, PASS_OWN_HEAD)
 
 
 @rule("speculators-verifier", about="head", vllm_notices="never")

@@ -27,7 +27,7 @@ BUSY_SHARE = 0.8
 _NONE = "-"
 
 
-def print_result(result: BenchResult) -> None:
+def print_measured(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
     server = result.server
     parts = [server.pair or server.model]

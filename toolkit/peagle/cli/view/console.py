@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import click
 
-from peagle.cli.context import command_text
+from peagle.cli.context import add_flag, command_text, is_set
 from peagle.errors import Fix, UserError
 from peagle.text import format_duration, format_size, format_usd, plain, shortened
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from peagle.deploy.context import Progress
     from peagle.findings import Finding
 
+T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNLIMITED = 10_000
@@ -57,8 +58,33 @@ _FLAGS = frozenset(
 
 
 def json_option(command: Command) -> Command:
-    """Add ``--json``: one document on stdout and nothing else."""
+    """Add ``--json``: one document on stdout and nothing else; the command gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+json_flag = add_flag("as_json", "--json", help="Print one JSON document.")
+"""Adds ``--json``, which ``print_result`` reads."""
+
+
+def wants_json() -> bool:
+    """Whether stdout is for one JSON document."""
+    return is_set("as_json")
+
+
+def print_result(result: T, view: Callable[[T], object] | None = None) -> None:
+    """Print the result of a command: as JSON, else by ``view``, by default its keys and values;
+    several as a table."""
+    document = plain(result)
+    if wants_json():
+        print_json(document)
+    elif view is not None:
+        view(result)
+    elif isinstance(document, dict):
+        print_document(document)
+    elif document:
+        print_documents(document, [*document[0]])
+    else:
+        print_line("none")
 
 
 def print_json(document: Any) -> None:
@@ -246,19 +272,6 @@ def print_documents(results: Sequence[Any], keys: Sequence[str], title: str = ""
     print_table([*headings.values()], rows, numbers, title)
 
 
-def print_small(result: Any, as_json: bool) -> None:
-    """Print a small result: as JSON, else its keys and values; several as a table."""
-    document = plain(result)
-    if as_json:
-        print_json(document)
-    elif isinstance(document, dict):
-        print_document(document)
-    elif document:
-        print_documents(document, [*document[0]])
-    else:
-        print_line("none")
-
-
 def print_document(result: Any, title: str = "") -> None:
     """Print values as facts, objects as sections, lists of objects as tables, nothing for empty."""
     facts: dict[str, Any] = {}
@@ -359,9 +372,10 @@ def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
     return click.confirm(question, err=True)
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
-    """Raise UserError, with the message ``declined``, unless the user agrees, by ``yes`` or now."""
-    if not yes and not confirmed(question, fix):
+def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
+    """Raise UserError, with the message ``declined``, unless the user agrees, by ``--yes`` or
+    now."""
+    if not is_set("yes") and not confirmed(question, fix):
         message = f"{declined}; nothing was changed"
         raise UserError(message, "answer y, or pass --yes", code="declined")
 

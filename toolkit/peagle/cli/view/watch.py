@@ -30,7 +30,8 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.deploy.drift import Difference, Drift
+from peagle.deploy.diff import Change
+from peagle.deploy.drift import Drift
 from peagle.deploy.status import GONE, ComparedPlan, DeploymentStatus, ListedDeployment
 from peagle.engine.state import LocalEngine, read_warm_start
 from peagle.engine.usage import Usage
@@ -48,8 +49,8 @@ _COLUMNS = (
 )  # fmt: skip
 _FACTS = (
     "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
-    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
-    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
+    "copies", "copies_running", "scaling", "vllm", "vllm_here", "k", "acceptance_length",
+    "drafts", "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
 )  # fmt: skip
 """Keys of a deployment's document that ``list`` and ``status`` show."""
 
@@ -91,13 +92,13 @@ def print_drift(drift: Drift, where: str) -> None:
     fields = drift.fields
     if not fields:
         print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
-    elif fields == (Difference("endpoint.status", "InService", None),):
+    elif fields == (Change("endpoint.status", None, "InService"),):
         print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
         print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
         rows = (
-            (difference.field, _value_text(difference.planned), _value_text(difference.found))
-            for difference in fields
+            (change.setting, _value_text(change.after), _value_text(change.before))
+            for change in fields
         )
         print_table(("FIELD", "PLANNED", "FOUND"), rows)
 

@@ -20,7 +20,7 @@ from peagle.catalog.schema import Catalog
 from peagle.planning.company import role_settings
 from peagle.planning.operation import alarm_kinds, ends_after
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, own_name
+from peagle.planning.runtime import DEFAULT_PREFIX, prefixed_name
 from peagle.render import files
 from peagle.render.alarms import alarms, log_of, metric_filters
 from peagle.render.dashboard import (
@@ -195,7 +195,7 @@ def _with_references(value: Any) -> Any:
 
 
 def _substituted(text: str) -> dict[str, Any]:
-    prefixed = own_name(NAME)  # the beginning of the names of alarms and dashboards
+    prefixed = prefixed_name(NAME)  # the beginning of the names of alarms and dashboards
     if prefixed not in text:
         return {"Fn::Sub": text.replace(NAME, "${EndpointName}")}
     name = {"Ref": "EndpointName"}
