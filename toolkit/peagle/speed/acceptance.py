@@ -62,6 +62,16 @@ def find_acceptance(
     return Acceptance(round(length, 3), basis, source, extrapolated=k > max(lengths))
 
 
+def published_rates(drafter: Drafter, k: int, decay: float) -> tuple[float, ...]:
+    """The share of drafts accepted at each of K positions, on the curve through the published
+    lengths, those of the user's own text before them; empty where none is known."""
+    lengths = _known_lengths(drafter, (), ())[0]
+    if not lengths:
+        return ()
+    curve = curve_through(tuple(sorted(lengths.items())), decay)
+    return tuple(round(curve.first * curve.decay**position, 4) for position in range(k))
+
+
 def _known_lengths(
     drafter: Drafter, runs: Collection[SpeedRun], names: Collection[str | None]
 ) -> tuple[Mapping[int, float], AcceptanceBasis, str]:
