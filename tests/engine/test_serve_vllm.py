@@ -59,12 +59,9 @@ def test_caches_are_refused_unless_the_engine_collects(serving: Container) -> No
 
 def completion(tokens: int) -> dict[str, Any]:
     return {
-        "prompt": "def a_prompt_that_nobody_logs(",
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-    }
+        "prompt": "def a_prompt_that_nobody_logs(", "max_tokens": tokens, "temperature": 0,
+        "ignore_eos": True, "stream": True,
+    }  # fmt: skip
 
 
 def test_it_is_healthy_only_after_it_has_drafted(serving: Container) -> None:

@@ -93,15 +93,10 @@ def hybrid(folder: Path, layers: int) -> Case:
     """The tiny head with GPT-OSS's layers: alternating sliding and full attention."""
     kinds = ["sliding_attention", "full_attention"] * (layers // 2)
     config = {
-        "architectures": ["GptOssForCausalLM"],
-        "model_type": "gpt_oss",
-        "num_hidden_layers": layers,
-        "layer_types": kinds,
-        "sliding_window": 128,
-        "num_local_experts": 2,
-        "num_experts_per_tok": 2,
-        "intermediate_size": 256,
-    }
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+        "num_hidden_layers": layers, "layer_types": kinds, "sliding_window": 128,
+        "num_local_experts": 2, "num_experts_per_tok": 2, "intermediate_size": 256,
+    }  # fmt: skip
     return other_target(folder, config)
 
 

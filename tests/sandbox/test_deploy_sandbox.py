@@ -59,12 +59,8 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
 
 
 STEPS = [
-    "Uploading",
-    "Creating model",
-    "Creating endpoint |",
-    "Creating |",
-    "Proving",
-]
+    "Uploading", "Creating model", "Creating endpoint |", "Creating |", "Proving",
+]  # fmt: skip
 
 
 def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:
@@ -85,17 +81,6 @@ def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
     assert done.returncode == 0, done.stderr
     assert _left(account) == {}
     assert _records(sandbox) == []
-
-
-def test_ctrl_c_and_the_same_command_again_goes_on(sandbox: Sandbox, account: Account) -> None:
-    _interrupted_at(sandbox, "Creating model")
-    before = sandbox.json("status", NAME, "--sandbox")
-    done = sandbox.peagle(*DEPLOY)
-    assert before["state"] == "Incomplete"
-    assert done.returncode == 0, done.stderr
-    assert sandbox.json("status", NAME, "--sandbox")["endpoint_status"] == "InService"
-    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
-    assert _left(account) == {}
 
 
 def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(

@@ -79,10 +79,9 @@ def test_boto3_needs_only_the_variables(sandbox: Sandbox, tmp_path: Path, live: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "version",
-    [1, pytest.param(2, marks=pytest.mark.skipif(not shutil.which("dpkg"), reason="not Debian"))],
-)
+@pytest.mark.parametrize("version", [
+    1, pytest.param(2, marks=pytest.mark.skipif(not shutil.which("dpkg"), reason="not Debian")),
+])  # fmt: skip
 def test_the_aws_cli(sandbox: Sandbox, tmp_path: Path, live: str, version: int) -> None:
     program = installed("awscli==1.45.11") / "aws" if version == 1 else installed_cli_2()
 

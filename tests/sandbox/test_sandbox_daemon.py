@@ -138,10 +138,9 @@ def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
     assert home.json("sandbox", "stop") == {"was_running": False, "engines": 0}
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["list", "status endpoint-1", "invoke endpoint-1 hello", "destroy endpoint-1", "sandbox env"],
-)
+@pytest.mark.parametrize("command", [
+    "list", "status endpoint-1", "invoke endpoint-1 hello", "destroy endpoint-1", "sandbox env",
+])  # fmt: skip
 def test_after_a_kill_every_command_says_what_still_runs(killed: Sandbox, command: str) -> None:
     words = command.split()
     done = killed.peagle(*words, *(["--sandbox"] if words[0] != "sandbox" else []))

@@ -138,10 +138,9 @@ def test_a_broken_stream_ends_with_a_model_stream_error(account: Account, name: 
     assert raised.value.response["Error"]["Message"].startswith("The model's stream broke")
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/v1/chat/completions")],
-)
+@pytest.mark.parametrize(("method", "path"), [
+    ("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/v1/chat/completions"),
+])  # fmt: skip
 def test_other_paths_of_openai_are_not_served(
     address: str, name: str, token: str, method: str, path: str
 ) -> None:

@@ -3,14 +3,12 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws.client import Clock
-from tests.sandbox.owners import Machine, upload_weights
-from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
+from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 NAME = "peagle-tiny"
@@ -58,43 +56,3 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert account.sagemaker.list_models()["Models"] == []
     roles = account.client("iam").list_roles()["Roles"]
     assert [role["RoleName"] for role in roles if "ends" in role["RoleName"]] == []
-
-
-ENDS = "2031-01-31T20:00:00"
-
-
-@pytest.fixture
-def machine(account: Account, tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "home", account)
-
-
-def check_the_end(machine: Machine, name: str) -> None:
-    """The end that a template has set."""
-    assert machine.row(name)["ends_at"] == f"{ENDS}Z"
-    (scheduled,) = schedules(machine.account)
-    schedule = machine.account.client("scheduler").get_schedule(Name=scheduled)
-    assert schedule["ScheduleExpression"] == f"at({ENDS})"
-    assert json.loads(schedule["Target"]["Input"]) == {"EndpointName": name}
-
-
-def test_a_stack_ends_by_itself(machine: Machine, tmp_path: Path) -> None:
-    name, account = "by-stack", machine.account
-    upload_weights(account, name)
-    folder = machine.render("cloudformation", name, tmp_path / "stack", "--ttl", "8h")
-    stacks = account.client("cloudformation")
-    values = {"ExecutionRoleArn": ROLE, "ModelBucket": BUCKET, "EndsAt": ENDS}
-    stacks.create_stack(
-        StackName=name,
-        TemplateBody=(folder / "template.yaml").read_text(),
-        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in values.items()],
-        Capabilities=["CAPABILITY_IAM"],
-    )
-    wait = {"Delay": 1}
-    stacks.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig=wait)
-    check_the_end(machine, name)
-    account.sandbox.advance_clock(6 * 366 * 24 * HOUR)
-    until(lambda: endpoints(account), lambda names: names == [], 20)
-    assert machine.row(name)["owner"] == f"CloudFormation stack {name}"  # which removes the rest
-    stacks.delete_stack(StackName=name)
-    stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig=wait)
-    assert schedules(account) == []

@@ -24,10 +24,9 @@ def served(case: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("outcome", "limit", "seconds", "reason"),
-    [(spin, "PROCESSOR_SECONDS", 0.2, "s of CPU time"), (wait, "IDLE_SECONDS", 0.5, "s idle")],
-)
+@pytest.mark.parametrize(("outcome", "limit", "seconds", "reason"), [
+    (spin, "PROCESSOR_SECONDS", 0.2, "s of CPU time"), (wait, "IDLE_SECONDS", 0.5, "s idle"),
+])  # fmt: skip
 def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     outcome: Any, limit: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,19 +79,8 @@ def test_the_tools_of_the_release_are_locked_with_hashes() -> None:
 # `.ci/docker-engine base`: the tests' base image has the engine's Python, or the error says why.
 SCRIPT = Path(__file__).parents[2] / ".ci" / "docker-engine"
 TOOLS = (
-    "bash",
-    "cat",
-    "dirname",
-    "grep",
-    "id",
-    "mkdir",
-    "mktemp",
-    "rm",
-    "sed",
-    "seq",
-    "tail",
-    "tar",
-)
+    "bash", "cat", "dirname", "grep", "id", "mkdir", "mktemp", "rm", "sed", "seq", "tail", "tar",
+)  # fmt: skip
 DOCKER = """\
 echo "docker $*" >>"$NOTES"
 case $1 in

@@ -75,10 +75,9 @@ def test_data_classes_and_errors_are_printed_too() -> None:
         plain({"unknown": object()})
 
 
-@pytest.mark.parametrize(
-    ("copies", "keys"),
-    [(False, ["min_instances", "max_instances"]), (True, ["min_copies", "max_copies"])],
-)
+@pytest.mark.parametrize(("copies", "keys"), [
+    (False, ["min_instances", "max_instances"]), (True, ["min_copies", "max_copies"]),
+])  # fmt: skip
 def test_bounds_are_named_by_what_they_count(copies: bool, keys: list[str]) -> None:
     named = Bounds(1, 4, 8.0, scales_copies=copies).by_name
     assert named == {keys[0]: 1, keys[1]: 4, "target_concurrency": 8.0}
@@ -132,11 +131,10 @@ def test_a_resource_is_confirmed_once_aws_has_it(made: bool) -> None:
     assert plain(record.listed_resources) == [{"type": "Model", "name": "m", "confirmed": made}]
 
 
-@pytest.mark.parametrize(
-    ("prices", "increase"),
-    [((1.0, 1.25), 0.25), ((2.0, 1.0), -0.5), ((0.0, 1.0), None), ((None, 1.0), None),
-     ((1.0, None), None), ((1.0, 0.0), -1.0)],
-)  # fmt: skip
+@pytest.mark.parametrize(("prices", "increase"), [
+    ((1.0, 1.25), 0.25), ((2.0, 1.0), -0.5), ((0.0, 1.0), None), ((None, 1.0), None),
+    ((1.0, None), None), ((1.0, 0.0), -1.0),
+])  # fmt: skip
 def test_the_price_rises_by_a_share_of_the_first(
     prices: tuple[float | None, float | None], increase: float | None
 ) -> None:
@@ -185,10 +183,9 @@ def test_a_measured_acceptance_has_its_floor(fields: dict[str, Any], text: str) 
     assert measured(status(**fields)) == text
 
 
-@pytest.mark.parametrize(
-    ("floor", "source", "is_said"),
-    [(None, None, False), (1.0, "catalogue", False), (1.01, "catalogue", True), (2.0, None, True)],
-)
+@pytest.mark.parametrize(("floor", "source", "is_said"), [
+    (None, None, False), (1.0, "catalogue", False), (1.01, "catalogue", True), (2.0, None, True),
+])  # fmt: skip
 def test_a_floor_of_one_is_not_said(
     floor: float | None, source: FloorSource | None, is_said: bool
 ) -> None:

@@ -337,7 +337,7 @@ class DeploymentChange:
         bucket: str | None = None,
         *,
         accept_unknown_price: bool = False,
-        beside: bool = False,
+        as_candidate: bool = False,
         review: Callable[[Preflight], object] = lambda preflight: None,
     ) -> Preflight:
         """What deploying the plan would change, checked in the account; ``review`` may show it.
@@ -345,10 +345,10 @@ class DeploymentChange:
         from peagle.deploy.preflight import preflight
         from peagle.deploy.status import require_known_price
 
-        checked = preflight(self.aws, plan, self.account.prices(), role, bucket, beside)
+        checked = preflight(self.aws, plan, self.account.prices(), role, bucket, as_candidate)
         review(checked)
         refuse_errors(checked.findings)
-        if beside or checked.change in ("create", "update", "scale"):
+        if as_candidate or checked.change in ("create", "update", "scale"):
             require_known_price(checked.desired.plan, accept_unknown_price)
         return checked
 

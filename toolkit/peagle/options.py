@@ -1,4 +1,4 @@
-"""What the user asks of a plan: the one model from which the command line, the keys of
+"""What the user requests of a plan: the one model from which the command line, the keys of
 ``peagle.yaml``, the keywords of the library and the argv of a printed command come.
 
 A field is written once, with its ``Flag``. The command line is made of them in
@@ -63,17 +63,10 @@ class Flag(NamedTuple):
     variables: str | tuple[str, ...] | None = None
 
 
-def _option(
-    group: str,
-    kind: ValueKind,
-    help: str,
-    metavar: str | None = None,
-    default: Any = None,
-    **flag: Any,
-) -> Any:
-    """A field of Options with its Flag; a switch is off by default."""
+def _option(group: str, kind: ValueKind, help: str, metavar: str | None = None, **flag: Any) -> Any:
+    """A field of Options with its Flag, and its ``default``; a switch is off by default."""
+    default = flag.pop("default", False if kind == "switch" else None)
     extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
-    default = False if kind == "switch" and default is None else default
     return Field(default=default, description=help, json_schema_extra=extra)
 
 
@@ -339,9 +332,9 @@ class Options(Frozen):
         return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
 
     @property
-    def asked(self) -> Self:
+    def recorded(self) -> Self:
         """Without what was read or chosen for the user: the form that a plan keeps."""
-        return self.model_copy(update=dict.fromkeys(_NOT_ASKED))
+        return self.model_copy(update=dict.fromkeys(_NOT_RECORDED))
 
     @model_serializer(mode="wrap")
     def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -351,9 +344,9 @@ class Options(Frozen):
         }
 
 
-_NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
+_NOT_RECORDED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
 
-asked = partial(_option, "Options")
+engine_option = partial(_option, "Options")
 """A field of EngineOptions, which a plan does not have."""
 
 
@@ -364,14 +357,14 @@ class EngineOptions(Options):
     TAKES: ClassVar[tuple[str, ...]] = ()
 
     pair: str = ""
-    target: str | None = asked(
+    target: str | None = engine_option(
         "text", "Target: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
     )
-    drafter: str | None = asked(
+    drafter: str | None = engine_option(
         "text", "Head: folder, s3://... or Hub id; for check also hf, the pair's own.", "LOCATION"
     )
-    k: int | None = asked("count", "Tokens drafted per step.  [default: the model card's]")
-    tensor_parallel_size: int | None = asked(
+    k: int | None = engine_option("count", "Tokens drafted per step.  [default: the model card's]")
+    tensor_parallel_size: int | None = engine_option(
         "count",
         "GPUs per model; a verdict has by default those of a plan, or the fewest with --gpu.",
         name="tp tensor-parallel-size",

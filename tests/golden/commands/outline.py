@@ -13,26 +13,10 @@ Outline = dict[str, Any]
 """``code``, ``stdout`` (whether anything is on it), ``writes`` (files), and of a JSON document
 ``keys`` (path -> types of its values) and ``values`` (those that are a contract)."""
 CONTRACTS = (
-    "format",
-    "name",
-    "pair",
-    "region",
-    "vllm",
-    "instance_type",
-    "instance_count",
-    "max_model_len",
-    "concurrency",
-    "tensor_parallel_size",
-    "engine_arguments",
-    "environment",
-    "mounts",
-    "settings",
-    "fits",
-    "state",
-    "sandbox",
-    "running",
-    "default_drafter",
-)
+    "format", "name", "pair", "region", "vllm", "instance_type", "instance_count", "max_model_len",
+    "concurrency", "tensor_parallel_size", "engine_arguments", "environment", "mounts", "settings",
+    "fits", "state", "sandbox", "running", "default_drafter",
+)  # fmt: skip
 """Keys at the top of a document whose values are kept, too."""
 SPECULATION = ("method", "parallel_drafting", "k", "settings")
 """Keys of a plan's ``speculation`` whose values are kept."""

@@ -48,19 +48,6 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     assert "request an increase" in finding.fix
 
 
-@pytest.mark.thorough
-def test_a_record_follows_an_update_of_another_machine(
-    world: World, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.deploy(a_plan())
-    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
-    world.deploy(another(a_plan()))
-    monkeypatch.setenv("PEAGLE_HOME", str(own_home))
-
-    assert world.preflight(another(a_plan())).change == "nothing"
-    assert world.preflight(a_plan()).change == "update"
-
-
 @pytest.mark.parametrize(("answer", "code"), [
     (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
     (service_error("PermanentRedirect", "301", "HeadBucket"), "bucket-region"),

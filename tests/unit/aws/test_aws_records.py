@@ -66,17 +66,3 @@ def test_a_name_in_two_regions_is_ambiguous(own_home: Path) -> None:
     assert records.find_record("peagle-pair", region="eu-west-1").region == "eu-west-1"
     with pytest.raises(NotFound):
         records.find_record("peagle-pair", region="us-west-2")
-
-
-def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> None:
-    with (
-        records.deployment_lock("1", "us-east-1", "x"),
-        raises_code("deployment-locked", UserError),
-        records.deployment_lock("1", "us-east-1", "x"),
-    ):
-        pass
-    with (
-        records.deployment_lock("1", "us-east-1", "x"),
-        records.deployment_lock("1", "us-east-1", "y"),
-    ):
-        pass

@@ -33,13 +33,9 @@ FILES = {
     "tokenizer.json": b'{"model": {"vocab": {"a": 0}}}',
 }
 BESIDE = (
-    "big/model/",
-    "big/model",
-    "big/model/original/model.safetensors",
-    "big/model/config.json/x",
-    "big/model-2/config.json",
-    "deep/er/config.json",
-)
+    "big/model/", "big/model", "big/model/original/model.safetensors", "big/model/config.json/x",
+    "big/model-2/config.json", "deep/er/config.json",
+)  # fmt: skip
 
 
 @pytest.fixture

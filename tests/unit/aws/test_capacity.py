@@ -47,10 +47,9 @@ def test_an_update_that_is_rolled_back_for_capacity_names_what_still_serves(worl
 
 
 @pytest.mark.parametrize("operation", ["create_endpoint", "update_endpoint"])
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [("ResourceLimitExceeded", NO_QUOTA), ("InsufficientInstanceCapacity", "no instance")],
-)
+@pytest.mark.parametrize(("code", "message"), [
+    ("ResourceLimitExceeded", NO_QUOTA), ("InsufficientInstanceCapacity", "no instance"),
+])  # fmt: skip
 def test_a_request_that_is_refused_for_capacity(
     world: World, operation: str, code: str, message: str
 ) -> None:

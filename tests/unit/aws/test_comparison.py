@@ -14,12 +14,11 @@ from peagle.deploy.state import RunningComparison
 from peagle.deploy.status import deployment_status, usd_per_hour_now
 from peagle.planning.plan import Limit
 from tests.support import raises_code
-from tests.unit.aws.cloud import START, Engine
+from tests.unit.aws.cloud import Engine
 from tests.unit.aws.network import interrupting
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_diff import observed
 from tests.unit.aws.test_discover import prices
-from tests.unit.aws.test_scaling import SCALING, run
 from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, LOG, rolled_out
 from tests.unit.aws.world import NAME, World
 
@@ -186,22 +185,6 @@ def test_promote_applies_the_whole_plan(world: World) -> None:
     assert world.cloud.retention == {LOG: 7}
     assert world.saved().ends_at is not None
     assert world.cloud.schedules
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("scales", [False, True])
-def test_promoting_a_higher_price_moves_the_end_of_a_budget(world: World, scales: bool) -> None:
-    """The candidate has three instances, or the bounds that were registered before stay."""
-    scaling = SCALING if scales else None
-    budget = Limit(budget_usd=(36 if scales else 12) * 1.408)
-    world.deploy(a_plan(scaling=scaling, limit=budget))
-    if scales:
-        run(world, minimum=1, maximum=6, target=4.0)
-    count = 1 if scales else 3
-    world.compare(another(a_plan(instance_count=count, price_per_hour_usd=count * 1.408)))
-    record = world.promote()
-    hours = 6 if scales else 4
-    assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
 
 
 @pytest.mark.parametrize("ends", ["drop", "promote"])

@@ -51,12 +51,9 @@ NOW = 1_800_000_000.0
 PASSED = Proof(3.0, 200, (), 2.0, passed=True)
 FAILED = replace(PASSED, passed=False)
 SCALED = Scaling(
-    min_instances=1,
-    max_instances=3,
-    target_concurrency=4,
-    scale_in_cooldown_seconds=600,
+    min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
     scale_out_cooldown_seconds=60,
-)
+)  # fmt: skip
 
 
 def revision(name: str = "first", proof: Proof | None = PASSED, **served: Any) -> Revision:
@@ -420,10 +417,9 @@ def test_a_higher_price_moves_the_end_of_a_budget_to_an_earlier_time_only(
     assert scaling._end_at_price(record, usd, NOW) == End(end, budget)
 
 
-@pytest.mark.parametrize(
-    ("value", "budget"),
-    [("12.5", 12.5), ("none", None), ("0", None), ("-1", None), ("inf", None), ("nan", None)],
-)
+@pytest.mark.parametrize(("value", "budget"), [
+    ("12.5", 12.5), ("none", None), ("0", None), ("-1", None), ("inf", None), ("nan", None),
+])  # fmt: skip
 def test_a_budget_is_a_positive_amount(value: str, budget: float | None) -> None:
     tags = {"peagle:budget": value, "peagle:ends": utc_text(NOW)}
     assert scaling.budget_in(tags) == budget

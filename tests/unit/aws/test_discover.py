@@ -11,10 +11,10 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
-from peagle.deploy.discover import find_deployment, find_deployments
+from peagle.deploy.discover import find_deployment
 from peagle.deploy.proving import make_served_request
 from peagle.deploy.removal import destroy
-from peagle.deploy.revisions import CANDIDATE, require_own
+from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.state import Deployment, served_by_plan
 from peagle.deploy.status import list_deployments
 from peagle.errors import UserError
@@ -23,7 +23,6 @@ from tests.support import raises_code
 from tests.unit.aws.cloud import Engine, foreign_alarm
 from tests.unit.aws.network import interrupting
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
@@ -81,24 +80,6 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     world.cloud.deleted = dict(world.cloud.tags)
     world.destroy()
     assert find_deployment(world.aws, NAME, prices) is None
-
-
-@pytest.mark.parametrize(("owner", "tag", "owner_text"), [
-    ("terraform", None, "a Terraform module"),
-    ("cloudformation", "chat", "CloudFormation stack chat"),
-    ("cdk", None, "a CDK app"),
-])  # fmt: skip
-def test_a_template_owns_what_it_made(
-    world: World, owner: str, tag: str | None, owner_text: str
-) -> None:
-    more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
-    by_template(world, a_plan(), owner, *more)
-    (record,) = find_deployments(world.aws, prices)
-    assert (record.name, record.owner) == (NAME, owner_text)
-    with raises_code("other-owner"):
-        require_own(record)
-    with raises_code("other-owner"):
-        world.deploy(another(a_plan()))
 
 
 def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:

@@ -215,10 +215,9 @@ def test_what_an_update_gives_back_its_planned_value_is_shown_before(
     assert field not in {each.setting for each in deployed.preflight(change()).changes}
 
 
-@pytest.mark.parametrize(
-    ("operation", "area"),
-    [("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule")],
-)
+@pytest.mark.parametrize(("operation", "area"), [
+    ("describe_alarms", "alarms"), ("get_dashboard", "dashboard"), ("get_schedule", "schedule"),
+])  # fmt: skip
 def test_what_may_not_be_read_before_an_update_is_unknown(
     deployed: World, operation: str, area: str
 ) -> None:
@@ -226,16 +225,6 @@ def test_what_may_not_be_read_before_an_update_is_unknown(
     shown = {each.setting: each.before for each in deployed.preflight(full_plan()).changes}
     shown.pop("end")
     assert shown == {area: "unknown"}
-
-
-def test_a_changed_threshold_is_shown_before_an_update(deployed: World) -> None:
-    plan = full_plan()
-    assert plan.speculation is not None
-    speculation = plan.speculation.model_copy(update={"acceptance_floor": 2.75})
-    raised = plan.model_copy(update={"speculation": speculation})
-    (change,) = [c for c in deployed.preflight(raised).changes if c.setting.startswith("alarm.")]
-    assert (change.setting, change.after) == (f"alarm.{ACCEPTANCE}.Threshold", 2.75)
-    assert change.before == plan.speculation.acceptance_floor
 
 
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:

@@ -64,10 +64,9 @@ def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
     assert request.path.endswith("/acme/head/revision/v1")
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [Reply(500, b"{}"), Reply(200, b"[]"), Reply(200, b"\xff"), Reply(200, b'{"sha": "main"}')],
-)
+@pytest.mark.parametrize("reply", [
+    Reply(500, b"{}"), Reply(200, b"[]"), Reply(200, b"\xff"), Reply(200, b'{"sha": "main"}'),
+])  # fmt: skip
 def test_an_answer_that_is_no_commit_is_a_note(web: Web, reply: Reply) -> None:
     web.answer = lambda request: reply
 

@@ -170,10 +170,9 @@ def test_what_the_record_says_after_a_call(
     assert context.record.billing_since == (None if is_forgotten else NOW)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [("{", "JSON"), ('{"format": 3}', "name"), ("[]", ""), (json.dumps({"format": 2}), "")],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    ("{", "JSON"), ('{"format": 3}', "name"), ("[]", ""), (json.dumps({"format": 2}), ""),
+])  # fmt: skip
 def test_a_damaged_record_says_what_is_wrong(own_home: Path, content: str, reason: str) -> None:
     path = records.record_path("1", "us-east-1", "demo")
     write_text(path, content)

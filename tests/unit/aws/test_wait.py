@@ -179,14 +179,6 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
 
 
-def test_a_failed_start_is_removed(world: World) -> None:
-    _fails(world, *OUT_OF_MEMORY)
-    world.cloud.endpoints[NAME].script = [("Failed", "no ping")]
-    remove_failed_start(world.context(world.saved()))
-    assert world.cloud.is_empty
-    assert world.record() is None
-
-
 def test_where_a_creation_cannot_be_deleted_the_removal_waits(world: World) -> None:
     _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [*[("Creating", None)] * 300, ("Failed", "no ping")]

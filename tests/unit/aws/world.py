@@ -76,7 +76,7 @@ class World:
         return remove_previous(self.context())
 
     def compare(self, plan: Plan, share: float = 0.1) -> Deployment:
-        check = self.preflight(plan, beside=True)
+        check = self.preflight(plan, as_candidate=True)
         return start_comparison(self.context(require_comparable(check)), check, share, self.catalog)
 
     def promote(self) -> Deployment:

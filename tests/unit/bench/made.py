@@ -24,16 +24,9 @@ K3, K7 = BenchSetting("p-eagle", 3), BenchSetting("p-eagle", 7)
 SHORT = BenchWorkload("short-prompt", Workload(128, 400))
 LONG = BenchWorkload("long-prompt", Workload(2_048, 256))
 SPEEDS = {
-    (ALONE, 1): 300.0,
-    (ALONE, 8): 2_000.0,
-    (ALONE, 64): 16_000.0,
-    (K3, 1): 500.0,
-    (K3, 8): 3_000.0,
-    (K3, 64): 14_000.0,
-    (K7, 1): 700.0,
-    (K7, 8): 2_900.0,
-    (K7, 64): 9_000.0,
-}
+    (ALONE, 1): 300.0, (ALONE, 8): 2_000.0, (ALONE, 64): 16_000.0, (K3, 1): 500.0,
+    (K3, 8): 3_000.0, (K3, 64): 14_000.0, (K7, 1): 700.0, (K7, 8): 2_900.0, (K7, 64): 9_000.0,
+}  # fmt: skip
 USD = 6.0
 
 

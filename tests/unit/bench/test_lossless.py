@@ -264,11 +264,10 @@ def test_refused_prompts_are_left_out_and_named() -> None:
     assert raised.value.message.startswith("p.jsonl, line 1 (and 1 more): ")
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [(EngineError("the engine is gone"), "the engine is gone"),
-     (KeyboardInterrupt(), "interrupted")],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "why"), [
+    (EngineError("the engine is gone"), "the engine is gone"),
+    (KeyboardInterrupt(), "interrupted"),
+])  # fmt: skip
 def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) -> None:
     kept: list[AcceptanceResult] = []
     server = Drafting(dies="chat 2", error=error)

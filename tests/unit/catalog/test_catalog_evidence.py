@@ -100,14 +100,9 @@ def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) 
 
 # Measured speeds: read at first use; incomplete ones are an error.
 ROW: dict[str, Any] = {
-    "drafter": "p-eagle",
-    "k": 7,
-    "concurrency": 1,
-    "output_tokens_per_second": 773.0,
-    "acceptance_length": 3.38,
-    "prompt_tokens": 128,
-    "output_tokens": 400,
-}
+    "drafter": "p-eagle", "k": 7, "concurrency": 1, "output_tokens_per_second": 773.0,
+    "acceptance_length": 3.38, "prompt_tokens": 128, "output_tokens": 400,
+}  # fmt: skip
 SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
 RUN: dict[str, Any] = {

@@ -122,23 +122,15 @@ GEMMA_3N = nested(
             layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7),
 )  # fmt: skip
 BILLIONS: dict[str, tuple[Config, float]] = {
-    "Kimi-K2": (KIMI_K2, 1026.0),
-    "DeepSeek-V3": (DEEPSEEK_V3, 671.0),
-    "DeepSeek-V2-Lite": (DEEPSEEK_V2_LITE, 15.7),
-    "Qwen3-Next-80B": (QWEN3_NEXT, 79.7),
-    "Qwen3.5-27B": (QWEN35, 27.0),
-    "Llama-4-Scout": (LLAMA4_SCOUT, 107.8),
-    "Llama-4-Maverick": (LLAMA4_MAVERICK, 400.0),
-    "Gemma-3-4B": (GEMMA3_4B, 3.88),
-    "Gemma-3-12B": (GEMMA3_12B, 11.77),
-    "Gemma-3-27B": (GEMMA3_27B, 27.0),
-    "EXAONE-4.0-32B": (EXAONE4, 32.0),
-    "GLM-4.5-Air": (GLM45_AIR, 106.9),
-    "MiniMax-M2": (MINIMAX_M2, 228.7),
-    "Kimi-Linear-48B": (KIMI_LINEAR, 49.1),
-    "Gemma-3n-E4B": (GEMMA_3N, 6.87),
-    "Mistral-Small-3.1": (MISTRAL_SMALL, 23.6),
-}
+    "Kimi-K2": (KIMI_K2, 1026.0), "DeepSeek-V3": (DEEPSEEK_V3, 671.0),
+    "DeepSeek-V2-Lite": (DEEPSEEK_V2_LITE, 15.7), "Qwen3-Next-80B": (QWEN3_NEXT, 79.7),
+    "Qwen3.5-27B": (QWEN35, 27.0), "Llama-4-Scout": (LLAMA4_SCOUT, 107.8),
+    "Llama-4-Maverick": (LLAMA4_MAVERICK, 400.0), "Gemma-3-4B": (GEMMA3_4B, 3.88),
+    "Gemma-3-12B": (GEMMA3_12B, 11.77), "Gemma-3-27B": (GEMMA3_27B, 27.0),
+    "EXAONE-4.0-32B": (EXAONE4, 32.0), "GLM-4.5-Air": (GLM45_AIR, 106.9),
+    "MiniMax-M2": (MINIMAX_M2, 228.7), "Kimi-Linear-48B": (KIMI_LINEAR, 49.1),
+    "Gemma-3n-E4B": (GEMMA_3N, 6.87), "Mistral-Small-3.1": (MISTRAL_SMALL, 23.6),
+}  # fmt: skip
 """Parameters of the decoder, in billions, as published."""
 PUBLISHED: dict[str, tuple[Config, float, int]] = {
     "gpt2": (

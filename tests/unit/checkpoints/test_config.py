@@ -63,14 +63,10 @@ def test_values_that_planning_does_not_read_are_accepted(config: dict[str, objec
 # A config.json becomes an architecture, with the numbers that the catalogue has.
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-    "vocab_size": 32000,
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 32000,
     "max_position_embeddings": 8192,
-}
+}  # fmt: skip
 
 
 def config(name: str, part: str = "target") -> dict[str, Any]:

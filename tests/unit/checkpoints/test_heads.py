@@ -30,47 +30,40 @@ def proposing(tokens: Any) -> dict[str, Any]:
     return SPECULATORS | {"speculators_config": {"proposal_methods": [tokens]}}
 
 
-@pytest.mark.parametrize(
-    ("config", "k"),
-    [
-        (SPECULATORS, 7),
-        (CONFIG, None),
-        (SPECULATORS | {"speculators_model_type": "eagle3"}, None),
-        (SPECULATORS | {"speculators_config": {"proposal_methods": []}}, None),
-        (SPECULATORS | {"speculators_config": None}, None),
-        (proposing({"speculative_tokens": 1}), 1),
-        (proposing({"speculative_tokens": 0}), None),
-        (proposing({"speculative_tokens": True}), None),
-        (proposing(7), None),
-    ],
-)
+@pytest.mark.parametrize(("config", "k"), [
+    (SPECULATORS, 7),
+    (CONFIG, None),
+    (SPECULATORS | {"speculators_model_type": "eagle3"}, None),
+    (SPECULATORS | {"speculators_config": {"proposal_methods": []}}, None),
+    (SPECULATORS | {"speculators_config": None}, None),
+    (proposing({"speculative_tokens": 1}), 1),
+    (proposing({"speculative_tokens": 0}), None),
+    (proposing({"speculative_tokens": True}), None),
+    (proposing(7), None),
+])  # fmt: skip
 def test_the_k_that_it_was_trained_for(config: dict[str, Any], k: int | None) -> None:
     assert trained_k(config) == k
 
 
-@pytest.mark.parametrize(
-    ("more", "parameters"),
-    [
-        ({}, MATRICES + 1000 * 64),
-        ({"draft_vocab_size": 100}, MATRICES + 100 * 64),
-        ({"target_hidden_size": 32}, MATRICES + 1000 * 64 - 3 * 32 * 64),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}},
-         MATRICES + 1000 * 64 - 2 * 64 * 64),
-        ({"hidden_size": None}, None),
-        ({"intermediate_size": None}, None),
-        ({"vocab_size": None}, None),
-        ({"num_hidden_layers": None}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "parameters"), [
+    ({}, MATRICES + 1000 * 64),
+    ({"draft_vocab_size": 100}, MATRICES + 100 * 64),
+    ({"target_hidden_size": 32}, MATRICES + 1000 * 64 - 3 * 32 * 64),
+    ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}},
+     MATRICES + 1000 * 64 - 2 * 64 * 64),
+    ({"hidden_size": None}, None),
+    ({"intermediate_size": None}, None),
+    ({"vocab_size": None}, None),
+    ({"num_hidden_layers": None}, None),
+])  # fmt: skip
 def test_its_bytes_by_its_config(more: dict[str, Any], parameters: int | None) -> None:
     size = weight_bytes(read_head(CONFIG | more))
     assert size == (None if parameters is None else 2 * parameters)
 
 
-@pytest.mark.parametrize(
-    ("more", "count"),
-    [({}, 1), ({"num_hidden_layers": None}, 0), ({"num_attention_heads": None}, 0)],
-)
+@pytest.mark.parametrize(("more", "count"), [
+    ({}, 1), ({"num_hidden_layers": None}, 0), ({"num_attention_heads": None}, 0),
+])  # fmt: skip
 def test_its_attention_is_known_with_all_of_its_sizes(more: dict[str, Any], count: int) -> None:
     assert len(read_attention(read_head(CONFIG | more))) == count
 
@@ -105,18 +98,15 @@ def test_reserved_tokens_are_those_of_all_files() -> None:
     assert reserved_tokens(Checkpoint("x", {"text_config": 1}))["eos"] == set()
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "differs"),
-    [
-        (Tokenizer(), Tokenizer(), False),
-        (Tokenizer(10), Tokenizer(), False),
-        (Tokenizer(10), Tokenizer(10), False),
-        (Tokenizer(10), Tokenizer(11), True),
-        (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"1": "a"}), False),
-        (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"2": "a"}), False),
-        (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"1": "b"}), True),
-    ],
-)
+@pytest.mark.parametrize(("ours", "theirs", "differs"), [
+    (Tokenizer(), Tokenizer(), False),
+    (Tokenizer(10), Tokenizer(), False),
+    (Tokenizer(10), Tokenizer(10), False),
+    (Tokenizer(10), Tokenizer(11), True),
+    (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"1": "a"}), False),
+    (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"2": "a"}), False),
+    (Tokenizer(special_tokens={"1": "a"}), Tokenizer(special_tokens={"1": "b"}), True),
+])  # fmt: skip
 def test_tokenizers_differ_in_size_or_in_a_token(
     ours: Tokenizer, theirs: Tokenizer, differs: bool
 ) -> None:

@@ -53,10 +53,9 @@ def test_another_word_says_how_to_write_it(
     assert refused.value.fix == fix
 
 
-@pytest.mark.parametrize(
-    ("uri", "fix"),
-    [("s3:/bucket/a", "write s3://bucket/a with two slashes"), ("s3://Bucket/a", PREFIX_FORMAT)],
-)
+@pytest.mark.parametrize(("uri", "fix"), [
+    ("s3:/bucket/a", "write s3://bucket/a with two slashes"), ("s3://Bucket/a", PREFIX_FORMAT),
+])  # fmt: skip
 def test_an_invalid_prefix_says_how_to_write_it(uri: str, fix: str) -> None:
     with raises_code("invalid-s3-uri", UserError) as refused:
         weights_prefix(uri)

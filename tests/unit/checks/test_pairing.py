@@ -70,10 +70,9 @@ def test_a_copy_of_the_target_that_the_head_is_for_gets_a_warning(is_own: bool, 
     assert finding.level == level
 
 
-@pytest.mark.parametrize(
-    ("pair", "is_reported"),
-    [("gemma-4-31b+p-eagle", True), ("gemma-4-31b+eagle3", False), ("gemma-4-31b+ngram", False)],
-)
+@pytest.mark.parametrize(("pair", "is_reported"), [
+    ("gemma-4-31b+p-eagle", True), ("gemma-4-31b+eagle3", False), ("gemma-4-31b+ngram", False),
+])  # fmt: skip
 def test_only_a_head_without_public_weights_is_not_public(pair: str, is_reported: bool) -> None:
     report = check(catalog_case(pair), only={"head-not-public"})
     assert bool(report) is is_reported
@@ -179,10 +178,9 @@ def test_eight_bit_values_need_a_quantization_and_its_scales(
     assert bool(check(tiny_case(tmp_path, damage), only={"tensor-dtype"})) is is_reported
 
 
-@pytest.mark.parametrize(
-    ("others", "tensors", "level"),
-    [((), None, "warning"), (("model.bin",), None, "error"), ((), {}, "")],
-)
+@pytest.mark.parametrize(("others", "tensors", "level"), [
+    ((), None, "warning"), (("model.bin",), None, "error"), ((), {}, ""),
+])  # fmt: skip
 def test_files_other_than_safetensors_are_an_error(
     others: tuple[str, ...], tensors: dict[str, Any] | None, level: str
 ) -> None:

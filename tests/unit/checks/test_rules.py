@@ -75,10 +75,9 @@ def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -
     assert "correct the catalogue file" in first.fix
 
 
-@pytest.mark.parametrize(
-    ("pair", "head", "fix"),
-    [("tiny", "eagle3", "use the pair tiny+eagle3,"), ("tiny+eagle3", "p-eagle", "tiny+p-eagle,")],
-)
+@pytest.mark.parametrize(("pair", "head", "fix"), [
+    ("tiny", "eagle3", "use the pair tiny+eagle3,"), ("tiny+eagle3", "p-eagle", "tiny+p-eagle,"),
+])  # fmt: skip
 def test_a_head_of_the_wrong_kind_names_the_pair_to_use(
     tmp_path: Path, pair: str, head: str, fix: str
 ) -> None:
@@ -86,11 +85,10 @@ def test_a_head_of_the_wrong_kind_names_the_pair_to_use(
     assert fix in check(case)[0].fix
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("compilation-config.mode", 3), ("no-enforce-eager", True), ("enforce-eager", False),
-     ("max-num-seqs", 3), ("disable-log-stats", True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("compilation-config.mode", 3), ("no-enforce-eager", True), ("enforce-eager", False),
+    ("max-num-seqs", 3), ("disable-log-stats", True),
+])  # fmt: skip
 def test_an_argument_of_vllm_gets_no_finding(name: str, value: int | bool) -> None:
     assert check(catalog_case("tiny", settings={name: value})) == ()
 
@@ -120,10 +118,9 @@ def test_an_image_in_ecr_has_account_region_and_tag() -> None:
     assert parse_ecr_image("docker.io/me/mine:1") is None
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "reported"),
-    [(None, True), ("ml.g7e.12xlarge", True), ("ml.g6e.12xlarge", False)],
-)
+@pytest.mark.parametrize(("instance_type", "reported"), [
+    (None, True), ("ml.g7e.12xlarge", True), ("ml.g6e.12xlarge", False),
+])  # fmt: skip
 def test_a_problem_of_some_instances_is_reported_for_these_only(
     instance_type: str | None, reported: bool
 ) -> None:

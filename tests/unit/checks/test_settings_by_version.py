@@ -89,12 +89,11 @@ def test_a_size_given_as_a_variable_is_checked_like_the_option(name: str) -> Non
     assert case.tensor_parallel_size == 8
 
 
-@pytest.mark.parametrize(
-    ("model", "method"),
-    [("amazon/gpt-oss-20b-p-eagle-long-context", "eagle"), ("amazon/GPT-OSS-20B-P-EAGLE",
-      "draft_model"), ("/opt/ml/model/drafter", "draft_model"), ("a/Llama-EAGLE3", "eagle3"),
-     ("z-lab/gpt-oss-DFlash", "dflash"), ("a/dspark_8b", "dspark"), ("[ngram]", "ngram")],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "method"), [
+    ("amazon/gpt-oss-20b-p-eagle-long-context", "eagle"), ("amazon/GPT-OSS-20B-P-EAGLE",
+     "draft_model"), ("/opt/ml/model/drafter", "draft_model"), ("a/Llama-EAGLE3", "eagle3"),
+    ("z-lab/gpt-oss-DFlash", "dflash"), ("a/dspark_8b", "dspark"), ("[ngram]", "ngram"),
+])  # fmt: skip
 def test_without_a_method_vllm_infers_it_from_the_name(model: str, method: str) -> None:
     assert inferred_method(model) == method
 

@@ -62,10 +62,9 @@ def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> Non
 
 
 # `peagle weights` names the endpoints that use a prefix, and the weights that a sync replaces.
-@pytest.mark.parametrize(
-    "uri",
-    ["s3://models/pair/", "s3://models/pair/target/", "s3://models/", f"s3://{MODEL_BUCKET}/pair/"],
-)
+@pytest.mark.parametrize("uri", [
+    "s3://models/pair/", "s3://models/pair/target/", "s3://models/", f"s3://{MODEL_BUCKET}/pair/",
+])  # fmt: skip
 def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> None:
     deployed(uri)
     with raises_code("weights-in-use", Refused) as refused:

@@ -6,7 +6,7 @@ from click.shell_completion import ShellComplete
 from peagle.cli.main import cli
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, find_price, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal
 
 NAMED = ["status", "logs", "token", "destroy"]
 
@@ -24,14 +24,8 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     deployment = deployed.run(*FIRST, "--json").document
     document = deployed.run("status", NAME, "--json").document
     of_that_deploy = {
-        "changed",
-        "changes",
-        "licences",
-        "pins",
-        "rolled_back",
-        "tried",
-        "warm_start",
-    }
+        "changed", "changes", "licences", "pins", "rolled_back", "tried", "warm_start",
+    }  # fmt: skip
     assert {key: deployment[key] for key in deployment if key not in of_that_deploy} == document
     assert document["state"] == "InService"
 
@@ -89,27 +83,6 @@ def test_names_are_completed(deployed: Terminal, monkeypatch: pytest.MonkeyPatch
     sandboxed = complete.get_completions(["status", "--sandbox"], "peagle-")
     assert [item.value for item in completions] == [NAME]
     assert sandboxed == []
-
-
-@pytest.mark.parametrize("command", ["status", "list", "logs", "invoke"])
-def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: str) -> None:
-    before = deployed.run("status", NAME, "--json").document
-    without_record(deployed)
-    done = deployed.run(command, *([] if command == "list" else [NAME]),
-                        *(["hello"] if command == "invoke" else []))  # fmt: skip
-    after = deployed.run("status", NAME, "--json").document
-    assert done.code == 0
-    for key in ("state", "pair", "k", "proved", "price_per_hour_usd", "instance_type"):
-        assert after[key] == before[key], key
-
-
-@pytest.mark.parametrize(("status", "price"), [("Failed", 0.0), ("Creating", None)])
-def test_a_failed_endpoint_costs_nothing(
-    deployed: Terminal, status: str, price: float | None
-) -> None:
-    deployed.cloud.endpoints[NAME].script = [(status, "no reason")]
-    document = deployed.run("status", NAME, "--json").document
-    assert document["price_per_hour_usd"] == (find_price() if price is None else price)
 
 
 def test_a_deployment_of_a_template_is_shown_and_not_changed(terminal: Terminal) -> None:

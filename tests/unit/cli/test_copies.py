@@ -28,12 +28,6 @@ def status_of(terminal: Terminal) -> dict[str, Any]:
     return status
 
 
-def model_of(terminal: Terminal) -> str:
-    """The model that the copies serve."""
-    component = terminal.cloud.components[NAME].parameters
-    return str(component["Specification"]["ModelName"])
-
-
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
     terminal.succeeds(*COPIES, "--tag", "team=web")
@@ -144,7 +138,6 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
 
 
 # Copies that scale, also to zero: registered, changed, kept by updates, and removed.
-TARGET = f"inference-component/{NAME}"
 BOUNDS = (*COPIES, "--max-instances", "3")
 
 
@@ -154,28 +147,6 @@ def scaled(terminal: Terminal, *words: str) -> None:
 
 def copies(terminal: Terminal) -> int:
     return int(terminal.cloud.components[NAME].copies)
-
-
-def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
-    scaled(terminal)
-    terminal.cloud.scale_copies(NAME, 7)
-    status_of(terminal)  # the change ends
-    scaled(terminal, *BOUNDS, "--k", "3")
-    assert copies(terminal) == 7
-    assert terminal.cloud.bounds == {TARGET: (4, 12)}
-
-
-@pytest.mark.parametrize(("words", "text"), [
-    (("--max", "13"), "hold at most 12"),
-    (("--off", "--to", "13"), "13 copies do not fit"),
-    (("--min", "0"), "deploy with --scale-to-zero under another --name"),
-])  # fmt: skip
-def test_more_copies_than_the_instances_hold_are_refused(
-    terminal: Terminal, words: tuple[str, ...], text: str
-) -> None:
-    scaled(terminal)
-    refused = terminal.run("scale", NAME, *words, "--yes")
-    assert (refused.code, text in refused.err) == (3, True), refused.err
 
 
 # ``peagle invoke`` of an endpoint that scaled to zero: it waits, and shows for how long.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from peagle.catalog import load_catalog
 from tests.support import Done, Peagle
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.scripted import ScriptedEndpoint
@@ -132,72 +131,6 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
 
 
 # ``peagle deploy``: what it refuses, and what AWS refuses.
-REFUSED: list[tuple[list[str], int, str]] = [
-    (["--name", "under_score"], 2, "under_score"),
-    (["--k", "99"], 3, "99"),
-    (["--region", "us-est-1"], 2, "us-est-1"),
-    (["--role", "no-such-role"], 2, "no-such-role"),
-    (["--vllm", "0.0.1"], 3, "0.0.1"),
-]
-
-
-@pytest.mark.parametrize(("options", "code", "words"), REFUSED, ids=lambda value: str(value)[:24])
-def test_an_impossible_deployment_is_one_line_and_creates_nothing(
-    terminal: Terminal, options: list[str], code: int, words: str
-) -> None:
-    done = terminal.run(*FIRST, "--yes", *options)
-    assert done.error.startswith("error:")
-    assert words in done.error
-    assert done.code == code
-    assert done.out == ""
-    assert nothing_was_created(terminal)
-
-
-def test_a_quota_of_0_is_refused_by_name_before_any_resource_exists(terminal: Terminal) -> None:
-    terminal.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
-    done = terminal.run(*FIRST, "--yes")
-    assert done.code == 3
-    assert "'ml.g5.xlarge for endpoint usage' is 0" in done.error
-    assert "Service Quotas" in done.error
-    assert nothing_was_created(terminal)
-
-
-def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
-    variant = {"VariantName": "v", "ModelName": "theirs"}
-    call = terminal.cloud.answer
-    call("create_model", {"ModelName": "theirs"})
-    call(
-        "create_endpoint_config", {"EndpointConfigName": "theirs", "ProductionVariants": [variant]}
-    )
-    call("create_endpoint", {"EndpointName": NAME, "EndpointConfigName": "theirs"})
-    done = terminal.run(*FIRST, "--yes")
-    assert done.code == 3
-    assert "that this toolkit did not create" in done.error
-    assert "--name" in done.error
-    assert set(terminal.cloud.models) == {"theirs"}
-
-
-@pytest.mark.thorough
-def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) -> None:
-    unpriced = [i.type for i in load_catalog().instances.instances if not i.prices]
-    if not unpriced:
-        pytest.skip("the catalogue knows every price")
-    terminal.cloud.quotas = {f"{unpriced[0]} for endpoint usage": 1}
-    options = ["deploy", "tiny", "--instance-type", unpriced[0], "--yes"]
-    refused = terminal.run(*options)
-    assert refused.code == 3
-    assert "--accept-unknown-price" in refused.error
-    assert nothing_was_created(terminal)
-    assert terminal.run(*options, "--accept-unknown-price").code == 0
-
-
-def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
-    terminal.rejects("create_endpoint", "ResourceLimitExceeded", 400)
-    done = terminal.run(*FIRST, "--yes")
-    assert done.code == 4
-    assert "  EndpointConfig " in done.err
-    assert f"  Endpoint {NAME}" not in done.err
-    assert "Costs    $0" in done.err
 
 
 @pytest.mark.parametrize(("pair", "ending"), [
@@ -299,30 +232,8 @@ def _kept(done: Done, terminal: Terminal) -> None:
     assert terminal.cloud.now - START < 10
 
 
-def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Terminal) -> None:
-    done = deletable.run(*FIRST, "--yes")
-    assert done.code == 4
-    assert f"endpoint {NAME} will never serve: torch.OutOfMemoryError" in done.error
-    assert "; removed" in done.error
-    assert "non-default args" not in done.err
-    assert deletable.cloud.is_empty
-    assert deletable.cloud.now - START < 10
-    assert deletable.run("list").err == "No deployments.\n"
-
-
 def test_declined_it_stays(deletable: Terminal) -> None:
     _kept(deletable.run(*FIRST, answers="y\nn\n"), deletable)
-
-
-def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
-    done = deletable.run(*FIRST, "--yes", "--keep-failed", "--json")
-    remaining = json.loads(done.err.splitlines()[-1])["remaining"]
-    endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
-    assert endpoint in remaining["resources"]
-    assert remaining["price_per_hour_usd"] == pytest.approx(1.408)
-    assert remaining["continue_command"] == ["peagle", *FIRST, "--yes"]
-    assert remaining["undo_command"] is None
-    assert remaining["remove_command"] == ["peagle", "destroy", NAME, "--yes"]
 
 
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:

@@ -49,3 +49,16 @@ def test_builder_compose_and_gpus_are_reported(
     assert reported["Docker Compose"]["fine"] is compose
     assert reported["GPUs in containers"]["fine"] is gpus
     assert all(check["fine"] or check["fix"] for check in reported.values())
+
+
+@pytest.mark.thorough
+def test_the_separate_program_of_compose_counts(peagle: Peagle, docker: FakeDocker) -> None:
+    docker.answers("version", out="28.2.2")
+    docker.answers("info", out={"ServerVersion": "28.2.2", "ClientInfo": {"Plugins": None}})
+    program = docker.folder / "docker-compose"
+    program.touch(mode=0o755)
+    assert checks(peagle, PATH=str(docker.folder))["Docker Compose"]["found"] == str(program)
+    file = ("--emit-compose", str(docker.folder / "compose.yaml"))
+    path = {**os.environ, "PATH": str(docker.folder)}
+    done = peagle("local", "up", "tiny", "--engine", "docker", "--image", "mine:1", *file, env=path)
+    assert "docker-compose --file" in done.stdout + done.stderr

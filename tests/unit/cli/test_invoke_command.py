@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.errors import CREDENTIALS_FIX
-from peagle.errors import UserError
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
-from tests.unit.cli.endpoints import deployed as record_endpoint
 
 OUR_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
 
@@ -137,28 +134,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
     assert done.code == 2
     assert "maximum context length is 2048 tokens" in done.error
     assert len(done.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("has_credentials", [True, False])
-@pytest.mark.parametrize(
-    "command", [("invoke", NAME, "Say hello"), ("token", NAME, "--duration", "30m")]
-)
-def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
-    terminal: Terminal,
-    monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...],
-    has_credentials: bool,
-) -> None:
-    record_endpoint("s3://models/tiny/", name=NAME)
-    if not has_credentials:
-        monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
-    done = terminal.run(*command)
-    assert done.code == 2
-    assert done.error.endswith("(add --sandbox)")
-
-
-def _no_credentials(*_: Any, **__: Any) -> Any:
-    raise UserError("no AWS credentials: none found", CREDENTIALS_FIX)
 
 
 def test_a_json_object_is_the_body_of_the_request(deployed: Terminal) -> None:

@@ -122,14 +122,6 @@ def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, co
         assert [failure["region"] for failure in done.document["unknown"]] == ["us-east-1"]
 
 
-@pytest.mark.thorough
-def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
-    ended(limited)
-    assert limited.run(*DEPLOY).code == 0
-    assert status(limited)["ends_at"] is None
-    assert limited.cloud.schedule_roles == set()
-
-
 def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> None:
     by_template(terminal.world, a_plan(), "terraform")
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
@@ -186,7 +178,6 @@ def test_an_end_that_is_near_is_in_the_first_line_and_in_an_update(terminal: Ter
 
 
 # ``--budget``: a higher price of the most instances makes the end earlier, however it rises.
-SCALING = "scale --max 3 --target-concurrency 4"
 
 
 def run(terminal: Terminal, step: str) -> int | None:
@@ -195,30 +186,3 @@ def run(terminal: Terminal, step: str) -> int | None:
     words = [f"{int(word[1:]) * (find_price() or 0)}" if word[0] == "$" else word for word in words]
     first = DEPLOY if command == "deploy" else (command, NAME, "--yes")
     return terminal.run(*first, *words).code
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("steps", "hours"), [
-    (["deploy --budget $12", "deploy --max-instances 3"], 4),
-    (["deploy --budget $12", "deploy --k 3 --instance-count 3"], 4),
-    (["deploy --budget $12", SCALING], 4),
-    (["deploy --budget $12", "scale --to 3"], 4),
-    (["deploy --max-instances 3 --budget $12", "deploy"], 4),
-    (["deploy --max-instances 3 --budget $12", "deploy", "scale --to 1"], 4),
-    (["deploy --budget $12", "deploy --ttl 48h", "deploy --max-instances 3"], 48),
-    (["deploy --budget $12", SCALING, "deploy --budget $24"], 8),
-    (["deploy", "scale --to 3", "deploy --budget $12"], 4),
-    (["deploy", "scale --to 3", "deploy --k 3 --budget $12"], 12),
-])  # fmt: skip
-def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -> None:
-    assert [run(terminal, step) for step in steps] == [0] * len(steps)
-    assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)
-    assert_ends(terminal, utc_text(end_of(terminal)))
-
-
-@pytest.mark.thorough
-def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> None:
-    assert run(terminal, "deploy --budget $12") == 0
-    terminal.cloud.now = START + 6 * HOUR
-    assert run(terminal, "scale --to 3") == 0
-    assert end_of(terminal) == pytest.approx(START + 10 * HOUR, abs=900)

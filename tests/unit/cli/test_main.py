@@ -13,7 +13,7 @@ import click
 import pytest
 
 from peagle.account import Account
-from peagle.cli.context import in_context, own_command
+from peagle.cli.context import in_context, typed_command
 from peagle.cli.machine import read_explanations
 from peagle.cli.main import cli
 from peagle.data import data_folder
@@ -170,7 +170,8 @@ def test_a_command_gets_the_options_that_it_takes(typed: str, command: str, prin
 def test_the_own_command_is_repeated_as_it_was_typed() -> None:
     context = parsed("--catalog . invoke --max-tokens=1k --json n -- '-a b'")
     words = ("peagle", "--catalog", ".", "invoke", "--max-tokens=1k", "n", "--", "-a b")
-    assert own_command(context, without=("--json",)) == words
+    with context:
+        assert typed_command(without=("--json",)) == words
 
 
 def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_shell() -> None:

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.client import Aws, Keys, connect
-from peagle.aws.s3 import S3Source
-from peagle.checkpoints import FolderSource
-from peagle.checkpoints.hub import HubSource
-from peagle.weights.layout import checkpoint_at, choose_source
 from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
-from tests.unit.checkpoints.files import CONFIG, ONE
 from tests.unit.checks.cases import GEOMETRY
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
@@ -180,10 +174,9 @@ def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict
     assert entry.code == 0, entry.err
 
 
-@pytest.mark.parametrize(
-    ("options", "size", "copies"),
-    [((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None)],
-)
+@pytest.mark.parametrize(("options", "size", "copies"), [
+    ((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None),
+])  # fmt: skip
 def test_a_size_that_cuts_a_block_is_no_candidate(
     tmp_path: Path, options: tuple[str, ...], size: int, copies: int | None
 ) -> None:
@@ -260,42 +253,3 @@ def test_what_vllm_does_not_serve_is_refused(
     if class_name.startswith(("Bai", "Grok", "Mini")):
         older = in_process("check", place, "--vllm", "0.23.0")
         assert "model-not-served" not in older.out
-
-
-# Places of weights, as they are written on the command line.
-def aws() -> Aws:
-    return connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("key", "secret"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home and working directory of a user with a model at ``a/b``."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    made = tmp_path / "a" / "b"
-    made.mkdir(parents=True)
-    (made / "config.json").write_bytes(CONFIG)
-    (made / "model.safetensors").write_bytes(ONE)
-    return made
-
-
-@pytest.mark.parametrize(("location", "kind", "shown"), [
-    ("a/b", FolderSource, "a/b"),
-    ("./a/b/", FolderSource, "a/b"),
-    ("a/c", HubSource, "a/c"),
-    ("a/b@main", HubSource, "a/b@main"),
-    ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
-])  # fmt: skip
-def test_kind_of_a_location_follows_from_its_form(
-    location: str, kind: type, shown: str, folder: Path
-) -> None:
-    source = choose_source(location, aws)
-    assert isinstance(source, kind)
-    assert source.location == shown
-
-
-@pytest.mark.parametrize("location", ["a/b", "./a/b", "~/a/b", "a/../a/b/"])
-def test_a_folder_is_read(location: str, folder: Path) -> None:
-    read = checkpoint_at(location)
-    assert read.config["hidden_size"] == 4
-    assert read.tensors is not None

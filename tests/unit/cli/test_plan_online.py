@@ -105,20 +105,6 @@ def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("quotas", "code", "level", "exit_code"), [
-    ({"ml.g5.xlarge for endpoint usage": 0}, "quota-zero", "error", 3),
-    ({}, "quota-unknown", "warning", 0),
-])  # fmt: skip
-def test_the_quota_is_looked_at(
-    terminal: Terminal, quotas: dict[str, float], code: str, level: str, exit_code: int
-) -> None:
-    terminal.cloud.price, terminal.cloud.quotas = 1.0, quotas
-    done = terminal.run(*PLAN, "--json")
-    assert codes(done) == {code: level}
-    assert done.code == exit_code
-
-
-@pytest.mark.thorough
 def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
     assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0

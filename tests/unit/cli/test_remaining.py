@@ -44,7 +44,7 @@ def remaining(world: World, command: str, error: BaseException, record: Deployme
     found = cli.get_command(root, command)
     assert found
     with found.make_context(command, [*LINES[command]], parent=root) as ctx:
-        session = CommandSession(ctx, "us-east-1")
+        session = CommandSession("us-east-1")
         session.report_remaining(DeploymentChange(session, world.aws, record), error)
         return ctx.obj["remaining"]
 

@@ -2,9 +2,6 @@
 
 import pytest
 
-from tests.unit.aws.cloud import foreign_alarm
-from tests.unit.aws.plans import a_plan
-from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
 
 
@@ -31,16 +28,6 @@ def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal)
 
 
 @pytest.mark.thorough
-def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
-    deployed.cloud.engine.acceptance = 1.2
-    done = deployed.run(*FIRST, "--k", "3", "--yes", "--json", "--keep-unproved")
-    assert done.code == 3
-    assert (done.document["state"], done.document["k"]) == ("Unproved", 3)
-    assert done.document["rolled_back"] is False
-    assert f'"command": ["peagle", "rollback", "{NAME}"]' in done.error
-
-
-@pytest.mark.thorough
 def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
     assert done.code == 2
@@ -48,16 +35,6 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     assert price_shown() in done.err
     assert "not rolled back" in done.error
     assert updated.run("status", NAME, "--json").document["k"] == 3
-
-
-@pytest.mark.thorough
-def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
-    updated.interrupts("update_endpoint", after=True)
-    done = updated.run("rollback", NAME, "--yes")
-    updated.recovers()
-    assert done.code == 130
-    assert f"Continue peagle rollback {NAME}" in done.err
-    assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 7
 
 
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
@@ -93,30 +70,12 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
     assert deployed.cloud.is_empty
 
 
-def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
-    from peagle.deploy import records
-
-    with records.deployment_lock("123456789012", "us-east-1", NAME):
-        done = deployed.run("destroy", NAME, "--yes")
-    assert done.code == 2
-    assert "another peagle command" in done.error
-    assert NAME in deployed.cloud.endpoints
-
-
-def _with_leftovers(deployed: Terminal) -> None:
-    deployed.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}", "/aws/sagemaker/other"}
-    for alarm, endpoint in (("slow", NAME), ("theirs", "another")):
-        deployed.cloud.put_alarm(alarm, **foreign_alarm(endpoint))
-    for target in (f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"):
-        deployed.cloud.add_scalable_target(target)
-
-
-def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
-    _with_leftovers(deployed)
-    deployed.run("destroy", NAME, "--yes")
-    done = deployed.succeeds("destroy", NAME, "--all", "--yes")
-    assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
-    assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
+def test_removed_resources_of_a_kind_share_a_line(terminal: Terminal) -> None:
+    terminal.succeeds(*FIRST, "--observe", "--yes")
+    done = terminal.run(*FIRST, answers="n\n")
+    alarms = ", ".join(f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load"))
+    for text in ("dashboard removed", f"alarms removed: {alarms}"):
+        assert text in " ".join(done.err.split())
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
@@ -127,17 +86,6 @@ def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Ter
     assert "cloudwatch:DescribeAlarms" in everything.error
     assert done.code == 0
     assert "are unknown" in done.err
-
-
-def test_what_a_removed_template_left_is_removed(terminal: Terminal) -> None:
-    by_template(terminal.world, a_plan(), "terraform")
-    endpoint = terminal.cloud.endpoints.pop("peagle-pair")
-    del terminal.cloud.tags[endpoint.arn]
-    refused = terminal.run("destroy", "peagle-pair", "--yes")
-    done = terminal.run("destroy", "peagle-pair", "--all", "--yes")
-    assert refused.code == 3
-    assert done.code == 0
-    assert terminal.cloud.is_empty
 
 
 # ``peagle prove``: what it prints and how it ends.

@@ -7,7 +7,7 @@ import pytest
 
 from peagle.render.verdict_file import read_verdict
 from tests.support import Done, in_process
-from tests.unit.cli.commands import Terminal, nothing_was_created
+from tests.unit.cli.commands import Terminal
 
 SMALL = ("gpt-oss-20b", "--vllm", "0.26.0", "--concurrency", "1,8,64")
 
@@ -63,13 +63,3 @@ def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: 
     chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
     done = terminal.succeeds("deploy", "tiny", *chosen, "--yes", "--json")
     assert (done.document["k"] or 0) == best.k
-
-
-def test_deploy_refuses_a_verdict_on_another_gpu(terminal: Terminal, tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    terminal.run("verdict", "tiny", "--gpu", "L40S", "--concurrency", "8", "-o", str(path))
-    chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
-    done = terminal.run("deploy", "tiny", *chosen, "--yes")
-    assert done.code == 2
-    assert "is a verdict on L40S, not on A10G" in done.error
-    assert nothing_was_created(terminal)

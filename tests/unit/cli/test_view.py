@@ -60,13 +60,9 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     place = {
-        "instance_type": "ml.g7e.12xlarge",
-        "gpu": "RTX PRO 6000",
-        "price_per_hour_usd": 10.36,
-        "max_concurrency": 43.27,
-        "tokens_per_second": 1852.0,
-        "usd_per_million_tokens": 1.55,
-    }
+        "instance_type": "ml.g7e.12xlarge", "gpu": "RTX PRO 6000", "price_per_hour_usd": 10.36,
+        "max_concurrency": 43.27, "tokens_per_second": 1852.0, "usd_per_million_tokens": 1.55,
+    }  # fmt: skip
 
     print_documents([place], [*place])
 

@@ -89,13 +89,10 @@ def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
 def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None:
     token = "hf_" + "a1B2c3D4" * 4
     variables = {
-        "SM_VLLM_MODEL": "a/b",
-        "SM_VLLM_API_KEY": "first-key",
-        "SM_VLLM_HF_TOKEN": token,
-        "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048",
-        "SM_VLLM_NOTE": f"not a place for {token}",
+        "SM_VLLM_MODEL": "a/b", "SM_VLLM_API_KEY": "first-key", "SM_VLLM_HF_TOKEN": token,
+        "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048", "SM_VLLM_NOTE": f"not a place for {token}",
         "HF_TOKEN": token,
-    }
+    }  # fmt: skip
     done = container.run(variables)
     log = done.stderr.decode()
     assert '"--max-num-batched-tokens", "2048"' in log

@@ -175,16 +175,15 @@ def test_other_files_are_refused(
     assert "peagle weights sync" in refused.value.fix
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", '{"format": 2}', '{"format": 1, "folders": {"../x": {}}}',
-     '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
-     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
-     '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-     ' "checksum": "SHA256:!"}}}}}',
-     *('{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
-       f' "part_size": {part}}}}}}}}}' for part in ("0", "true", '"1"'))],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "[]", '{"format": 2}', '{"format": 1, "folders": {"../x": {}}}',
+    '{"format": 1, "folders": {"target": {"complete": false, "files": {}}}}',
+    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": -1}}}}}',
+    '{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+    ' "checksum": "SHA256:!"}}}}}',
+    *('{"format": 1, "folders": {"target": {"complete": true, "files": {"a": {"size": 1,'
+      f' "part_size": {part}}}}}}}}}' for part in ("0", "true", '"1"')),
+])  # fmt: skip
 def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str
 ) -> None:

@@ -173,10 +173,9 @@ def test_an_archive_with_other_members_is_refused(
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ("number", "is_taken"),
-    [(0, True), (1 << 50, True), (-1, False), ((1 << 50) + 1, False), (True, False), ("1", False)],
-)
+@pytest.mark.parametrize(("number", "is_taken"), [
+    (0, True), (1 << 50, True), (-1, False), ((1 << 50) + 1, False), (True, False), ("1", False),
+])  # fmt: skip
 @pytest.mark.parametrize("field", ["size", "files", "unpacked_bytes", "seconds_cold"])
 def test_the_numbers_of_a_manifest_have_bounds(
     artifacts: Path, intact: Manifest, field: str, number: Any, is_taken: bool
@@ -199,10 +198,9 @@ def test_of_a_long_date_of_a_manifest_forty_characters_stay(
     assert parse_manifest(document, name).made == "x" * 40
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"format": 0}, {"key": "k"}, {"subject": []}, {"sha256": "0" * 63}, {"sha256": None}],
-)
+@pytest.mark.parametrize("change", [
+    {"format": 0}, {"key": "k"}, {"subject": []}, {"sha256": "0" * 63}, {"sha256": None},
+])  # fmt: skip
 def test_a_manifest_of_something_else_is_damaged(
     artifacts: Path, intact: Manifest, change: dict[str, Any]
 ) -> None:

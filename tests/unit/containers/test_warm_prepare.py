@@ -135,10 +135,9 @@ def test_the_pin_of_the_archive_is_enough(start: Start) -> None:
     assert line["restored"] is True
 
 
-@pytest.mark.parametrize(
-    ("there", "differences"),
-    [((OTHER,), ["image", "software"]), ((OTHER, NEAR), ["image"]), ((CPU, NEAR), None)],
-)
+@pytest.mark.parametrize(("there", "differences"), [
+    ((OTHER,), ["image", "software"]), ((OTHER, NEAR), ["image"]), ((CPU, NEAR), None),
+])  # fmt: skip
 def test_the_most_similar_artifact_is_compared(
     start: Start, there: tuple[dict[str, Any], ...], differences: list[str] | None
 ) -> None:

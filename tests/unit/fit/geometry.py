@@ -14,16 +14,9 @@ from peagle.vllm.defaults import EngineConfig
 ROOT = Path(__file__).resolve().parents[2] / "geometry"
 TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 H200 = EngineConfig(
-    gpu="H200",
-    gpu_count=1,
-    gpu_memory_gib=139.8,
-    capability=90,
-    vllm="0.26.0",
-    max_model_len=32768,
-    max_num_seqs=128,
-    max_num_batched_tokens=8192,
-    images=False,
-)
+    gpu="H200", gpu_count=1, gpu_memory_gib=139.8, capability=90, vllm="0.26.0",
+    max_model_len=32768, max_num_seqs=128, max_num_batched_tokens=8192, images=False,
+)  # fmt: skip
 
 
 def checkpoint(name: str, part: str = "target") -> Checkpoint:

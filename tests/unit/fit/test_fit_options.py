@@ -122,48 +122,43 @@ def test_advice_is_the_smallest_change_and_names_its_option() -> None:
     assert mildest(()) is None
 
 
-@pytest.mark.parametrize(
-    ("gib", "gpu"),
-    [(79.19, "H100"), (80.0, "H100"), (139.8, "H200"), (141.0, "H200"), (44.39, "L40S"),
-     (22.05, "A10G"), (14.56, "T4"), (1.0, "T4"), (2048.0, "B300")],
-)  # fmt: skip
+@pytest.mark.parametrize(("gib", "gpu"), [
+    (79.19, "H100"), (80.0, "H100"), (139.8, "H200"), (141.0, "H200"), (44.39, "L40S"),
+    (22.05, "A10G"), (14.56, "T4"), (1.0, "T4"), (2048.0, "B300"),
+])  # fmt: skip
 def test_memory_alone_is_that_of_the_nearest_gpu(gib: float, gpu: str) -> None:
     assert nearest_gpu(CATALOG.instances, gib).gpu == gpu
 
 
-@pytest.mark.parametrize(
-    ("gib", "visible"),
-    [(79.19, 79.19), (79.2, 79.19), (81.5, 79.19), (81.6, 81.6), (79.18, 79.18)],
-)
+@pytest.mark.parametrize(("gib", "visible"), [
+    (79.19, 79.19), (79.2, 79.19), (81.5, 79.19), (81.6, 81.6), (79.18, 79.18),
+])  # fmt: skip
 def test_memory_of_a_data_sheet_is_what_cuda_sees(gib: float, visible: float) -> None:
     assert cuda_visible_gib(gib, "H100") == visible
 
 
-@pytest.mark.parametrize(
-    ("gpu", "mib", "visible"),
-    [("H100", 81_920, 79.19), ("A100", 40_960, 39.49), ("A100", 81_920, 79.15),
-     ("H100", 40_960, 38.8), ("unknown", 102_400, 97.0)],
-)  # fmt: skip
+@pytest.mark.parametrize(("gpu", "mib", "visible"), [
+    ("H100", 81_920, 79.19), ("A100", 40_960, 39.49), ("A100", 81_920, 79.15),
+    ("H100", 40_960, 38.8), ("unknown", 102_400, 97.0),
+])  # fmt: skip
 def test_a_gpu_without_a_measured_memory_loses_three_percent(
     gpu: str, mib: int, visible: float
 ) -> None:
     assert visible_gib(gpu, mib) == visible
 
 
-@pytest.mark.parametrize(
-    ("dtype", "quantization", "capability"),
-    [("bfloat16", None, 80), ("float16", None, 75), ("float16", "mxfp4", 80),
-     ("float16", "nvfp4", 80), ("float16", "fp8", 75), ("float32", None, 75)],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "quantization", "capability"), [
+    ("bfloat16", None, 80), ("float16", None, 75), ("float16", "mxfp4", 80),
+    ("float16", "nvfp4", 80), ("float16", "fp8", 75), ("float32", None, 75),
+])  # fmt: skip
 def test_a_dtype_needs_a_capability(dtype: str, quantization: str | None, capability: int) -> None:
     assert needed_capability(dtype, quantization) == capability
 
 
-@pytest.mark.parametrize(
-    ("query_heads", "kv_heads", "gpus", "sizes"),
-    [(64, (8,), 8, [1, 2, 4, 8]), (64, (8,), 7, [1, 2, 4]), (64, (8,), 16, [1, 2, 4, 8, 16]),
-     (24, (8,), 16, [1, 2, 4, 8]), (40, (10,), 8, [1, 2]), (8, (4, 3), 8, [1])],
-)  # fmt: skip
+@pytest.mark.parametrize(("query_heads", "kv_heads", "gpus", "sizes"), [
+    (64, (8,), 8, [1, 2, 4, 8]), (64, (8,), 7, [1, 2, 4]), (64, (8,), 16, [1, 2, 4, 8, 16]),
+    (24, (8,), 16, [1, 2, 4, 8]), (40, (10,), 8, [1, 2]), (8, (4, 3), 8, [1]),
+])  # fmt: skip
 def test_gpus_divide_all_heads(
     query_heads: int, kv_heads: tuple[int, ...], gpus: int, sizes: list[int]
 ) -> None:
@@ -220,10 +215,9 @@ def test_an_image_tower_has_the_sizes_of_its_config(
     assert sizes == expected
 
 
-@pytest.mark.parametrize(
-    ("settings", "tokens"),
-    [({}, 16), ({"block-size": 32}, 32), ({"block-size": 0}, 16), ({"block-size": "32"}, 16)],
-)
+@pytest.mark.parametrize(("settings", "tokens"), [
+    ({}, 16), ({"block-size": 32}, 32), ({"block-size": 0}, 16), ({"block-size": "32"}, 16),
+])  # fmt: skip
 def test_a_block_has_the_size_of_the_setting(settings: dict[str, Any], tokens: int) -> None:
     case = catalog_case("tiny", settings=settings)
     gpu = find_instance(CATALOG.instances, L40S)

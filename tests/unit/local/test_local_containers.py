@@ -202,12 +202,11 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("output", "kind", "code"),
-    [("docker: Error response from daemon: port is already allocated.", UserError, "port-in-use"),
-     ("docker: Error response from daemon: pull access denied for mine", CloudError,
-      "registry-denied")],
-)  # fmt: skip
+@pytest.mark.parametrize(("output", "kind", "code"), [
+    ("docker: Error response from daemon: port is already allocated.", UserError, "port-in-use"),
+    ("docker: Error response from daemon: pull access denied for mine", CloudError,
+     "registry-denied"),
+])  # fmt: skip
 def test_an_error_of_docker_at_the_start_is_reported(
     docker: FakeDocker, own_home: Path, output: str, kind: type[PeagleError], code: str
 ) -> None:
@@ -240,13 +239,10 @@ def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
 
 def test_gpu_settings_of_the_speculation_are_dropped() -> None:
     config = {
-        "method": "eagle3",
-        "model": "/opt/ml/ä",
-        "num_speculative_tokens": 7,
-        "rejection_sample_method": "synthetic",
-        "synthetic_acceptance_rates": [0.7, 0.5],
+        "method": "eagle3", "model": "/opt/ml/ä", "num_speculative_tokens": 7,
+        "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5],
         "draft_tensor_parallel_size": 2,
-    }
+    }  # fmt: skip
     changed, notes = adapt_to_cpu({SPECULATION: json.dumps(config)}, MACHINE)
     assert json.loads(changed[SPECULATION]) == {
         "method": "eagle3",

@@ -36,32 +36,28 @@ def engine(**environment: str) -> LocalEngine:
     return LocalEngine("chat", "a/b", "chat", "0.28.0", environment, (), process, started_at=1000.0)
 
 
-@pytest.mark.parametrize(
-    ("buckets", "share", "value"),
-    [
-        ({}, 0.5, None),
-        ({1.0: 0.0}, 0.5, None),
-        ({1.0: 4.0}, 0.5, 0.5),
-        ({1.0: 2.0, 2.0: 4.0}, 0.5, 1.0),
-        ({1.0: 2.0, 2.0: 4.0}, 0.75, 1.5),
-        ({1.0: 2.0, 2.0: 4.0}, 1.0, 2.0),
-        ({1.0: 2.0, 2.0: 4.0}, 0.0, 0.0),
-        ({1.0: 0.0, 2.0: 4.0}, 0.0, 0.0),
-        ({2.0: 4.0, 1.0: 0.0}, 0.5, 1.5),
-        ({1.0: 2.0, math.inf: 4.0}, 0.9, 1.0),
-        ({1.0: 2.0, math.inf: 4.0}, 0.5, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("buckets", "share", "value"), [
+    ({}, 0.5, None),
+    ({1.0: 0.0}, 0.5, None),
+    ({1.0: 4.0}, 0.5, 0.5),
+    ({1.0: 2.0, 2.0: 4.0}, 0.5, 1.0),
+    ({1.0: 2.0, 2.0: 4.0}, 0.75, 1.5),
+    ({1.0: 2.0, 2.0: 4.0}, 1.0, 2.0),
+    ({1.0: 2.0, 2.0: 4.0}, 0.0, 0.0),
+    ({1.0: 0.0, 2.0: 4.0}, 0.0, 0.0),
+    ({2.0: 4.0, 1.0: 0.0}, 0.5, 1.5),
+    ({1.0: 2.0, math.inf: 4.0}, 0.9, 1.0),
+    ({1.0: 2.0, math.inf: 4.0}, 0.5, 1.0),
+])  # fmt: skip
 def test_a_quantile_is_interpolated_in_its_bucket(
     buckets: dict[float, float], share: float, value: float | None
 ) -> None:
     assert quantile(buckets, share) == value
 
 
-@pytest.mark.parametrize(
-    ("pairs", "mean"),
-    [((), None), (((5, 0),), None), (((2, 1), (8, 3)), 6.5), (((2, 1), (8, 0)), 2.0)],
-)
+@pytest.mark.parametrize(("pairs", "mean"), [
+    ((), None), (((5, 0),), None), (((2, 1), (8, 3)), 6.5), (((2, 1), (8, 0)), 2.0),
+])  # fmt: skip
 def test_a_mean_has_weights(pairs: tuple[tuple[float, float], ...], mean: float | None) -> None:
     assert weighted_mean(pairs) == mean
 

@@ -66,17 +66,10 @@ P_EAGLE = Drafter(
     source="its card",
 )
 EAGLE3 = Drafter(
-    name="eagle3",
-    title="EAGLE-3 head for Chat",
-    method="eagle3",
-    weights="acme/chat-eagle3",
-    revision="def456",
-    min_vllm="0.16.0",
-    k_recommended=3,
-    hidden_layers=1,
-    weight_bytes=GB // 2,
+    name="eagle3", title="EAGLE-3 head for Chat", method="eagle3", weights="acme/chat-eagle3",
+    revision="def456", min_vllm="0.16.0", k_recommended=3, hidden_layers=1, weight_bytes=GB // 2,
     source="its card",
-)
+)  # fmt: skip
 NGRAM = Drafter(
     name="ngram",
     title="n-gram lookup",
@@ -175,13 +168,9 @@ INSTANCES = InstanceTable(
 
 def runtime(vllm: str, regions: tuple[str, ...] = ()) -> Runtime:
     return Runtime(
-        vllm=vllm,
-        repository="vllm",
-        tag=f"{vllm}-gpu-cu130",
-        cuda="13.0",
-        ami="the-ami",
+        vllm=vllm, repository="vllm", tag=f"{vllm}-gpu-cu130", cuda="13.0", ami="the-ami",
         regions=regions,
-    )
+    )  # fmt: skip
 
 
 RUNTIMES = RuntimeTable(

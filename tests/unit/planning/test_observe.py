@@ -19,14 +19,9 @@ from tests.support import raises_code
 CATALOG = load_catalog()
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 SUBJECTS = (
-    "Requests per minute",
-    "Time to first token",
-    "Inter-token latency",
-    "KV cache",
-    "Acceptance length",
-    "USD per hour",
-    "USD per million",
-)
+    "Requests per minute", "Time to first token", "Inter-token latency", "KV cache",
+    "Acceptance length", "USD per hour", "USD per million",
+)  # fmt: skip
 
 
 def plan_with(**options: Any) -> Plan:

@@ -18,33 +18,11 @@ from tests.unit.planning.small_catalog import CHAT, plan, with_target
 
 ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
 NASTY = (
-    "two words",
-    "it's",
-    '"quoted"',
-    "back\\slash",
-    "line\nbreak",
-    "tab\tstop",
-    "ünïcödé 日本語 🦅",
-    "$(rm -rf /)",
-    "`x`; & | > < * ? ~",
-    "50%",
-    "${HOME}",
-    " space around ",
-    "-1",
-    "true",
-    "False",
-    " TRUE ",
-    "",
-    " ",
-    "[1, 2]",
-    "[not json]",
-    '["a", "b"]',
-    "[]",
-    "{}",
-    '{"a": 1} {"b": 2}',
-    "{% for m in messages %}",
-    '{"method":"eagle3", "n": 5}',
-)
+    "two words", "it's", '"quoted"', "back\\slash", "line\nbreak", "tab\tstop", "ünïcödé 日本語 🦅",
+    "$(rm -rf /)", "`x`; & | > < * ? ~", "50%", "${HOME}", " space around ", "-1", "true", "False",
+    " TRUE ", "", " ", "[1, 2]", "[not json]", '["a", "b"]', "[]", "{}", '{"a": 1} {"b": 2}',
+    "{% for m in messages %}", '{"method":"eagle3", "n": 5}',
+)  # fmt: skip
 
 
 def as_container(environment: Mapping[str, str]) -> dict[str, list[str]]:
@@ -198,10 +176,9 @@ def test_variables_of_the_target_come_with_their_reason() -> None:
     assert "VLLM_FAST" not in plan(catalog=target).environment
 
 
-@pytest.mark.parametrize(
-    ("image", "digest"),
-    [("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
-     ("repo/mine:1", None)],
-)  # fmt: skip
+@pytest.mark.parametrize(("image", "digest"), [
+    ("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
+    ("repo/mine:1", None),
+])  # fmt: skip
 def test_the_environment_has_the_digest_of_a_pinned_image(image: str, digest: str | None) -> None:
     assert plan(image=image).environment.get("PEAGLE_IMAGE_DIGEST") == digest

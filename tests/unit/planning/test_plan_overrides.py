@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.workload import Slo, parse_slo
 from tests.unit.planning.small_catalog import CATALOG as SMALL
-from tests.unit.planning.small_catalog import because, codes, plan
+from tests.unit.planning.small_catalog import because, plan
 from tests.unit.planning.speeds import measured, run
 
 
@@ -92,25 +91,6 @@ def test_the_ami_and_the_timeouts_reach_the_request() -> None:
     assert "InferenceAmiVersion" not in plain["ProductionVariants"][0]
 
 
-@pytest.mark.thorough
-def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> None:
-    catalog = load_catalog()
-    hub = make_plan(Options(pair="gpt-oss-120b"), catalog)
-    mounted = make_plan(
-        Options(pair="gpt-oss-120b", model_source="s3://bucket/target/", speculation=False), catalog
-    )
-    large = {"weight_bytes": 200_000_000_000}
-    target = catalog.targets["openai/gpt-oss-120b"].model_copy(update=large)
-    larger = replace(catalog, targets={**catalog.targets, target.id: target})
-    findings = {
-        f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
-        if f.code == "timeout-at-maximum"
-    }  # fmt: skip
-    assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
-    assert "SageMaker waits at most 1h 00m" in findings["startup_timeout_seconds"].message
-    assert "--model-source" in findings["startup_timeout_seconds"].fix
-
-
 EVERYTHING = Options(
     pair="chat",
     settings={"seed": "7", "enable-prefix-caching": "true", "async-scheduling": "false"},
@@ -175,18 +155,13 @@ CATALOG = load_catalog()
 MEASURED = measured(run())
 NUMBER = r"[0-9][0-9,]*"
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "instance-type": (r"ml\.[a-z0-9-]+\.[0-9]*[a-z]+", str),
-    "instance-count": (NUMBER, int),
-    "k": (NUMBER, int),
-    "max-model-len": (NUMBER, int),
-    "concurrency": (NUMBER, int),
-    "prompt-tokens": (NUMBER, int),
-    "output-tokens": (NUMBER, int),
-    "min-tokens-per-second": (NUMBER, float),
-    "max-price-per-hour": (r"[0-9]+\.[0-9]+", float),
+    "instance-type": (r"ml\.[a-z0-9-]+\.[0-9]*[a-z]+", str), "instance-count": (NUMBER, int),
+    "k": (NUMBER, int), "max-model-len": (NUMBER, int), "concurrency": (NUMBER, int),
+    "prompt-tokens": (NUMBER, int), "output-tokens": (NUMBER, int),
+    "min-tokens-per-second": (NUMBER, float), "max-price-per-hour": (r"[0-9]+\.[0-9]+", float),
     "slo": (r"[a-z]+=[0-9.]+(?:,[a-z]+=[0-9.]+)?", parse_slo),
     "vllm": (r"[0-9]+\.[0-9]+\.[0-9]+", str),
-}
+}  # fmt: skip
 """Option -> how its values look in a fix, and their type."""
 Corpus = tuple[Catalog, str, tuple[dict[str, Any], ...]]
 
@@ -275,20 +250,10 @@ def test_each_printed_fix_removes_its_finding(name: str) -> None:
 # Stating a default changes nothing; the load decides, not whether an option was given.
 TARGETS = [target.short_name for target in CATALOG.targets.values()]
 DEFAULTS = (
-    "name",
-    "region",
-    "instance_type",
-    "instance_count",
-    "max_model_len",
-    "concurrency",
-    "prompt_tokens",
-    "output_tokens",
-    "vllm",
-    "image",
-    "weights_by",
-    "startup_timeout",
+    "name", "region", "instance_type", "instance_count", "max_model_len", "concurrency",
+    "prompt_tokens", "output_tokens", "vllm", "image", "weights_by", "startup_timeout",
     "download_timeout",
-)
+)  # fmt: skip
 """Options of which the plan shows the default."""
 NOT_DECIDED = ("findings", "reasons", "alternatives", "without_speculation", "overrides")
 """What explains or compares."""
@@ -372,14 +337,6 @@ def test_a_default_context_that_does_not_fit_is_shortened_with_a_warning() -> No
     assert "context-shortened" in [f.code for f in made.findings]
     confirmed = make_plan(asked.model_copy(update={"max_model_len": 16384}), CATALOG)
     assert "context-shortened" not in [f.code for f in confirmed.findings]
-
-
-def test_requests_are_shortened_to_a_short_context() -> None:
-    made = plan(max_model_len=1000)
-    assert (made.prompt_tokens, made.output_tokens) == (744, 256)
-    made = plan(max_model_len=300, output_tokens=200)
-    assert (made.prompt_tokens, made.output_tokens) == (100, 200)
-    assert because(plan(prompt_tokens=5, output_tokens=5), "workload") is None
 
 
 @pytest.mark.thorough

@@ -75,6 +75,15 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     "the earlier of both": ({"ttl": 36000, "budget": 50.0}, {
         "because limit": "end-by-budget",
         "values limit": {"ttl_seconds": 36000, "budget_usd": 50.0}}),
+    # The engine's queue
+    "a queue without a limit": ({"vllm": "0.30.0", "slo": Slo(ttft=1)}, {
+        "has": {"queue-unbounded"}}),
+    "of a version that cannot limit it": ({"vllm": "0.28.0", "slo": Slo(ttft=1)}, {
+        "lacks": {"queue-unbounded"}}),
+    "without an objective": ({"vllm": "0.30.0"}, {"lacks": {"queue-unbounded"}}),
+    "with a limit": (
+        {"vllm": "0.30.0", "slo": Slo(ttft=1), "settings": {"max-num-queued-reqs": "9"}},
+        {"lacks": {"queue-unbounded"}}),
     # Copies
     "one engine, whose idle GPUs name the better plan": (on_eight(pair="tiny", copies=1), {
         "copies": None, "has": {"gpus-idle"}, IDLE: "use --copies 8 (an inference component)",

@@ -20,12 +20,9 @@ from tests.unit.policies.evaluation import Access
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TAGGING = {
-    "cloudwatch": "cloudwatch:TagResource",
-    "ecr": "ecr:TagResource",
-    "iam": "iam:TagRole",
-    "logs": "logs:TagResource",
-    "sagemaker": "sagemaker:AddTags",
-}
+    "cloudwatch": "cloudwatch:TagResource", "ecr": "ecr:TagResource", "iam": "iam:TagRole",
+    "logs": "logs:TagResource", "sagemaker": "sagemaker:AddTags",
+}  # fmt: skip
 _PASSED = {"ExecutionRoleArn": "sagemaker.amazonaws.com", "serviceRole": "codebuild.amazonaws.com"}
 _READ, _WRITTEN = ("get_object", "head_object"), ("put_object", "create_multipart_upload",
                    "upload_part", "upload_part_copy", "complete_multipart_upload")  # fmt: skip

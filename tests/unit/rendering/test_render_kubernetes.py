@@ -38,14 +38,10 @@ from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of
 
 SCHEMA = json.loads(Path(__file__).with_name("llm_inference_service.json").read_text("utf-8"))
 REFUSED = {
-    "streamed": "weights_by",
-    "streamed-and-uploaded": "weights_by",
-    "rolled-out": "--rollout",
-    "rolled-out-at-once": "--rollout",
-    "observed": "--observe",
-    "company": "subnets",
+    "streamed": "weights_by", "streamed-and-uploaded": "weights_by", "rolled-out": "--rollout",
+    "rolled-out-at-once": "--rollout", "observed": "--observe", "company": "subnets",
     "baked": "the weights are in the image",
-}
+}  # fmt: skip
 """Shapes that neither can express, and the cause."""
 ONE_ALONE = {"hyperpod": {"two-prefixes": "one S3 prefix"}, "kserve": {"scaled": "--max-instances"}}
 

@@ -258,13 +258,10 @@ def test_a_missing_bucket_is_refused(upload: Upload, tmp_path: Path) -> None:
 
 TINY = load_catalog().targets["peagle/tiny"]
 REQUESTED = {
-    "SM_VLLM_MODEL": "openai/gpt-oss-20b",
-    "SM_VLLM_REVISION": "abc",
-    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
-    "SM_VLLM_MAX_MODEL_LEN": "131072",
-    "SM_VLLM_MAX_NUM_SEQS": "64",
-    "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
-}
+    "SM_VLLM_MODEL": "openai/gpt-oss-20b", "SM_VLLM_REVISION": "abc",
+    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b", "SM_VLLM_MAX_MODEL_LEN": "131072",
+    "SM_VLLM_MAX_NUM_SEQS": "64", "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+}  # fmt: skip
 P_EAGLE = {"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 5}
 
 

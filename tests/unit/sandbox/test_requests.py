@@ -186,10 +186,9 @@ def test_a_region_that_is_none_is_refused() -> None:
         refused(environ | {"HTTP_AUTHORIZATION": authorization})
 
 
-@pytest.mark.parametrize(
-    ("length", "status"),
-    [("-5", 400), ("²", 400), ("9" * 5000, 413), ("101", 413), (None, 411)],
-)
+@pytest.mark.parametrize(("length", "status"), [
+    ("-5", 400), ("²", 400), ("9" * 5000, 413), ("101", 413), (None, 411),
+])  # fmt: skip
 def test_a_length_that_is_negative_huge_or_absent_is_refused(
     length: str | None, status: int
 ) -> None:

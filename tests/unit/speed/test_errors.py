@@ -21,12 +21,9 @@ pytestmark = pytest.mark.thorough
 def model() -> Iterator[SpeedModel]:
     """The bundled constants, with the bundled catalogue in place of the frozen one."""
     caches = (
-        speed_rows.catalog,
-        speed_rows.case_of,
-        speed_rows.reference_times,
-        speed_fit.terms_of,
+        speed_rows.catalog, speed_rows.case_of, speed_rows.reference_times, speed_fit.terms_of,
         speed_fit.line_of,
-    )
+    )  # fmt: skip
     with bundled_catalog():
         for cached in caches:
             cached.cache_clear()

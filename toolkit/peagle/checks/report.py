@@ -24,7 +24,7 @@ from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.errors import NotFound, OptionsConflict, UserError
 from peagle.findings import Finding, errors
 from peagle.frozen import Result
-from peagle.options import EngineOptions, asked, check_numbers
+from peagle.options import EngineOptions, check_numbers, engine_option
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -40,19 +40,19 @@ class CheckOptions(EngineOptions):
         "speculative_settings", "on_cpu",
     )  # fmt: skip
 
-    settings: dict[str, str] = asked(
+    settings: dict[str, str] = engine_option(
         "settings",
         "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.",
         default={},
         name="set engine",
     )
-    speculative_settings: dict[str, object] = asked(
+    speculative_settings: dict[str, object] = engine_option(
         "speculative",
         "A key of vLLM's --speculative-config that the pair does not set.",
         default={},
         name="speculative",
     )
-    on_cpu: bool = asked(
+    on_cpu: bool = engine_option(
         "switch", "Check for the CPU build of vLLM, as in the sandbox.", name="cpu"
     )
 

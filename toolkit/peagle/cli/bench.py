@@ -51,7 +51,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
+from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
@@ -63,6 +63,7 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     add_options,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -83,7 +84,6 @@ from peagle.cli.view.bench import (
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
-    json_flag,
     print_json,
     print_line,
     print_result,
@@ -183,13 +183,11 @@ def bench() -> None:
     """
 
 
-@bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
+@command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
 @endpoint_argument(complete_name, "NAME|URL|local")
 @add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
-@json_flag
-@click.pass_context
-def run(ctx: click.Context, /, **options: Any) -> None:
+def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -205,7 +203,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, options["session"], name, options["model"])
+        return find_target(options["session"], name, options["model"])
 
     if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
@@ -237,7 +235,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
-def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
+def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
@@ -249,14 +247,14 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         record, aws = session.find_served(name)
     except NotFound as unknown:
         with suppress(PeagleError):
-            find_pair(command_catalog(ctx), name)
+            find_pair(session.catalog, name)
             command = ("peagle", "bench", name, "--sweep", "k=none,5")
             fix = Fix("this is the name of a pair: measure it on this machine", command)
             unknown = NotFound(unknown.message, fix, unknown.code)
         raise unknown from None
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=line.show_line)
-        return open_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return open_endpoint(aws, name, record, session.catalog, model, wake_up)
 
 
 def _measure_text(
@@ -376,22 +374,18 @@ _SWEEP_OPTIONS = (
 )  # fmt: skip
 
 
-@bench.command(
-    "sweep",
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2
-  peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
-  peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
-""",
+@command(
+    "peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2",
+    "peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02",
+    "peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5",
+    name="sweep",
+    of=bench,
 )
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
 @add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
 @account_options
 @yes_option
-@json_flag
 @click.pass_context
 def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
@@ -413,7 +407,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         tuple(load for workload in workloads for load in make_loads(workload, *count)),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
-        command=own_command(ctx),
+        command=typed_command(),
     )
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
@@ -435,8 +429,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
                 Fix("compare the deployment with one of the target alone", check),
             )
         file = options["output"] or Path(f"bench-{name}.json")
-        result = _on_endpoint(ctx, options, request, session, file)
-    _report(ctx, options, file, result, lossless.results if lossless else ())
+        result = _on_endpoint(options, request, session, file)
+    _report(options, file, result, lossless.results if lossless else ())
 
 
 def _require_outputs(options: dict[str, Any]) -> None:
@@ -481,8 +475,8 @@ def _on_this_machine(
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
     runner = LocalRunner(local_image(base, gpus) if kind == "docker" else None, gpus)
-    with StatusLine() as status, _kept(ctx, file, status) as observe:
-        catalog, lossless = command_catalog(ctx), None
+    with StatusLine() as status, _kept(file, status) as observe:
+        catalog, lossless = command_catalog(), None
         if options["lossless"]:
             lossless = SweepLossless(
                 catalog,
@@ -499,7 +493,7 @@ def _on_this_machine(
 
 
 def _on_endpoint(
-    ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
+    options: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
     name = options["pair"]
     if options["save"] and session.sandbox:
@@ -511,17 +505,15 @@ def _on_endpoint(
             preflight = change.prepare(plan, accept_unknown_price=True)
             return change.run(apply_plan, preflight, continues=False)
 
-        prepared = EndpointSweep(
-            request, file, change.aws, change.record, command_catalog(ctx), deploy
-        )
+        prepared = EndpointSweep(request, file, change.aws, change.record, session.catalog, deploy)
         print_sweep_price(prepared, session.sandbox, options["max_cost"])
         confirm("Update the endpoint to each setting?", "not measured")
-        with _kept(ctx, file, status) as observe:
+        with _kept(file, status) as observe:
             try:
                 return prepared.run(options["max_cost"], observe)
             except (PeagleError, KeyboardInterrupt):
                 if kept := prepared.plan_to_return_to:
-                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    back = command_text(("peagle", "deploy", str(kept)))
                     print_status(
                         f"{name} serves one of the settings. To end with what it was", back
                     )
@@ -529,9 +521,7 @@ def _on_endpoint(
 
 
 @contextmanager
-def _kept(
-    ctx: click.Context, file: Path, status: StatusLine
-) -> Iterator[Callable[[SweepProgress], object]]:
+def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], object]]:
     """Shows the progress; an error or an interrupt says what is kept and how to continue."""
     last: list[SweepProgress] = []
 
@@ -545,14 +535,13 @@ def _kept(
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_line(own_command(ctx, without=("--again",)))
+            again = command_line(typed_command(without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise
 
 
 def _report(
-    ctx: click.Context,
     options: dict[str, Any],
     file: Path,
     result: BenchResult,
@@ -560,7 +549,7 @@ def _report(
 ) -> None:
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""
-    result = priced_result(result, command_catalog(ctx))
+    result = priced_result(result, command_catalog())
     lines = summaries(result, options["slo"])
     if not wants_json():
         print_sweep(result, lines)
@@ -583,14 +572,14 @@ def _report(
         if written["evidence"]:
             pair = result.server.pair or options["pair"]
             plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
-            print_line("Plan with it", command_text(plan, ctx))
+            print_line("Plan with it", command_text(plan))
         for answers in compared:
             print_lossless(answers)
     for answers in compared:
         require_lossless(answers)
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
+@command("peagle bench report result.json -o report.html", of=bench)
 @click.argument("file", type=click.Path(path_type=Path))
 @option("-o --output FILE", "The report.  [default: FILE with the ending .html]", OUTPUT)
 @option("--slo TIMES", "Longest mean times in seconds, such as ttft=0.5,itl=0.02.", SLO)
@@ -599,7 +588,6 @@ def _report(
     "Price of the GPUs.  [default: the result's, or the catalogue's]",
     POSITIVE,
 )
-@json_flag
 def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: float | None) -> None:
     """Write the HTML report of FILE, a result of bench or evidence with speeds.
 
@@ -613,10 +601,9 @@ def report(file: Path, output: Path | None, slo: Slo | None, price_per_hour: flo
     print_result(document, lambda _: print_written(path))
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
+@command("peagle bench install --again", of=bench)
 @option("--python", "Python to run it, 3.11 to 3.13.  [default: the one that runs peagle]", OUTPUT)
 @option("--again", "Reinstall.", bool)
-@json_flag
 def install(python: Path | None, again: bool) -> None:
     """Install the load generator, NVIDIA's aiperf, below $PEAGLE_HOME, from a lock file.
 
@@ -627,8 +614,7 @@ def install(python: Path | None, again: bool) -> None:
     print_result({"sender": "aiperf", **plain(installed), "was_installed": present})
 
 
-@bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
-@json_flag
+@command("peagle bench status --json", of=bench)
 def status() -> None:
     """Show the installed load generator."""
     sender = installed_sender() if wants_json() else find_sender()

@@ -13,12 +13,20 @@ import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.targets import KEY_VARIABLE
-from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import COUNT, OUTPUT, TOKENS, Decimal, add_options, duration, option
+from peagle.cli.context import is_typed
+from peagle.cli.options import (
+    COUNT,
+    OUTPUT,
+    TOKENS,
+    Decimal,
+    add_options,
+    command,
+    duration,
+    option,
+)
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     StatusLine,
-    json_flag,
     print_json,
     print_result,
     print_status,
@@ -57,15 +65,11 @@ _INVOKE_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="Example: peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox",
-)
+@command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
 @add_options(_INVOKE_OPTIONS)
-@json_flag
 def invoke(
     name: str,
     session: Session,

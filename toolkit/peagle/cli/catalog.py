@@ -15,16 +15,16 @@ from peagle.catalog.summary import default_support, describe_pair, find_evidence
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import (
-    PeagleCommand,
     command_text,
     findings_in_context,
     is_set,
-    own_command,
+    typed_command,
 )
 from peagle.cli.options import (
     OUTPUT,
     add_options,
     catalog_of,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -33,7 +33,6 @@ from peagle.cli.options import (
 from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.console import (
     confirmed,
-    json_flag,
     print_findings,
     print_json,
     print_line,
@@ -56,8 +55,7 @@ def catalog() -> None:
     """
 
 
-@catalog.command("list", cls=PeagleCommand, epilog="Example: peagle catalog list --json")
-@json_flag
+@command("peagle catalog list --json", name="list", of=catalog)
 def list_pairs() -> None:
     """List all targets with their drafters."""
     loaded = command_catalog()
@@ -69,11 +67,8 @@ def list_pairs() -> None:
     return print_list(targets)
 
 
-@catalog.command(
-    "show", cls=PeagleCommand, epilog="Example: peagle catalog show gpt-oss-20b+eagle3"
-)
+@command("peagle catalog show gpt-oss-20b+eagle3", name="show", of=catalog)
 @click.argument("pair", shell_complete=complete_pair)
-@json_flag
 def show_pair(pair: str) -> None:
     """Show everything that the catalogue holds about PAIR.
 
@@ -91,13 +86,10 @@ def show_pair(pair: str) -> None:
     return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
 
 
-@catalog.command(
-    "check", cls=PeagleCommand, epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml"
-)
+@command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
 @click.argument(
     "paths", metavar="[PATH]...", nargs=-1, type=click.Path(exists=True, path_type=Path)
 )
-@json_flag
 @click.pass_context
 def check(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     """Check the catalogue, or the files and folders PATH, and list all problems.
@@ -129,13 +121,10 @@ def check(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     ctx.exit(2 if problems else 0)
 
 
-@catalog.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle catalog init Qwen/Qwen3-4B -o my-catalog
-  peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml
-""",
+@command(
+    "peagle catalog init Qwen/Qwen3-4B -o my-catalog",
+    "peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml",
+    of=catalog,
 )
 @click.argument("model")
 @option("--drafter HEAD", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.")
@@ -147,7 +136,6 @@ Examples:
 )
 @option("--force", "Replace the file.", bool)
 @cloud_options
-@json_flag
 def init(
     model: str, drafter: str | None, output: Path | None, force: bool, session: Session
 ) -> None:
@@ -205,13 +193,10 @@ _REFRESH_OPTIONS = (
 )  # fmt: skip
 
 
-@catalog.command(
-    cls=PeagleCommand, epilog="Example: peagle catalog refresh --prices --region eu-west-1"
-)
+@command("peagle catalog refresh --prices --region eu-west-1", of=catalog)
 @add_options(_REFRESH_OPTIONS)
 @yes_option
 @account_options
-@json_flag
 @click.pass_context
 def refresh(
     ctx: click.Context,
@@ -256,7 +241,7 @@ def refresh(
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))
+    fix = Fix("review the changes above, then pass --yes", (*typed_command(), "--yes"))
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
         written = write_texts(folder, texts)

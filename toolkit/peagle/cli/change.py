@@ -40,8 +40,8 @@ from peagle.cli.view.watch import comparison_text, measured, print_comparison_re
 from peagle.deploy.apply import plan_rollback
 from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
+    candidate_options,
     change_share,
-    options_beside,
     require_comparable,
     start_comparison,
 )
@@ -266,7 +266,7 @@ def compare(
             refuse_errors(errors(plan.findings))
             with show_hashing():
                 preflight = change.prepare(
-                    plan, role, accept_unknown_price=accept_unknown_price, beside=True,
+                    plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
             fix = Fix("review the above, then pass --yes", options=("--yes",))
@@ -309,7 +309,7 @@ def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "name a plan file, or deploy its plan from here first",
             code="no-plan",
         )
-    return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
+    return planned(ctx, *candidate_options(revision.plan, (pair, options), catalog))
 
 
 def _end_comparison(

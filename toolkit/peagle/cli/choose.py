@@ -11,9 +11,10 @@ import click
 from peagle.catalog import find_pair
 from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
-from peagle.cli.context import PeagleCommand, findings_in_context
+from peagle.cli.context import findings_in_context
 from peagle.cli.options import (
     FILE,
+    command,
     command_catalog,
     complete_pair,
     option,
@@ -24,7 +25,6 @@ from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import (
-    json_flag,
     print_json,
     print_status,
     print_table,
@@ -43,15 +43,12 @@ from peagle.vllm.environment import settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
 
 
-@click.command(
+@command(
+    "peagle check gpt-oss-20b --target hf --drafter hf",
+    "peagle check gpt-oss-20b --drafter ./my/head",
+    "peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1",
+    "peagle check -e production --online",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle check gpt-oss-20b --target hf --drafter hf
-  peagle check gpt-oss-20b --drafter ./my/head
-  peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1
-  peagle check -e production --online
-""",
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @project_options(instead=("list_rules",))
@@ -60,7 +57,6 @@ Examples:
 @option("--rules list_rules", "List the rules and what they prevent.", bool)
 @option("--profile", "AWS profile for s3:// locations.")
 @option("--sandbox", "Read s3:// locations from the sandbox.", bool)
-@json_flag
 @click.pass_context
 def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: Any) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
@@ -80,7 +76,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     if pair is None:
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     in_sandbox = options.pop("sandbox")
-    session = new_session(ctx, options["region"], options.pop("profile"), in_sandbox)
+    session = new_session(options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
@@ -125,15 +121,10 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
         raise target_not_read(pair, command, session.catalog)
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
-)
+@command("peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @engine_options(FitOptions)
-@json_flag
-@click.pass_context
-def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
+def fit(pair: str | None, **options: Any) -> None:
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
@@ -142,7 +133,7 @@ def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     --gpu-memory-utilization 0.9 and 8 requests. Exits with 3 if the pair does not fit, or if
     `peagle check` would reject it.
     """
-    session = new_session(ctx)
+    session = new_session()
     check_settings(options["settings"])
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
@@ -162,14 +153,10 @@ def fit(ctx: click.Context, /, pair: str | None, **options: Any) -> None:
     raise_first_error(report.findings)
 
 
-@click.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle verdict gpt-oss-20b --gpu H200
-  peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json
-  peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json
-""",
+@command(
+    "peagle verdict gpt-oss-20b --gpu H200",
+    "peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json",
+    "peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json",
 )
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
@@ -180,11 +167,7 @@ Examples:
 )
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
-@json_flag
-@click.pass_context
 def verdict(
-    ctx: click.Context,
-    /,
     pair: str,
     acceptance: Path | None,
     domain: str | None,
@@ -207,7 +190,7 @@ def verdict(
     asked = VerdictOptions(pair=pair, **given_options(options))
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
-    catalog = command_catalog(ctx)
+    catalog = command_catalog()
     if acceptance:
         catalog = with_text_acceptance(catalog, pair, acceptance, domain)
         if "+" not in pair:

@@ -145,16 +145,17 @@ def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
     return kept
 
 
-def own_command(ctx: click.Context, without: Collection[str] = ()) -> tuple[str, ...]:
-    """The user's own command line, to repeat it; flags ``without`` are left out."""
+def typed_command(without: Collection[str] = ()) -> tuple[str, ...]:
+    """The command line as the user typed it, to repeat it; flags ``without`` are left out."""
+    ctx = click.get_current_context()
     words = [word for word in ctx.meta[_WORDS] if word not in without]
     catalog = _kept(ctx).get("--catalog", ())
     return ("peagle", *catalog, *ctx.command_path.split()[1:], *words)
 
 
-def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
+def command_text(command: Sequence[str]) -> str:
     """``command`` in the context of the user's command line, quoted for a shell."""
-    return command_line(in_context(command, ctx))
+    return command_line(in_context(command))
 
 
 def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -12,9 +12,10 @@ from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.context import is_plan_file, own_command, status_in_context
+from peagle.cli.context import is_plan_file, status_in_context, typed_command
 from peagle.cli.options import (
     add_options,
+    command,
     complete_instance_types,
     deploy_options,
     duration,
@@ -28,7 +29,6 @@ from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
-    json_flag,
     print_result,
     print_status,
     show_hashing,
@@ -75,20 +75,17 @@ _DEPLOY_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command(
+@command(
+    "peagle deploy tiny --sandbox",
+    "peagle deploy gpt-oss-20b --role MyRole",
+    "peagle deploy gpt-oss-20b --fallback-instance-types ml.g6e.2xlarge,ml.g5.12xlarge "
+    "--retry-for 2h",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle deploy tiny --sandbox
-  peagle deploy gpt-oss-20b --role MyRole
-  peagle deploy gpt-oss-20b --fallback-instance-types ml.g6e.2xlarge,ml.g5.12xlarge --retry-for 2h
-""",
 )
 @plan_options
 @account_options
 @deploy_options
 @add_options(_DEPLOY_OPTIONS)
-@json_flag
 @click.pass_context
 def deploy(
     ctx: click.Context,
@@ -205,7 +202,7 @@ def _report(
     def show(status: DeployResult) -> None:
         if not is_waited_for:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, command_line(own_command(ctx, without=NOT_REPEATED)))
+            print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
         elif not unproved:
             print_calls(status, preflight, session)
 

@@ -15,14 +15,13 @@ from peagle.aws.images import (
     no_images_in_sandbox,
     push_image,
 )
-from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import FILE, add_options, option, refuse_errors, region_option
+from peagle.cli.context import command_text
+from peagle.cli.options import FILE, add_options, command, option, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     StatusLine,
-    json_flag,
     print_document,
     print_json,
     print_line,
@@ -64,11 +63,10 @@ _BUILD_OPTIONS = (
 )  # fmt: skip
 
 
-@image.command("build", cls=ProjectCommand, epilog="Example: peagle image build gpt-oss-20b --push")
+@command("peagle image build gpt-oss-20b --push", name="build", of=image, cls=ProjectCommand)
 @partial(plan_options, tag_flag="--resource-tag")
 @add_options(_BUILD_OPTIONS)
 @account_options
-@json_flag
 @click.pass_context
 def build_(
     ctx: click.Context,
@@ -147,16 +145,11 @@ def _build_here(request: ImageRequest, session: Session, push: bool) -> tuple[Bu
     return built, _push(built.image, None, plan.region, session, tags) if push else None
 
 
-@image.command(
-    "push",
-    cls=PeagleCommand,
-    epilog="Example: peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20",
-)
+@command("peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20", name="push", of=image)
 @click.argument("name")
 @option("--registry HOST", "Registry.  [default: ECR of the account and region]")
 @region_option("the repository")
 @account_options
-@json_flag
 def push_(name: str, registry: str | None, region: str, session: Session) -> None:
     """Push the image NAME to ECR.
 

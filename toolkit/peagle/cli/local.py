@@ -17,6 +17,7 @@ from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
     add_options,
+    command,
     command_catalog,
     complete_instance_type,
     names_own_image,
@@ -29,7 +30,6 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
 from peagle.cli.view.console import (
     StatusLine,
-    json_flag,
     json_option,
     print_documents,
     print_json,
@@ -65,7 +65,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, connect_docker, unchecked_image
+from peagle.images.docker import Image, connect_docker, find_compose, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
@@ -160,7 +160,7 @@ def up(
         if as_json:
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = ("docker", "compose", "--file", str(emit_compose), "up")
+            up = (*find_compose(), "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     with StatusLine() as status:
@@ -170,11 +170,10 @@ def up(
     return print_engine(engine)
 
 
-@local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
+@command("peagle local down peagle-tiny", of=local)
 @click.argument("name", required=False)
 @option("--all everything", "Stop all engines.", bool)
 @option("--now", "Do not wait for running requests.", bool)
-@json_flag
 def down(name: str | None, everything: bool, now: bool) -> None:
     """Stop the engine NAME and remove its log and state.
 
@@ -201,7 +200,7 @@ def down(name: str | None, everything: bool, now: bool) -> None:
     print_result({"ended": stopped, "removed": list(names)}, show)
 
 
-@local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
+@command("peagle local logs peagle-tiny -f", of=local, json=False)
 @click.argument("name")
 @option("-f --follow", "Print new lines as they are written.", bool)
 def logs(name: str, follow: bool) -> None:
@@ -210,8 +209,7 @@ def logs(name: str, follow: bool) -> None:
         click.echo(line)
 
 
-@local.command("list", cls=PeagleCommand, epilog="Example: peagle local list --json")
-@json_flag
+@command("peagle local list --json", name="list", of=local)
 def list_() -> None:
     """List the engines of this machine."""
     documents = [engine_document(engine) for engine in local_engines()]
@@ -249,7 +247,7 @@ def local_image(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
-        return build_with_status(request, new_session(click.get_current_context())).image
+        return build_with_status(request, new_session()).image
     docker = connect_docker()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
@@ -293,8 +291,7 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     print_result(document)
 
 
-@engine.command("status", cls=PeagleCommand, epilog="Example: peagle engine status --json")
-@json_flag
+@command("peagle engine status --json", name="status", of=engine)
 def engine_status() -> None:
     """Show the engine in use and all installed engines."""
     version = command_catalog().runtimes.default
@@ -329,10 +326,9 @@ def sandbox() -> None:
     """
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
+@command("peagle sandbox start --port 18300", of=sandbox)
 @option("--port", "[default: a free port]", click.IntRange(0, 65535), default=0, show_default=False)
 @option("--engine", "How endpoints run.  [default: process]", ("process", "docker"))
-@json_flag
 def start(port: int, engine: EngineKind | None) -> None:
     """Start the sandbox, unless it is running.
 
@@ -349,15 +345,13 @@ def start(port: int, engine: EngineKind | None) -> None:
     return click.echo(f"Or directly:              {deploy}")
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
-@json_flag
+@command("peagle sandbox stop", of=sandbox)
 def stop() -> None:
     """Stop the sandbox and its engines, and delete its state."""
     print_result(stop_sandbox())
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
-@json_flag
+@command("peagle sandbox status --json", of=sandbox)
 def status() -> None:
     """Show whether the sandbox is running, and its endpoints."""
     print_result(sandbox_status(), _print_sandbox)
@@ -378,9 +372,8 @@ def _print_sandbox(sandbox: Status) -> None:
     return None
 
 
-@sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
+@command('eval "$(peagle sandbox env)"', of=sandbox)
 @region_option("AWS clients")
-@json_flag
 def env(region: str) -> None:
     """Print shell commands that point AWS clients to the sandbox.
 
@@ -440,15 +433,10 @@ _ADD_OPTIONS = (
 )  # fmt: skip
 
 
-@fault.command(
-    cls=PeagleCommand,
-    help=_ADD_HELP,
-    epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
-)
+@command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @add_options(_ADD_OPTIONS)
-@json_flag
 def add(
     operation: str, kind: str, times: int | None, instance_type: str | None, seconds: float
 ) -> None:
@@ -457,16 +445,14 @@ def add(
     print_result(add_fault(operation, kind, times, instance_type, seconds))
 
 
-@fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
-@json_flag
+@command("peagle sandbox fault list --json", name="list", of=fault)
 def list_faults_() -> None:
     """List the faults, and how many calls each has met."""
     print_result(list_faults())
 
 
-@fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
+@command("peagle sandbox fault clear CreateEndpoint", of=fault)
 @click.argument("operation", required=False, shell_complete=_complete_operation)
-@json_flag
 def clear(operation: str | None) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
     print_result({"removed": clear_faults(operation)})
@@ -477,32 +463,29 @@ def quota() -> None:
     """Set how many instances the sandbox's account may have."""
 
 
-@quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
+@command("peagle sandbox quota set ml.g5.xlarge 0", name="set", of=quota)
 @click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
 @click.argument("value", type=click.IntRange(min=0))
 @region_option("the quota")
-@json_flag
 def set_(instance_type: str, value: int, region: str) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
     set_quota(instance_type, value, region)
     print_result({"instance_type": instance_type, "region": region, "value": value})
 
 
-@quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
-@json_flag
+@command("peagle sandbox quota list --json", name="list", of=quota)
 def list_quotas_() -> None:
     """List the quotas that were set; every other is 2."""
     print_result(changed_quotas())
 
 
-@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
+@command("peagle sandbox scaling --speed 100", of=sandbox)
 @option(
     "--speed N",
     "How many seconds pass in one; 1 is AWS's time.",
     Decimal(min=1, max=1000),
     required=True,
 )
-@json_flag
 def scaling(speed: float) -> None:
     """Let the times of automatic scaling pass faster.
 

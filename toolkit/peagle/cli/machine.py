@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import click
 
-from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import command_catalog, option
+from peagle.cli.context import command_text, in_context
+from peagle.cli.options import command, command_catalog, option
 from peagle.cli.view.console import (
-    json_flag,
     print_facts,
     print_json,
     print_line,
@@ -26,8 +25,7 @@ from peagle.errors import NotFound, Refused, command_line, nearest
 from peagle.text import plain
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
-@json_flag
+@command("peagle doctor --json")
 @click.pass_context
 def doctor(ctx: click.Context, /) -> None:
     """Check what this machine has and lacks.
@@ -54,7 +52,7 @@ def doctor(ctx: click.Context, /) -> None:
 NAME = "peagle-demo"
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
+@command("peagle demo --keep", json=False)
 @click.argument("pair", default="tiny")
 @option(
     "--prompt", "The prompt to send.", default="What does difflib.SequenceMatcher.get_opcodes do?"
@@ -123,11 +121,10 @@ def _codes() -> list[str]:
     return list(dict.fromkeys(str(row["code"]) for row in read_explanations()))
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle explain fc-width")
+@command("peagle explain fc-width")
 @click.argument(
     "code", shell_complete=lambda _, __, typed: [c for c in _codes() if c.startswith(typed)]
 )
-@json_flag
 def explain(code: str) -> None:
     """Show the cause and the fix of CODE: that of a finding, of an error with --json, or of an
     engine that ended.

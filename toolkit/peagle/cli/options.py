@@ -12,8 +12,8 @@ import click
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.cli.context import add_flag
-from peagle.cli.view.console import print_findings, where_text
+from peagle.cli.context import PeagleCommand, add_flag
+from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
@@ -138,6 +138,39 @@ def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
     return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
 
 
+def examples_text(*examples: str) -> str:
+    """The examples at the end of a command's help."""
+    if len(examples) == 1:
+        return f"Example: {examples[0]}"
+    lines = "\n".join(f"  {example}" for example in examples)
+    return f"\b\nExamples:\n{lines}\n"
+
+
+def command(
+    *examples: str,
+    name: str | None = None,
+    of: click.Group | None = None,
+    cls: type[PeagleCommand] = PeagleCommand,
+    json: bool = True,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A decorator: a command with these examples, ``of`` a group, and with ``--json`` as its last
+    option."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        if json:
+            function = json_flag(function)
+            options = vars(function)["__click_params__"]  # the last one first
+            options.insert(0, options.pop())
+        epilog = examples_text(*examples)
+        made = click.command(name, cls=cls, epilog=epilog, **settings)(function)
+        if of is not None:
+            of.add_command(made)
+        return made
+
+    return make
+
+
 def output_option(help: str) -> Callable[..., Any]:
     """``-o/--output FILE``: ``output``."""
     return option("-o --output --out output FILE", help, FILE)
@@ -204,17 +237,25 @@ def names_own_image(plan: Plan) -> bool:
     return is_own_image(plan, command_catalog().runtimes)
 
 
-def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
-    """A shell completion with names of the catalogue; errors of the catalogue are not shown."""
+def completing(
+    read_names: Callable[[click.Context, str], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A shell completion with the names that begin as typed; none after an error, which is not
+    shown."""
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
         try:
-            names = names_in(load_catalog(catalog_of(ctx)), typed)
+            names = read_names(ctx, typed)
         except PeagleError:
             return []
         return list(dict.fromkeys(name for name in names if name.startswith(typed)))
 
     return complete
+
+
+def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
+    """A shell completion with names of the catalogue."""
+    return completing(lambda ctx, typed: names_in(load_catalog(catalog_of(ctx)), typed))
 
 
 def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:

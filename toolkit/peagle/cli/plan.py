@@ -16,13 +16,14 @@ from peagle.cli.context import (
     findings_in_context,
     is_plan_file,
     is_typed,
-    own_command,
+    typed_command,
 )
 from peagle.cli.options import (
     FILE,
     PLAN_FIELDS,
     Decimal,
     add_options,
+    command,
     complete_pair,
     option,
     output_option,
@@ -32,7 +33,6 @@ from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.cli.view.console import (
     document_facts,
-    json_flag,
     print_json,
     print_status,
     print_table,
@@ -164,19 +164,15 @@ _PLAN_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command(
+@command(
+    "peagle plan gpt-oss-20b --region eu-west-1 -o plan.json",
+    "peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'",
+    "peagle plan -e staging --changes-from main/peagle.yaml --markdown",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle plan gpt-oss-20b --region eu-west-1 -o plan.json
-  peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'
-  peagle plan -e staging --changes-from main/peagle.yaml --markdown
-""",
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
 @add_options(_PLAN_OPTIONS)
-@json_flag
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -227,9 +223,9 @@ def plan(
         from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
         if output:
-            deploy = command_text(("peagle", "deploy", str(output)), ctx)
+            deploy = command_text(("peagle", "deploy", str(output)))
         else:  # the words of this command
-            words = own_command(ctx, without=("--online", "--verbose"))
+            words = typed_command(without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
             deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
         print_answer(plan, None if refused else deploy, verbose)

@@ -335,7 +335,7 @@ def _started_session(ctx: click.Context) -> Session:
     """The session of ``--profile`` and ``--sandbox``, started if needed."""
     from peagle.cli.session import new_session  # most plans send nothing
 
-    session = new_session(ctx, None, ctx.params["profile"], ctx.params["sandbox"])
+    session = new_session(None, ctx.params["profile"], ctx.params["sandbox"])
     session.start()
     return session
 

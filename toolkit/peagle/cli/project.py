@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
-from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options
+from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options, completing
 from peagle.cli.view.console import print_status
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.options import ONLY_DEPLOY
@@ -195,6 +195,12 @@ class ProjectCommand(PeagleCommand):
             raise NotFound(error.message, fix, error.code) from None
 
 
+@completing
+def _complete_environment(ctx: click.Context, _: str) -> list[str]:
+    """The environments of the project file."""
+    return list_environments(load_project(ctx, ctx.params.get("project_file")))
+
+
 def project_options(
     keys: Collection[str] | None = None, instead: Collection[str] = (), implicit: bool = True
 ) -> Decorator:
@@ -359,12 +365,3 @@ def _find_endpoint_of_plan(
         if plan and choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name
     return None
-
-
-def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-    """The environments of the project file; none if it cannot be read."""
-    try:
-        names = list_environments(load_project(ctx, ctx.params.get("project_file")))
-    except PeagleError:
-        return []
-    return [name for name in names if name.startswith(typed)]

@@ -6,22 +6,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from difflib import get_close_matches
 
-import click
-
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
-from peagle.cli.context import PeagleCommand, command_text, is_set
-from peagle.cli.options import add_options, complete_region, option, yes_option
-from peagle.cli.session import (
-    NOT_SEARCHED,
-    Session,
-    account_options,
-    deployment_command,
-    examples_text,
-)
+from peagle.cli.context import command_text, is_set
+from peagle.cli.options import add_options, command, complete_region, option, yes_option
+from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
 from peagle.cli.view.console import (
     confirm,
-    json_flag,
     print_json,
     print_line,
     print_result,
@@ -121,10 +112,11 @@ def _destroy_previous(change: DeploymentChange, session: Session) -> None:
 
 def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
     """Remove what an earlier endpoint of that name has left."""
-    removal, where = Removal(), "the sandbox, which is not running"
+    removal, reason = Removal(), "the sandbox is not running, and this machine has no record of it"
     if session.is_available:
         aws = session.aws()
-        where = f"the tags in {session.where(aws.region)}"
+        place = session.where(aws.region)
+        reason = f"neither this machine nor the tags in {place} know {name}"
         if endpoint_created(aws, name) is not None:
             raise Refused(
                 f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
@@ -136,7 +128,7 @@ def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
     if removal.leftovers:
         _confirm_removal(f"Left by {name}:", removal.leftovers)
     else:
-        print_status(f"Nothing to remove: neither this machine nor {where} know {name}.")
+        print_status(f"Nothing to remove: {reason}.")
     for leftover in removal.leftovers:
         remove_leftover(aws, leftover)
     _report(name, removal.leftovers, left=removal.left)
@@ -216,9 +208,7 @@ def _destroy_images(session: Session) -> None:
         print_status(f"Nothing to remove: no image of this toolkit is in {aws.region}.")
 
 
-@click.command(
-    cls=PeagleCommand, epilog=examples_text("peagle reap --dry-run", "peagle reap --yes --json")
-)
+@command("peagle reap --dry-run", "peagle reap --yes --json")
 @account_options
 @option(
     "--region regions",
@@ -228,7 +218,6 @@ def _destroy_images(session: Session) -> None:
 )
 @option("--dry-run", "Show what would be deleted.", bool)
 @yes_option
-@json_flag
 def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     """Delete all deployments whose end time (deploy --ttl, --budget) has passed, in all regions.
 

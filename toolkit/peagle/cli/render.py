@@ -6,12 +6,18 @@ from pathlib import Path
 
 import click
 
-from peagle.cli.context import PeagleCommand, root_group
-from peagle.cli.options import add_options, command_catalog, option, output_option, refuse_errors
+from peagle.cli.context import root_group
+from peagle.cli.options import (
+    add_options,
+    command,
+    command_catalog,
+    option,
+    output_option,
+    refuse_errors,
+)
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import (
-    json_flag,
     print_json,
     print_result,
     print_status,
@@ -54,17 +60,16 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 """
 
 
-@click.command(
+@command(
+    "peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
     cls=ProjectCommand,
     help=_HELP,
     short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
-    epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
 )
 @click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
 @option("-o --output DIR", "Folder for the files; created if needed.", _FOLDER, required=True)
 @option("--force", "Replace files in a folder that is not empty.", bool)
-@json_flag
 def render(format: str, plan: Plan, output: Path, force: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
     findings = dict.fromkeys(check_format(plan, format))
@@ -98,17 +103,13 @@ _INIT_OPTIONS = (
 )  # fmt: skip
 
 
-@ci.command(
-    cls=PeagleCommand,
-    epilog="""\b
-Examples:
-  peagle ci init github --repository acme/models --account 111122223333
-  peagle ci init codepipeline --toolkit https://pypi.example.com/simple/
-""",
+@command(
+    "peagle ci init github --repository acme/models --account 111122223333",
+    "peagle ci init codepipeline --toolkit https://pypi.example.com/simple/",
+    of=ci,
 )
 @click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
 @add_options(_INIT_OPTIONS)
-@json_flag
 @click.pass_context
 def init(
     ctx: click.Context,
@@ -188,7 +189,7 @@ def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
         write_output(folder / name, content)
 
 
-@ci.command(cls=PeagleCommand, epilog="Example: peagle ci schema -o peagle.schema.json")
+@command("peagle ci schema -o peagle.schema.json", of=ci, json=False)
 @output_option("Write the schema to this file.")
 @click.pass_context
 def schema(ctx: click.Context, output: Path | None) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
-from peagle.cli.context import own_command
-from peagle.cli.options import catalog_of, command_catalog, yes_option
+from peagle.cli.context import typed_command
+from peagle.cli.options import catalog_of, command, command_catalog, completing, yes_option
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.view.console import DeploymentProgress, json_flag, print_status
+from peagle.cli.view.console import DeploymentProgress, print_status
 from peagle.deploy.records import deployment_names
 from peagle.errors import NotProved
 from peagle.session import Session as Session
@@ -35,9 +34,9 @@ NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 class CommandSession(Session):
     """A session with the command's catalogue, which shows what it does."""
 
-    def __init__(self, ctx: click.Context, *place: str | None, sandbox: bool = False) -> None:
-        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(ctx))
-        self._ctx = ctx
+    def __init__(self, *place: str | None, sandbox: bool = False) -> None:
+        self._ctx = click.get_current_context()
+        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(self._ctx))
 
     @property
     def catalog(self) -> Catalog:
@@ -57,15 +56,16 @@ class CommandSession(Session):
 
         # A deploy that is repeated repeats its proof; another command would change what serves.
         settled = RolledBack if self._ctx.command.name == "deploy" else NotProved
-        again = own_command(self._ctx, without=NOT_REPEATED)
+        again = typed_command(without=NOT_REPEATED)
         show_remaining_resources(change, () if isinstance(error, settled) else again)
 
 
 def new_session(
-    ctx: click.Context, region: str | None = None, profile: str | None = None, sandbox: bool = False
+    region: str | None = None, profile: str | None = None, sandbox: bool = False
 ) -> Session:
-    """The session of a command. Raises UserError when options and AWS_ENDPOINT_URL contradict."""
-    session = CommandSession(ctx, region, profile, sandbox=sandbox)
+    """The session of the running command. Raises UserError when options and AWS_ENDPOINT_URL
+    contradict."""
+    session = CommandSession(region, profile, sandbox=sandbox)
     _ = session.sandbox
     return session
 
@@ -80,8 +80,7 @@ def account_options(command: Command, with_region: bool = False) -> Command:
     @wraps(command)
     def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
         region = params.pop("region") if with_region else None
-        session = new_session(click.get_current_context(), region, profile, sandbox)
-        return command(session=session, **params)
+        return command(session=new_session(region, profile, sandbox), **params)
 
     return with_session
 
@@ -92,34 +91,25 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
-def examples_text(*examples: str) -> str:
-    """The examples at the end of a command's help."""
-    if len(examples) == 1:
-        return f"Example: {examples[0]}"
-    lines = "\n".join(f"  {example}" for example in examples)
-    return f"\b\nExamples:\n{lines}\n"
-
-
 def deployment_command(
     *examples: str, yes: bool = False, **argument: Any
 ) -> Callable[[Command], click.Command]:
     """A command about the deployment NAME, with ``name``, ``session``, ``--json``, and for ``yes``
     ``--yes``."""
 
-    def add(command: Command) -> click.Command:
-        own_options = vars(command).pop("__click_params__", [])
-        command = yes_option(json_flag(command)) if yes else json_flag(command)
-        vars(command)["__click_params__"] += own_options
-        with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
-        return click.command(cls=ProjectCommand, epilog=examples_text(*examples))(with_name)
+    def add(function: Command) -> click.Command:
+        own_options = vars(function).pop("__click_params__", [])
+        if yes:
+            function = yes_option(function)
+        vars(function).setdefault("__click_params__", []).extend(own_options)
+        function = endpoint_argument(complete_name, **argument)(cloud_options(function))
+        return command(*examples, cls=ProjectCommand)(function)
 
     return add
 
 
-def complete_name(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Names of deployments, for shell completion."""
-    sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
-    names = deployment_names(SANDBOX if sandbox else None)
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+@completing
+def complete_name(ctx: click.Context, _: str) -> Collection[str]:
+    """Names of deployments."""
+    sandbox = ctx.params.get("sandbox") or leads_to_sandbox(os.environ)
+    return deployment_names(SANDBOX if sandbox else None)

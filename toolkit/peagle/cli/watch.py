@@ -11,13 +11,12 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import PeagleCommand, is_plan_file, status_in_context
-from peagle.cli.options import add_options, duration, option
+from peagle.cli.context import is_plan_file, status_in_context
+from peagle.cli.options import add_options, command, duration, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
-    json_flag,
     line_width,
     make_console,
     print_json,
@@ -45,9 +44,8 @@ from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 
 
-@click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
+@command("peagle list --json", name="list")
 @cloud_options
-@json_flag
 def list_deployments(session: Session) -> None:
     """List the deployments of the account, whichever machine or template made them.
 

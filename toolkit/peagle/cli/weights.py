@@ -18,17 +18,17 @@ from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.context import (
-    PeagleCommand,
     command_text,
     findings_in_context,
     in_context,
-    own_command,
+    typed_command,
 )
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import (
     add_options,
     catalog_of,
+    command,
     complete_pair,
     deploy_options,
     names_own_image,
@@ -39,12 +39,11 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import field_options, plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.cli.session import NOT_REPEATED, Session, account_options, examples_text
+from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     Fact,
     StatusLine,
     confirm,
-    json_flag,
     print_document,
     print_facts,
     print_findings,
@@ -130,11 +129,7 @@ def weights() -> None:
     """Copy weights to S3; list and remove them."""
 
 
-@weights.command(
-    "sync",
-    cls=PeagleCommand,
-    epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b",
-)
+@command("peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b", name="sync", of=weights)
 @click.argument("pair", shell_complete=complete_pair)
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @option("--target-only", "Copy the target's weights only.", bool)
@@ -147,7 +142,6 @@ def weights() -> None:
 @_take_over_option
 @_even_if_used_option
 @yes_option
-@json_flag
 @click.pass_context
 def sync_command(
     ctx: click.Context,
@@ -355,13 +349,10 @@ class WeightsListing(Result):
     findings: tuple[Finding, ...]
 
 
-@weights.command(
-    "list", cls=PeagleCommand, epilog="Example: peagle weights list s3://my-models/gpt-oss-20b"
-)
+@command("peagle weights list s3://my-models/gpt-oss-20b", name="list", of=weights)
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
 @account_options
-@json_flag
 @click.pass_context
 def list_command(ctx: click.Context, /, place: str, region: str, session: Session) -> None:
     """Show the weights at a prefix: every file with its state and checksum, and the warm starts.
@@ -413,13 +404,11 @@ def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice
         print_line(f"storage: {_storage_text(listing.bytes, price, price.region)}")
 
 
-@weights.command(
-    "remove",
-    cls=PeagleCommand,
-    epilog=examples_text(
-        "peagle weights remove s3://my-models/tiny",
-        "peagle weights remove s3://my-models/tiny --warm KEY",
-    ),
+@command(
+    "peagle weights remove s3://my-models/tiny",
+    "peagle weights remove s3://my-models/tiny --warm KEY",
+    name="remove",
+    of=weights,
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
@@ -428,7 +417,6 @@ def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice
 @option("--warm key KEY", "Only the warm start with that key.")
 @_even_if_used_option
 @yes_option
-@json_flag
 @click.pass_context
 def remove_command(
     ctx: click.Context,
@@ -493,20 +481,16 @@ _WARM_OPTIONS = (
 )  # fmt: skip
 
 
-@click.command(
+@command(
+    "peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\\n"
+    "    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI",
+    "peagle warm tiny --local",
     cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\
-    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI
-  peagle warm tiny --local
-""",
 )
 @plan_options
 @account_options
 @deploy_options
 @add_options(_WARM_OPTIONS)
-@json_flag
 def warm(
     plan: Plan,
     session: Session,
@@ -564,7 +548,7 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
             "PEAGLE_WARM_SHA256 to this SHA-256."
         )
     # The words of this command for `peagle local up`: the caches depend on its options.
-    words = [*own_command(click.get_current_context(), without=(*NOT_REPEATED, "--local"))]
+    words = [*typed_command(without=(*NOT_REPEATED, "--local"))]
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))

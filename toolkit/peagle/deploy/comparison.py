@@ -81,7 +81,7 @@ class CandidateNotProved(NotProved, code="candidate-not-proved"):
     Fix: compare another head, K or version; the message has what was measured"""
 
 
-def options_beside(
+def candidate_options(
     plan: Plan, asked: tuple[str, dict[str, Any]], catalog: Catalog
 ) -> tuple[str, dict[str, Any]]:
     """The pair and the options of the plan to compare with the deployed ``plan``, from those that
@@ -127,13 +127,13 @@ def require_comparable(preflight: Preflight) -> Deployment:
     revisions.require_own(record)
     candidate = preflight.desired.revision
     if record.serving.instances_config or candidate.instances_config:
-        beside = preflight.desired.plan.model_copy(
+        other_endpoint = preflight.desired.plan.model_copy(
             update={"name": f"{name}-{revisions.CANDIDATE.lower()}"}
         )
         raise Refused(
             "one of the plans has copies of its model, and SageMaker shares requests by weight "
             "between variants with a model only",
-            Fix("serve the other plan as an endpoint of its own", deploy_command(beside)),
+            Fix("serve the other plan as an endpoint of its own", deploy_command(other_endpoint)),
             code="not-comparable",
         )
     if record.serving.fingerprint == candidate.fingerprint:
@@ -162,7 +162,7 @@ def start_comparison(
     context.change(comparison=comparison, failure=None)
     try:
         with context.recording_failure():
-            started = _put_beside(context, preflight, both, share)
+            started = _put_candidate(context, preflight, both, share)
     except PeagleError:
         with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
             live = sagemaker.describe(context.aws, name)
@@ -198,7 +198,7 @@ def start_comparison(
     return context.record
 
 
-def _put_beside(
+def _put_candidate(
     context: DeploymentContext, preflight: Preflight, both: Revision, share: float
 ) -> float:
     """Bring the configuration with both variants into service; returns what ``wait_in_service``

@@ -317,14 +317,14 @@ def preflight(
     instances: InstanceTable,
     role: str | None = None,
     bucket: str | None = None,
-    beside: bool = False,
+    as_candidate: bool = False,
 ) -> Preflight:
-    """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on. Raises UserError and CloudError, and
-    Refused while the deployment compares two plans, unless ``beside``."""
+    """Check everything in the account that deploying ``plan`` depends on; with ``as_candidate``,
+    that serving it beside the revision in service depends on. Raises UserError and CloudError, and
+    Refused while the deployment compares two plans, unless ``as_candidate``."""
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
-    if record and not beside:
+    if record and not as_candidate:
         require_no_comparison(record)
     serving = weights.parse_pins(record.current.served.variables) if record else None
     pinned, pins = pin_plan(aws, plan, serving)
@@ -351,8 +351,8 @@ def preflight(
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
         findings += request_findings(desired.requests, plan.region)
-        if beside and record and live:
-            findings += _quota_beside(aws, priced, record, live, instances)
+        if as_candidate and record and live:
+            findings += _candidate_quota(aws, priced, record, live, instances)
         else:
             findings += _quota(aws, plan, instances, count, more)
         # SageMaker mounts every object below the prefix of an upload, so it may hold no others.
@@ -368,7 +368,7 @@ def preflight(
     findings += _topic_findings(aws, plan)
     changes: tuple[Change, ...] = ()
     if record:
-        changes = tuple(_changes(aws, desired, record, live, is_update, beside))
+        changes = tuple(_changes(aws, desired, record, live, is_update, as_candidate))
     lost = [c for c in changes if c.setting in _PRESCRIBED and c.before and not c.after]
     if is_update and lost:
         message = "the update leaves out what the deployment has: "
@@ -408,14 +408,14 @@ def _changes(
     record: Deployment,
     live: Endpoint | None,
     is_update: bool,
-    beside: bool,
+    as_candidate: bool,
 ) -> Iterator[Change]:
     """What the change alters in an endpoint that serves, and in what belongs to it. What may not be
     read is unknown."""
     plan, revision, before = desired.plan, desired.revision, record.current.plan
     if is_update and live:
         yield from compare_live(record, live, revision)
-    if beside:
+    if as_candidate:
         return
     applied = AppliedPlan(plan, revision.name)
     if live:  # as it serves: alarms follow an update, and the end is a setting of its own
@@ -490,7 +490,7 @@ def _quota(
     return (*findings, *at_most)
 
 
-def _quota_beside(
+def _candidate_quota(
     aws: Aws, plan: Plan, record: Deployment, live: Endpoint, instances: InstanceTable
 ) -> Iterator[Finding]:
     """SageMaker starts new instances for both variants before it ends those that serve now."""

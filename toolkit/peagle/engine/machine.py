@@ -235,6 +235,7 @@ def _docker() -> list[MachineCheck]:
     except PeagleError as missing:
         return [MachineCheck("Docker", missing.message, False, use, missing.fix)]
     buildx, compose = info.plugins.get("buildx"), info.plugins.get("compose")
+    compose = compose or shutil.which("docker-compose")  # Debian's separate program
     builder = f"with buildx {buildx}" if buildx else "without buildx, so builds are slower"
     return [
         MachineCheck("Docker", f"{info.version}, {builder}", True, use),

@@ -38,7 +38,7 @@ from peagle.fit.estimate import (
     refusal_reason,
 )
 from peagle.frozen import Frozen
-from peagle.options import EngineOptions, asked, check_numbers
+from peagle.options import EngineOptions, check_numbers, engine_option
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, extra_slots, schedules_ahead
 from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
@@ -99,23 +99,25 @@ class FitOptions(EngineOptions):
         "drafter_embeddings", "settings",
     )  # fmt: skip
 
-    gpu_memory_gib: float | None = asked(
+    gpu_memory_gib: float | None = engine_option(
         "gib", "Memory of one GPU as CUDA sees it, such as 139.8 for an H200."
     )
-    gpu_memory_utilization: float | None = asked(
+    gpu_memory_utilization: float | None = engine_option(
         "share",
         "Share of the GPU's memory that vLLM may use.  "
         f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
     )
-    concurrency: int | None = asked(
+    concurrency: int | None = engine_option(
         "requests", "Concurrent requests.", name="max-num-seqs concurrency"
     )
-    max_num_batched_tokens: int | None = asked("tokens", "Maximum tokens per scheduler step.")
-    kv_cache_dtype: str | None = asked("dtype", "Data type of the KV cache.")
-    text_only: bool = asked("switch", "Text input only, for multimodal targets.")
-    enforce_eager: bool = asked("switch", "Disable CUDA graphs and compilation.")
-    compiled: bool = asked("switch", "Assume a warm compile cache.")
-    drafter_embeddings: Literal["shared", "own"] | None = asked(
+    max_num_batched_tokens: int | None = engine_option(
+        "tokens", "Maximum tokens per scheduler step."
+    )
+    kv_cache_dtype: str | None = engine_option("dtype", "Data type of the KV cache.")
+    text_only: bool = engine_option("switch", "Text input only, for multimodal targets.")
+    enforce_eager: bool = engine_option("switch", "Disable CUDA graphs and compilation.")
+    compiled: bool = engine_option("switch", "Assume a warm compile cache.")
+    drafter_embeddings: Literal["shared", "own"] | None = engine_option(
         "choice",
         "Whether the head has its own embeddings, if no weight header is available.  "
         "[default: own]",
@@ -220,8 +222,8 @@ def _refuse_contradictions(options: FitOptions, pair: Pair | None) -> None:
         "--enforce-eager and --compiled": options.enforce_eager and options.compiled,
         "--gpu-memory-gib and --instance-type": options.gpu_memory_gib and options.instance_type,
     }
-    for flags, are_given in contradictions.items():
-        if are_given:
+    for flags, are_combined in contradictions.items():
+        if are_combined:
             raise OptionsConflict(f"{flags} cannot be combined", "use one of the two")
     drafts = options.drafter or (pair and pair.drafter) or not options.speculation
     if (options.k or options.drafter_embeddings) and options.target and not drafts:

@@ -278,7 +278,7 @@ _OF_SAGEMAKER = frozenset(
         "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "price-unknown", "scale-to-zero-refused",
+        "price-unknown", "queue-unbounded", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
         "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",

@@ -31,13 +31,13 @@ TARGET_ALONE_COST_FACTOR = 0.97
 class Candidate:
     """``count`` instances of one type that share the load, with this drafter and K (0 without).
 
-    ``asked`` has what is required of speed, times and price. Each instance runs ``copies`` of
+    ``options`` has what is required of speed, times and price. Each instance runs ``copies`` of
     ``engine``. ``load`` is the most concurrent requests of one engine, ``busy`` the number of
     engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown; ``performance``
     is of one engine, ``start_seconds`` the time until it answers, known in a batch.
     """
 
-    asked: Options
+    options: Options
     instance: Instance
     engine: EngineFit
     drafter: Drafter | None
@@ -69,8 +69,8 @@ class Candidate:
     def has_copies(self) -> bool:
         """Whether its engines are an inference component, which a single one needs only to scale to
         zero."""
-        copies = self.asked.copies
-        several = copies != AUTO or self.copies > 1 or self.asked.scale_to_zero
+        copies = self.options.copies
+        several = copies != AUTO or self.copies > 1 or self.options.scale_to_zero
         return copies is not None and several
 
     @cached_property
@@ -101,18 +101,18 @@ class Candidate:
     @cached_property
     def batch(self) -> Batch | None:
         """How long the batch takes on these instances, and what it costs."""
-        asked = self.asked
-        if asked.requests is None:
+        options = self.options
+        if options.requests is None:
             return None
-        seconds, usd, output = None, None, asked.output_tokens or USUAL_WORKLOAD.output_tokens
+        seconds, usd, output = None, None, options.output_tokens or USUAL_WORKLOAD.output_tokens
         if self.tokens_per_second:
-            answering = asked.requests * output / self.tokens_per_second
+            answering = options.requests * output / self.tokens_per_second
             seconds = round(self.start_seconds + answering, 1)
             if self.usd_per_hour is not None:
                 usd = round(seconds / 3600 * self.usd_per_hour, 2)
         return Batch(
-            requests=asked.requests,
-            within_seconds=asked.within,
+            requests=options.requests,
+            within_seconds=options.within,
             start_seconds=self.start_seconds,
             seconds=seconds,
             usd=usd,
@@ -122,16 +122,16 @@ class Candidate:
     def excess(self) -> float | None:
         """How far it is from what is required of speed and times: at most 1 where all is met,
         ``None`` if one is unknown, 0 without requirements."""
-        asked, speed = self.asked, self.tokens_per_second
+        options, speed = self.options, self.tokens_per_second
         ratios: list[float | None] = [0.0]
-        if asked.within is not None:
+        if options.within is not None:
             seconds = self.batch.seconds if self.batch else None
-            ratios.append(None if seconds is None else seconds / asked.within)
-        if asked.min_tokens_per_second is not None:
-            ratios.append(asked.min_tokens_per_second / speed if speed else None)
-        if asked.slo is not None:
+            ratios.append(None if seconds is None else seconds / options.within)
+        if options.min_tokens_per_second is not None:
+            ratios.append(options.min_tokens_per_second / speed if speed else None)
+        if options.slo is not None:
             times = self.performance
-            ratios.append(asked.slo.excess(times.ttft_seconds, times.itl_seconds))
+            ratios.append(options.slo.excess(times.ttft_seconds, times.itl_seconds))
         known_ratios = [ratio for ratio in ratios if ratio is not None]
         return max(known_ratios) if len(known_ratios) == len(ratios) else None
 
@@ -143,7 +143,7 @@ class Candidate:
     @property
     def affordable(self) -> bool:
         """Whether its price is known and within the limit; true without a limit."""
-        limit, usd = self.asked.max_price_per_hour, self.usd_per_hour
+        limit, usd = self.options.max_price_per_hour, self.usd_per_hour
         return limit is None or (usd is not None and usd <= limit)
 
     @property
@@ -221,7 +221,7 @@ def rank(candidates: Iterable[Candidate], by_cost: bool = True) -> list[Candidat
     if not by_cost:
         return ranked
     best_class, lowest, _ = standing(ranked[0])
-    is_batch = ranked[0].asked.requests is not None
+    is_batch = ranked[0].options.requests is not None
     factor = SAME_BATCH_COST_FACTOR if is_batch else SAME_COST_FACTOR
 
     def tie(entry: Candidate) -> tuple[bool, float]:
@@ -237,7 +237,7 @@ def select_best(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> li
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
     ranked = rank([*of_pair, *others])[:1]
-    if not ranked or not of_pair or not ranked[0].drafter or ranked[0].asked.requests is not None:
+    if not ranked or not of_pair or not ranked[0].drafter or ranked[0].options.requests is not None:
         return ranked
     first, usual = ranked[0], rank(of_pair)[0]
     least = (1 - SAME_SPEED_SHARE) * (first.tokens_per_second or 0.0)

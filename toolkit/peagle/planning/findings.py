@@ -16,6 +16,7 @@ from peagle.planning.load import Load
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
+from peagle.vllm.facts import find_facts
 from peagle.workload import Slo
 
 
@@ -114,12 +115,20 @@ def review(selection: Selection) -> Iterator[Finding]:
         yield from _required(selection, "min_tokens_per_second", f"{least:,.0f} tokens/s")
     if options.slo is not None:
         yield from _required(selection, "slo", options.slo.text)
+        yield from _queue(selection)
     if options.instance_count is None and candidate.count > 1:
-        message = f"{instances_text(candidate)} are planned and billed: one is not "
-        message += "known to serve the load as required"
+        load = selection.search.load
+        asked = format_concurrency(load.concurrency)
+        held = candidate.engine.most_requests * candidate.copies
+        reason = f"one is not known to meet what is required with {asked}"
+        if options.within is not None:
+            reason = "fewer do not finish in time"
+        elif held * (candidate.count - 1) < load.concurrency:
+            reason = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
+        message = f"{candidate.count} instances are planned and billed, because {reason}"
         confirm = use_option("--instance-count", candidate.count, verb="confirm the number with")
         yield warning("several-instances", "instance_count", message, confirm)
-    if candidate.drafter is None or not is_drafter_named(candidate.asked) or not selection.alone:
+    if candidate.drafter is None or not is_drafter_named(candidate.options) or not selection.alone:
         return
     best = selection.alone[0]
     ours, theirs = candidate.usd_per_million_tokens, best.usd_per_million_tokens
@@ -132,6 +141,18 @@ def review(selection: Selection) -> Iterator[Finding]:
             f"costs {format_usd(ours)} ({speed_text(candidate)})"
         )
         yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
+
+
+def _queue(selection: Selection) -> Iterator[Finding]:
+    """A note where this vLLM version can limit its queue, and the options do not."""
+    search, argument = selection.search, "max-num-queued-reqs"
+    facts = find_facts(search.load.vllm)
+    if facts.exact and argument in facts.arguments and argument not in search.options.settings:
+        message = "vLLM's queue has no limit, so that under overload every request misses --slo"
+        sentence = f"add --set {argument}={search.load.concurrency}: vLLM answers further requests "
+        sentence += "with HTTP 503"
+        fix = Fix(sentence, options=("--set", f"{argument}={search.load.concurrency}"))
+        yield note("queue-unbounded", "slo", message, fix)
 
 
 def _too_small(selection: Selection, where: str) -> Finding:
@@ -235,7 +256,7 @@ def _scarce(selection: Selection) -> Iterator[Finding]:
 def _price(selection: Selection) -> Iterator[Finding]:
     """An error when the price is above the limit or unknown."""
     candidate = selection.candidate
-    limit = candidate.asked.max_price_per_hour
+    limit = candidate.options.max_price_per_hour
     if limit is None or candidate.affordable:
         return
     message = f"the price of {instances_text(candidate)} is unknown"
@@ -252,7 +273,7 @@ def _price(selection: Selection) -> Iterator[Finding]:
             enough = f"{math.ceil(round(usd * 100, 6)) / 100:.2f}"
             which = f": {instances_text(cheapest)} is the cheapest that fits"
             fix = use_option("--max-price-per-hour", enough, which)
-            if candidate.asked.instance_type and cheapest.instance != candidate.instance:
+            if candidate.options.instance_type and cheapest.instance != candidate.instance:
                 more = ("--instance-type", cheapest.instance.type)
                 fix = Fix(fix.sentence, options=(*fix.options, *more))
     yield error("price-above-limit", "max_price_per_hour", message, fix)
@@ -262,11 +283,11 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     """The finding about one requirement, apart from the others, where it is not met or not
     certain, with the best type that is known to meet what is required."""
     others = dict.fromkeys({"slo", "min_tokens_per_second", "within"} - {where})
-    candidate, asked = selection.candidate, selection.search.options.model_copy(update=others)
-    only = replace(candidate, asked=asked)
+    candidate, options = selection.candidate, selection.search.options.model_copy(update=others)
+    only = replace(candidate, options=options)
     name, times, excess = instances_text(only), only.performance, only.excess
     reached = speed_text(only)
-    if asked.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
+    if options.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
         reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
     reached += f" ({only.source})"
     if excess is not None and _slowest(only).meets:
@@ -317,16 +338,16 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
 
 def _as_reached(only: Candidate) -> Fix:
     """The one requirement of ``only`` as the candidate meets it."""
-    asked, times = only.asked, only.performance
-    if asked.within is not None and only.batch and only.batch.seconds:
+    options, times = only.options, only.performance
+    if options.within is not None and only.batch and only.batch.seconds:
         return use_option("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
-    if asked.slo is None:
+    if options.slo is None:
         reached = math.floor(only.tokens_per_second or 0)
         return _lower("--min-tokens-per-second", reached)
     limits = {"ttft": times.ttft_seconds, "itl": times.itl_seconds}
     met = {
         name: max(limit, math.ceil((limits[name] or 0) * 1000) / 1000)
-        for name, limit in (("ttft", asked.slo.ttft), ("itl", asked.slo.itl))
+        for name, limit in (("ttft", options.slo.ttft), ("itl", options.slo.itl))
         if limit is not None
     }
     return use_option("--slo", Slo(**met).text)

@@ -16,7 +16,7 @@ from peagle.planning.speculation import SpeedsByK
 def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Reason]:
     """Why this type, so many GPUs, and speculation or none."""
     candidate = selection.candidate
-    if candidate.asked.instance_type is None:
+    if candidate.options.instance_type is None:
         yield _instance_reason(selection)
         if not selection.ranked:
             return
@@ -27,7 +27,7 @@ def selection_reasons(selection: Selection, compared: SpeedsByK) -> Iterator[Rea
 
 def _instance_reason(selection: Selection) -> Reason:
     """By cost per token or price, among those that are as good otherwise."""
-    candidate, ranked, asked = selection.candidate, selection.ranked, selection.candidate.asked
+    candidate, ranked, options = selection.candidate, selection.ranked, selection.candidate.options
     name, usd = candidate.instance.type, candidate.usd_per_million_tokens
     if not ranked:
         return reason("instance_type", name, "largest-instance")
@@ -54,7 +54,7 @@ def _instance_reason(selection: Selection) -> Reason:
         code,
         types=peers,
         holds_load=candidate.holds_load,
-        required=bool(asked.min_tokens_per_second or asked.slo or asked.within),
+        required=bool(options.min_tokens_per_second or options.slo or options.within),
         meets=candidate.meets,
         usd_per_million_tokens=usd,
         usd_per_hour=candidate.usd_per_hour,
@@ -77,7 +77,7 @@ def _gpus_reason(candidate: Candidate) -> Reason:
 
 def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     """What speculation changes: the cost per output token, else the speed."""
-    candidate, asked = selection.candidate, selection.candidate.asked
+    candidate, options = selection.candidate, selection.candidate.options
     drafter, what = candidate.drafter, "speculation"
     value = f"{drafter.name}, K={candidate.k}" if drafter else "none"
     if selection.unknown is not None and selection.unknown.drafter is not None:
@@ -115,9 +115,9 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
         )
     if drafter is None and not selection.speculating:
         return reason(what, value, "drafter-too-large")
-    is_named = asked.drafter is not None or "+" in asked.pair
-    if asked.chosen_by is not None:
-        return reason(what, value, "verdict-drafter", verdict=asked.chosen_by)
+    is_named = options.drafter is not None or "+" in options.pair
+    if options.chosen_by is not None:
+        return reason(what, value, "verdict-drafter", verdict=options.chosen_by)
     return reason(what, value, "named-drafter" if is_named else "default-drafter")
 
 

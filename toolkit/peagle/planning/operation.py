@@ -328,7 +328,7 @@ def choose_scaling(
 def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]:
     """The most requests at a time with which one engine meets the objective and none queues;
     ``unit`` is what has an engine."""
-    engine, slo = candidate.engine, candidate.asked.slo
+    engine, slo = candidate.engine, candidate.options.slo
     running = slots(engine.case, engine.fit, load.workload) if engine.fit.fits else 0.0
     limit = max(1, math.floor(running))
 

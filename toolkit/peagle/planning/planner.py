@@ -80,7 +80,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
     a plan with an error among them cannot be applied.
     """
-    decisions, asked = Decisions(), options.asked
+    decisions, recorded = Decisions(), options.recorded
     options, requested = _prepare(options, catalog)
     options, selection = _select(options, catalog, requested, decisions)
     company = choose_company(options, selection.search.region)
@@ -99,7 +99,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         price_date=price.value.date.isoformat() if price.value else None,
         without_speculation=selection.alone[0].to_alternative() if selection.alone else None,
         alternatives=tuple(shown.to_alternative() for shown in selection.shown()),
-        options=asked,
+        options=recorded,
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,

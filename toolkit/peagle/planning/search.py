@@ -218,7 +218,7 @@ class Search:
         busy = min(count * copies, requests)
         price = price_in(instance, self.region)
         return Candidate(
-            asked=options,
+            options=options,
             instance=instance,
             engine=engine,
             drafter=drafter,
@@ -279,14 +279,9 @@ class Search:
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
         key = *kind, instance.gpu_count, _name(drafter)
         if key not in self._candidates:
-            engines = self._engines_on(instance, drafter)
-            self._candidates[key] = prefer_measured(
-                [
-                    self._count_instances(instance, engine, drafter)
-                    for engine in engines
-                    if engine.fit.fits
-                ]
-            )
+            engines = [each for each in self._engines_on(instance, drafter) if each.fit.fits]
+            counted = [self._count_instances(instance, engine, drafter) for engine in engines]
+            self._candidates[key] = prefer_measured(counted)
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates
@@ -405,7 +400,7 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
     speculating = search.with_drafter(drafter).possible() if drafter else []
     if considered.drafter is None and not is_named:
         speculating = rank([*speculating, *(other for other in ranked if other.drafter)])
-    candidate, unknown = _instead(considered, alone), None
+    candidate, unknown = _prefer_known_speed(considered, alone), None
     if candidate is not considered:
         unknown, ranked, search = considered, without.ranking(), search.with_drafter(None)
     return Selection(search, candidate, ranked, speculating, alone, unknown)
@@ -414,15 +409,15 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
 def select_on_type(search: Search) -> Candidate:
     """What ``select`` selects on the user's instance type."""
     considered = search.named() or search.largest()
-    return _instead(considered, search.with_drafter(None).possible())
+    return _prefer_known_speed(considered, search.with_drafter(None).possible())
 
 
-def _instead(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
+def _prefer_known_speed(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
     """The candidate, or the target alone in its place: where the speed with its drafter is
     unknown, the user did not name it, and that of the target alone is known, costs less per
     hour, or meets what is required. A verdict, which selects known speeds only, is the same."""
     unknown = candidate.tokens_per_second is None and candidate.fit.fits
-    if candidate.drafter is None or not unknown or is_drafter_named(candidate.asked) or not alone:
+    if candidate.drafter is None or not unknown or is_drafter_named(candidate.options) or not alone:
         return candidate
     best, cheapest = alone[0], find_cheapest(alone) or alone[0]
     if candidate.holds_load and not best.holds_load:

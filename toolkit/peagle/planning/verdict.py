@@ -24,7 +24,7 @@ from peagle.errors import (
     nearest,
 )
 from peagle.findings import errors
-from peagle.options import EngineOptions, Options, asked, check_numbers
+from peagle.options import EngineOptions, Options, check_numbers, engine_option
 from peagle.planning.load import (
     EngineFit,
     Load,
@@ -69,12 +69,12 @@ class VerdictOptions(EngineOptions):
         "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens", "loads",
     )  # fmt: skip
 
-    gpu: str | None = asked("text", "GPU such as H200.")
-    prompt_tokens: int | None = asked(
+    gpu: str | None = engine_option("text", "GPU such as H200.")
+    prompt_tokens: int | None = engine_option(
         "tokens", "Tokens of each prompt, with --output-tokens.  [default: three sizes]"
     )
-    output_tokens: int | None = asked("tokens", "Tokens of each answer.")
-    loads: tuple[int, ...] = asked(
+    output_tokens: int | None = engine_option("tokens", "Tokens of each answer.")
+    loads: tuple[int, ...] = engine_option(
         "loads",
         f"Concurrent requests to compare.  [default: {','.join(map(str, LOADS))}]",
         default=LOADS,

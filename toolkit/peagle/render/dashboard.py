@@ -42,12 +42,12 @@ def dashboard_name(endpoint: str, region: str) -> str:
     return f"{prefixed_name(endpoint)}-{region}"
 
 
-def dashboard_body(plan: Plan, beside: Mapping[str, Plan] | None = None) -> dict[str, Any]:
-    """The body of PutDashboard. ``beside`` are the plans of other variants of the endpoint, by
+def dashboard_body(plan: Plan, others: Mapping[str, Plan] | None = None) -> dict[str, Any]:
+    """The body of PutDashboard. ``others`` are the plans of other variants of the endpoint, by
     their names: each variant has its own charts, below a heading."""
     widgets: list[dict[str, Any]] = []
     y = 0
-    for variant, each in {VARIANT: plan, **(beside or {})}.items():
+    for variant, each in {VARIANT: plan, **(others or {})}.items():
         place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
         properties = {"markdown": _heading(each, variant)}
         widgets.append({"type": "text", **place, "properties": properties})

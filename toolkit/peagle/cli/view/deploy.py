@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import click
 
@@ -21,6 +22,7 @@ from peagle.cli.view.plan import company_facts, format_plan_speed, operation_fac
 from peagle.cli.view.watch import measured, second_turn_text
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.diff import Change
+from peagle.deploy.kinds import EXISTS
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import (
@@ -113,8 +115,24 @@ def _change_text(preflight: Preflight) -> str:
 
 
 def show_changes(changes: Iterable[Change]) -> None:
-    """The settings that an update or a rollback changes, one on each line."""
-    print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
+    """The settings that an update or a rollback changes, one on each line; several resources of a
+    kind that it creates or removes share a line."""
+    texts = []
+    for (text, verb), group in groupby(changes, _group_change):
+        names = [change.setting.partition(".")[2] for change in group] if verb else []
+        if len(names) > 1:
+            texts.append(f"{text}s {verb}: {', '.join(names)}")
+        else:
+            texts.append(" ".join(filter(None, (text, *names, verb))))
+    print_facts(("" if number else "changes", text) for number, text in enumerate(texts))
+
+
+def _group_change(change: Change) -> tuple[str, str]:
+    """The kind of a resource and ``created`` or ``removed``; or a setting's text and ``""``."""
+    if (change.before, change.after) not in ((None, EXISTS), (EXISTS, None)):
+        return change.text, ""
+    kind = change.setting.partition(".")[0].replace("_", " ")
+    return kind, "created" if change.before is None else "removed"
 
 
 def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account) -> None:

@@ -213,24 +213,12 @@ def reason_text(reason: Reason) -> str:
     return reason.code if sentence is None else _SENTENCE.vformat(sentence, (), reason.values)
 
 
-def _format_for_all(count: int) -> str:
-    return f" for {count}" if count > 1 else ""
-
-
-def _format_gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def _format_speeds(speeds: Mapping[str, float]) -> str:
-    return "".join(f", {speed:,.0f} with K={k}" for k, speed in speeds.items())
-
-
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "by_k": _format_speeds,
+    "by_k": lambda speeds: "".join(f", {speed:,.0f} with K={k}" for k, speed in speeds.items()),
     "concurrency": format_concurrency,
     "duration": format_duration,
-    "for_all": _format_for_all,
-    "gpus": _format_gpus,
+    "for_all": lambda count: f" for {count}" if count > 1 else "",
+    "gpus": lambda count: f"{count} GPU{'' if count == 1 else 's'}",
     "requests": format_requests,
     "size": format_size,
     "usd": format_usd,
@@ -238,15 +226,15 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Sentence(string.Formatter):
-    """A template of ``SENTENCES``; a value that is not known is empty."""
+    """A template of ``SENTENCES``; an unknown value is empty."""
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key))
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec.startswith("?"):
-            known, _, unknown = format_spec[1:].partition("|")
-            return known if value else unknown
+            text, _, otherwise = format_spec[1:].partition("|")
+            return text if value else otherwise
         if value is None:
             return ""
         form = _FORMATS.get(format_spec)
