@@ -72,13 +72,14 @@ def test_an_unknown_option_names_the_nearest() -> None:
 def test_the_name_of_a_pair_in_place_of_a_plan_is_refused(tmp_path: Path) -> None:
     session: Any = peagle.Session()
     plan = session.plan("tiny")
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: session.deploy("tiny"),
         lambda: session.deploy(plan, fallbacks=("tiny",)),
         lambda: session.render("compose", "tiny"),
         lambda: session.compare(plan, "tiny"),
         lambda: session.save_plan("tiny", tmp_path / "plan.json"),
-    ):
+    )
+    for call in calls:
         with raises_code("usage", UserError) as refused:
             call()
         assert refused.value.message == "'tiny' is not a plan"
