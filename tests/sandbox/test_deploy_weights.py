@@ -1,4 +1,4 @@
-"""Deploy with weights in S3 and with weights in the image, against the sandbox."""
+"""Deploy with weights in S3, against the sandbox."""
 
 import shlex
 from collections.abc import Iterator
@@ -14,14 +14,11 @@ DEPLOY = ("deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "
           "--yes")  # fmt: skip
 PAIR = "s3://models/tiny/"
 IN_S3 = ("--model-source", f"{PAIR}target/", "--drafter", f"{PAIR}drafter/")
-IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}"
 
 
 @pytest.fixture(scope="module")
 def account(sandbox: Sandbox) -> Account:
-    account = Account(sandbox)
-    account.push(IMAGE)
-    return account
+    return Account(sandbox)
 
 
 @pytest.fixture
@@ -55,24 +52,3 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     assert deployed.returncode == 0, deployed.stderr
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
     assert source["S3Uri"] == PAIR
-
-
-def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
-    sandbox: Sandbox, account: Account
-) -> None:
-    before = [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]]
-    try:
-        deployed = sandbox.peagle(*DEPLOY, "--image", IMAGE, "--baked-weights")
-        assert "uploads" not in deployed.stderr
-        assert "weights     in the image: nothing is uploaded or mounted" in deployed.stderr
-        container = _container(account)
-        assert container["Image"] == IMAGE
-        assert "ModelDataSource" not in container
-        assert container["Environment"]["SM_VLLM_MODEL"] == "/opt/ml/model/target"
-        assert [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]] == before
-        document = sandbox.json("status", NAME, "--sandbox")
-        assert document["stand_in"] == "peagle/tiny"
-        log = sandbox.peagle("logs", NAME, "--sandbox").stdout
-        assert f"its weights are baked into {IMAGE}, which this sandbox does not run" in log
-    finally:
-        sandbox.peagle("destroy", NAME, "--sandbox", "--yes")

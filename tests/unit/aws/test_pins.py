@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-from typing import Any
 
 import pytest
 
-from peagle.errors import Refused, UserError
+from peagle.errors import Refused
 from peagle.findings import Finding
-from peagle.options import Options
 from peagle.planning.plan import Pins
-from peagle.planning.weights import choose_pins, with_pins
+from peagle.planning.weights import with_pins
 from peagle.weights.mounted import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.network import denied
@@ -199,13 +197,3 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     synced.cloud.before = denied("get_object", "list_objects_v2")
 
     assert synced.preflight(in_s3()).change == "nothing"
-
-
-@pytest.mark.parametrize(("options", "code"), [
-    ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
-    ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
-])  # fmt: skip
-def test_invalid_pins_are_refused(options: dict[str, Any], code: str) -> None:
-    with raises_code(code, UserError) as refused:
-        choose_pins(Options(pair="tiny", **options))
-    assert "warm_sha256" in refused.value.message

@@ -214,20 +214,3 @@ def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
                 assert fit[number] == advice[number], (pair, arguments, advice)
             tried += 1
     assert tried, "some of them do not fit"
-
-
-def knobs(*arguments: str) -> dict[str, str]:
-    return {advice["knob"]: advice["value"] for advice in shown(*arguments)["advice"]}
-
-
-ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("arguments", [
-    ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
-    ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
-])  # fmt: skip
-def test_a_cache_that_the_rules_refuse_is_not_advised(arguments: tuple[str, ...]) -> None:
-    assert "kv-cache-dtype" not in knobs(*arguments)
-    assert knobs(*arguments), "but others are"

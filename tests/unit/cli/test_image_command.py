@@ -19,8 +19,6 @@ NO_ENGINE = (
     "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
     "running?"
 )
-FULL = "failed to register layer: write /opt/peagle/peagle_serve: no space left on device"
-DENIED = "denied: requested access to the resource is denied"
 
 
 @pytest.fixture
@@ -58,36 +56,6 @@ def test_stopped_docker_is_an_error_with_the_alternative(
     assert done.returncode == 2
     assert "Docker daemon" in _only_error(done)
     assert "local engines also run without it (--engine process)" in done.stderr
-
-
-PUSH = ("image", "push", "peagle-tiny:1", "--registry", "reg.example.com")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("words", "step", "error", "code", "message", "fix"), [
-    (BUILD, "build", FULL, 2, "no space left on device", "docker system prune"),
-    (BUILD, "build", f"pull {DENIED} for private/base", 4, "denied", "log in to the registry"),
-    (PUSH, "push", DENIED, 4, "pushing reg.example.com/peagle-tiny:1", "log in to the reg"),
-])  # fmt: skip
-def test_what_docker_refuses_is_an_error_and_leaves_nothing(
-    peagle: Peagle,
-    docker: FakeDocker,
-    place: dict[str, str],
-    words: tuple[str, ...],
-    step: str,
-    error: str,
-    code: int,
-    message: str,
-    fix: str,
-) -> None:
-    docker.answers("version", out="28.2")
-    docker.has_image("peagle-tiny:1")
-    docker.answers("tag")
-    docker.answers(step, code=1, err=error)
-    done = peagle(*words, env=place)
-    assert done.returncode == code
-    assert message in _only_error(done)
-    assert fix in done.stderr
 
 
 @pytest.mark.parametrize("words", [

@@ -191,7 +191,6 @@ def test_a_price_that_rises_by_more_than_the_gate_is_refused(
 
 
 # A vLLM version that the catalogue does not have: fixes name options that the command has, and
-IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:{'0' * 64}"
 LINES = {
     "bench sweep": ("tiny", "--sweep", "k=1,2"),
     "check": ("tiny",),
@@ -226,14 +225,3 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
     near = fix.split(",")[0].split()
     accepted = in_process("check", "tiny", *near).out
     assert "runtime-unknown" not in accepted
-
-
-@pytest.mark.parametrize("command", ["check", "plan"])
-def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
-    def notes(version: str) -> list[str]:
-        done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
-        findings = done.document["findings"]
-        return [finding["code"] for finding in findings if finding["where"] == "vllm"]
-
-    assert notes("0.99.0") == ["vllm-newer-than-catalogue"]
-    assert notes("0.28.0") == []

@@ -30,7 +30,7 @@ from peagle.images.build import (
     tar_member,
     with_digest,
 )
-from peagle.images.docker import Docker, check_pair, show_image
+from peagle.images.docker import Docker, show_image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe, image_name
 from tests.support import raises_code
@@ -103,20 +103,6 @@ def test_foreign_and_missing_images_are_errors(docker: FakeDocker) -> None:
         show_image(Docker(), "debian")
     with pytest.raises(NotFound):
         show_image(Docker(), "none")
-
-
-BUILD = ("peagle", "image", "build", "gpt-oss-20b")
-
-
-def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
-    docker.has_image("mine")
-    image = show_image(Docker(), "mine")
-    check_pair(image, LABELS["peagle.pair"], BUILD)
-    with raises_code("image-of-another-pair", UserError) as raised:
-        check_pair(image, "openai/gpt-oss-20b", BUILD)
-    assert "peagle/tiny" in raised.value.message
-    assert "openai/gpt-oss-20b" in raised.value.message
-    assert raised.value.fix == "omit --image, or build another image"
 
 
 @pytest.mark.thorough

@@ -339,14 +339,6 @@ def test_a_default_context_that_does_not_fit_is_shortened_with_a_warning() -> No
     assert "context-shortened" not in [f.code for f in confirmed.findings]
 
 
-def test_requests_are_shortened_to_a_short_context() -> None:
-    made = plan(max_model_len=1000)
-    assert (made.prompt_tokens, made.output_tokens) == (744, 256)
-    made = plan(max_model_len=300, output_tokens=200)
-    assert (made.prompt_tokens, made.output_tokens) == (100, 200)
-    assert because(plan(prompt_tokens=5, output_tokens=5), "workload") is None
-
-
 @pytest.mark.thorough
 def test_requests_above_the_context_are_an_error_with_a_fix_that_works() -> None:
     made = plan(prompt_tokens=4000, output_tokens=200, max_model_len=4096)
