@@ -8,7 +8,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_280, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_290, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_110, 3_600),
     "vllm": (680, 500),
     "catalog": (2_190, 1_800),
@@ -16,7 +16,7 @@ BUDGET = {
     "checks": (2_420, 2_300),
     "fit": (1_770, 1_700),
     "speed": (1_590, 1_500),
-    "planning": (5_480, 3_850),
+    "planning": (5_510, 3_850),
     "render": (3_480, 3_000),
     "engine": (2_110, 1_800),
     "images": (860, 700),

@@ -63,17 +63,10 @@ class Flag(NamedTuple):
     variables: str | tuple[str, ...] | None = None
 
 
-def _option(
-    group: str,
-    kind: ValueKind,
-    help: str,
-    metavar: str | None = None,
-    default: Any = None,
-    **flag: Any,
-) -> Any:
-    """A field of Options with its Flag; a switch is off by default."""
+def _option(group: str, kind: ValueKind, help: str, metavar: str | None = None, **flag: Any) -> Any:
+    """A field of Options with its Flag, and its ``default``; a switch is off by default."""
+    default = flag.pop("default", False if kind == "switch" else None)
     extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
-    default = False if kind == "switch" and default is None else default
     return Field(default=default, description=help, json_schema_extra=extra)
 
 

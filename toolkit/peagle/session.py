@@ -99,6 +99,7 @@ class Session(Account):
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, atomically. Raises Refused for a plan with an error, PlanFileError for
         unpinned warm starts, and UserError when the file cannot be written."""
+        _check_plans(plan)
         refuse_errors(plan.findings)
         file = read_path(path, "the plan file")
         refuse_unpinned_warm(plan, str(file))
@@ -106,6 +107,7 @@ class Session(Account):
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """The results of two plans side by side, and the settings that differ."""
+        _check_plans(first, second)
         return compare_plans(first, second)
 
     def verdict(
@@ -186,6 +188,7 @@ class Session(Account):
         """
         from peagle.images.build import check_format
 
+        _check_plans(plan)
         refuse_errors(check_format(plan, format))
         files = render(format, plan, self.catalog)
         if folder is not None:
@@ -291,6 +294,7 @@ class Session(Account):
         """
         from peagle.deploy.apply import Fallback, deploy_where_possible
 
+        _check_plans(plan, *fallbacks)
         for chosen in (plan, *fallbacks):
             refuse_errors(chosen.findings)
             if (chosen.name, chosen.region) != (plan.name, plan.region):
@@ -443,6 +447,18 @@ class Session(Account):
             return checkpoint_at(location, self.connect)
 
         return read
+
+
+def _check_plans(*plans: object) -> None:
+    """Raise UserError for what is not a plan, such as the name of a pair."""
+    from peagle.planning.plan import Plan
+
+    for value in plans:
+        if not isinstance(value, Plan):
+            raise UserError(
+                f"{sanitize(repr(value), 60)} is not a plan",
+                "make one with Session.plan, or read one with Session.read_plan",
+            )
 
 
 def _validate_options(options: Mapping[str, Any], kind: type[Options], of: str) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
 
 def test_the_command_that_creates_a_plan_again_names_the_keys_of_the_file() -> None:
     made = plan_of("company")
-    fix = recreate_fix(plan_document(made), "plan.json")
+    earlier = {**plan_document(made), "reasons": [{"what": "k", "because": "an earlier version"}]}
+    fix = recreate_fix(earlier, "plan.json")
     for text in ("team=ml=a:b/c@d", "empty="):
         assert text in plan_arguments(made)
         assert text in (fix.command or ())

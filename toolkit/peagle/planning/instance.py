@@ -86,7 +86,7 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
     best = others[0] if others and others[0].holds_load else None
     usd = candidate.usd_per_million_tokens
     if best is not None and usd is not None and best.usd_per_million_tokens is not None:
-        is_elsewhere = best.instance != candidate.instance
+        is_elsewhere = (best.count, best.instance) != (candidate.count, candidate.instance)
         code = "cost-with-drafter" if drafter else "cost-without-drafter"
         return reason(
             what,
@@ -95,6 +95,7 @@ def _speculation_reason(selection: Selection, compared: SpeedsByK) -> Reason:
             usd_per_million_tokens=usd,
             other_usd_per_million_tokens=best.usd_per_million_tokens,
             other_drafter=best.drafter.name if best.drafter else None,
+            other_instance_count=best.count if is_elsewhere else None,
             other_instance_type=best.instance.type if is_elsewhere else None,
         )
     speeds = [

@@ -279,14 +279,9 @@ class Search:
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
         key = *kind, instance.gpu_count, _name(drafter)
         if key not in self._candidates:
-            engines = self._engines_on(instance, drafter)
-            self._candidates[key] = prefer_measured(
-                [
-                    self._count_instances(instance, engine, drafter)
-                    for engine in engines
-                    if engine.fit.fits
-                ]
-            )
+            engines = [each for each in self._engines_on(instance, drafter) if each.fit.fits]
+            counted = [self._count_instances(instance, engine, drafter) for engine in engines]
+            self._candidates[key] = prefer_measured(counted)
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates

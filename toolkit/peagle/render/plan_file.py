@@ -103,11 +103,11 @@ def refuse_unpinned_warm(plan: Plan, file: str) -> None:
 
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
-    options of the plan if they are intact."""
+    options of the plan if they are intact. Its reasons, which differ by version, are not read."""
     fields = {key: value for key, value in document.items() if key in Plan.model_fields}
     words, keys = ["PAIR"], ""
     with suppress(ValidationError):
-        options = reproduce_options(parse_plan({**fields, "format": PLAN_FORMAT}))
+        options = reproduce_options(parse_plan({**fields, "reasons": (), "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
         keys = ", ".join(select_file_keys(options))
     # Commands recognize a plan by the suffix.

@@ -30,7 +30,7 @@ _PER_MILLION = "{usd_per_million_tokens:usd} per million output tokens"
 _FITS = "{holds_load:? for this load|}{required:?, {meets:?|not }known to meet what is required|}"
 _TYPES = f"{{types}} types that fit{_FITS}"
 _COST = f"{_TYPES}: {_PER_MILLION}, {_HOURLY}"
-_ELSEWHERE = "{other_instance_type:? on {other_instance_type}|}"
+_ELSEWHERE = "{other_instance_type:? on {other_instance_count} x {other_instance_type}|}"
 _TIMES = (
     "{ttft_seconds:?ttft {ttft_seconds:.3g} s, |}{itl_seconds:?itl {itl_seconds:.3g} s, |}{basis}"
 )
