@@ -14,7 +14,7 @@ from peagle.fit.estimate import Fit
 from peagle.frozen import Frozen
 from peagle.options import Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.speed.models import AcceptanceBasis, Basis
+from peagle.speed.acceptance import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text
 from peagle.workload import Slo, Workload, WorkloadName
 

@@ -34,6 +34,7 @@ from peagle.planning.operation import (
     choose_scaling,
     with_copies,
 )
+from peagle.planning.overrides import check_options
 from peagle.planning.plan import (
     ABOUT_AWS,
     Decision,
@@ -46,7 +47,6 @@ from peagle.planning.plan import (
     TargetChoice,
     reason,
 )
-from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
     choose_ami,
     choose_image,
