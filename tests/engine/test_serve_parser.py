@@ -41,7 +41,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
         "SM_VLLM_CHAT_TEMPLATE": "{% for m in messages %}{{ m }}\n{% endfor %}",
         "SM_VLLM_SEED": "-1",
         "SM_VLLM_MIDDLEWARE": "own.middleware.Class",
-    },
+    }
 }
 CATALOG = load_catalog()
 FACTS = find_facts("0.28.0")

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 from tests.engine.damage import Outcome
 
-_NOTICED = {
-    "config": "at start",
-    "start": "at start",
-    "request": "on a request",
-    "served": "never",
-}
+_NOTICED = {"config": "at start", "start": "at start", "request": "on a request", "served": "never"}
 
 
 @dataclass(frozen=True)

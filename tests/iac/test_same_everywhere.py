@@ -3,11 +3,7 @@
 import pytest
 
 from peagle.errors import Unsupported
-from tests.iac.formats import (
-    from_cloudformation,
-    from_requests,
-    from_terraform,
-)
+from tests.iac.formats import from_cloudformation, from_requests, from_terraform
 from tests.support import raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
 

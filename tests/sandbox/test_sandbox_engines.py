@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 from botocore.exceptions import ClientError
 
@@ -116,6 +117,24 @@ def test_requests_are_measured(account: Account, live: str) -> None:
     assert sum(measured["invocation5XXErrors"]) == 1
     assert sum(measured["firstChunkLatency"]) == 1
     assert 0.2e6 < max(measured["modelLatency"]) < 5e6, "microseconds, until the last chunk"
+
+
+def memory(account: Account) -> list[int]:
+    """Resident bytes of the sandbox and of the containers' entrypoints."""
+    daemon = psutil.Process(account.sandbox.address.pid)
+    return [process.memory_info().rss for process in (daemon, *daemon.children())]
+
+
+def test_memory_does_not_grow_with_requests(account: Account, live: str) -> None:
+    def send(count: int) -> list[int]:
+        for _ in range(count):
+            account.invoke(live, {"prompt": "a" * 50_000})
+        return memory(account)
+
+    filled = send(200)
+    assert len(filled) == 2
+    ratios = [after / before for before, after in zip(filled, send(600), strict=True)]
+    assert max(ratios) < 1.1, "600 requests with 50 kB each"
 
 
 def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> None:

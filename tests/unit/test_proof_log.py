@@ -171,10 +171,7 @@ def test_every_instance_passes_by_its_own_stream() -> None:
     assert result.acceptance_length == pytest.approx(2.51)
     assert [
         (instance.stream, instance.drafts, instance.passed) for instance in result.instances
-    ] == [
-        (ONE, 100, True),
-        (TWO, 200, True),
-    ]
+    ] == [(ONE, 100, True), (TWO, 200, True)]
     assert result.instances[0].acceptance_per_position[0] == pytest.approx(0.73)
 
 

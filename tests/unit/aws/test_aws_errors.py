@@ -83,7 +83,6 @@ def of_stream(code: str) -> Any:
 ])  # fmt: skip
 def test_errors_are_translated(error: Exception, kind: type[PeagleError], expected: str) -> None:
     translation = translate(error)
-
     assert type(translation) is kind
     assert translation.exit_code == (2 if kind is UserError else 4)
     assert expected in str(translation)
@@ -109,7 +108,6 @@ def test_a_local_address_that_does_not_answer_leads_to_the_running_sandbox(host:
 ])  # fmt: skip
 def test_a_denial_names_the_action(operation: str, service: str, message: str, action: str) -> None:
     denial = translate(service_error("AccessDeniedException", message, operation), service)
-
     assert isinstance(denial, AccessDenied)
     assert f"access denied: {action}" in denial.message
     assert action in denial.fix
@@ -117,9 +115,7 @@ def test_a_denial_names_the_action(operation: str, service: str, message: str, a
 
 def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
     error = service_error("ResourceLimitExceeded", QUOTA, "UpdateEndpoint")
-
     quota = translate(error, in_sandbox=True)
-
     assert "console" not in quota.fix
     assert quota.command[:5] == ("peagle", "sandbox", "quota", "set", "ml.g5.xlarge")
 
@@ -130,7 +126,6 @@ def test_a_quota_error_of_the_sandbox_has_the_sandbox_s_command() -> None:
 ])  # fmt: skip
 def test_the_message_of_the_engine_is_shown(original: str) -> None:
     rejection = translate(model_error(400, original))
-
     assert isinstance(rejection, EngineRejected)
     assert rejection.message.endswith(": maximum context length is 2048 tokens")
 
@@ -138,9 +133,7 @@ def test_the_message_of_the_engine_is_shown(original: str) -> None:
 def test_a_failed_upload_is_translated_by_its_cause() -> None:
     error = S3UploadFailedError("Failed to upload")
     error.__cause__ = service_error("AccessDenied", "Access Denied", "PutObject")
-
     denial = translate(error, "s3")
-
     assert isinstance(denial, AccessDenied)
     assert "s3:PutObject" in denial.message
 
@@ -155,6 +148,5 @@ def test_a_4xx_without_retries_has_changed_nothing(
     response: dict[str, int], rejected: bool
 ) -> None:
     error = translate(service_error(VALIDATION, "no", ResponseMetadata=response))
-
     assert isinstance(error, CloudError)
     assert error.rejected == rejected

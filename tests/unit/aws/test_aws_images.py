@@ -111,9 +111,7 @@ def test_a_build_creates_its_resources_once_and_they_alone_are_removed(aws: Aws)
     assert project["environment"]["privilegedMode"] is True
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
     aws.call("logs", "create_log_group", logGroupName=f"/aws/codebuild/{NAME}")
-
     assert remove_image_resources(aws, lines.append) == recorded
-
     assert ecr.image_resources(aws) == ()
     for service, operation, key in (
         ("ecr", "describe_repositories", "repositories"),
@@ -364,9 +362,7 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
     record_push(world.aws, pushed, "another")
     assert world.preflight(plan).findings == ()  # that of the plan was pushed from elsewhere
     record_push(world.aws, pushed, IMAGE)
-
     findings = world.preflight(plan).findings
-
     assert [(finding.code, finding.level) for finding in findings] == (
         [(code, "error")] if code else []
     )
@@ -379,7 +375,6 @@ def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) 
     for path in (ecr._file(world.aws), ecr._file(world.aws, ".pushed")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-
     for read in (
         lambda: ecr.image_resources(world.aws),
         lambda: remove_image_resources(world.aws, print),

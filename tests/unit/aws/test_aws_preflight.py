@@ -23,7 +23,6 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
     with pytest.raises(CloudError):
         world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Creating", None)]
-
     assert world.preflight(a_plan()).findings == ()
 
 
@@ -38,9 +37,7 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
     plan = rolled_out(another(a_plan(instance_count=4, price_per_hour_usd=5.632)))
     whole = plan.rollout.model_copy(update={"extra_instances": 4})
-
     (finding,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
-
     assert (finding.code, finding.level) == ("quota-tight", "error")
     assert "needs 4 more meanwhile" in finding.message
     assert fits in finding.fix
@@ -62,10 +59,8 @@ def test_a_bucket_of_another_account_or_region_is_refused(
         raise answer
 
     monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
-
     with raises_code(code, Refused) as refused:
         world.preflight(a_plan(head), bucket="theirs")
-
     assert "--bucket" in refused.value.fix
 
 
@@ -73,7 +68,6 @@ def test_a_bucket_of_another_account_or_region_is_refused(
 def test_a_wrong_role_is_a_user_error(world: World, role: str) -> None:
     with pytest.raises(UserError) as wrong:
         find_role(world.aws, role)
-
     assert wrong.value.command == ("aws", "iam", "list-roles")
 
 
@@ -82,9 +76,7 @@ def test_of_several_roles_the_best_name_wins(world: World) -> None:
     for name in ("aaa", "AmazonSageMaker-ExecutionRole-1", "Peagle"):
         world.cloud.add_role(name)
     world.cloud.add_role("lambda", {"Statement": []})
-
     role = find_role(world.aws, None)
-
     assert role.arn.endswith("/Peagle")
     assert "among 3" in role.because
     assert "--role" in role.because
@@ -93,7 +85,6 @@ def test_of_several_roles_the_best_name_wins(world: World) -> None:
 def test_in_studio_the_role_of_the_credentials_is_used(world: World) -> None:
     world.cloud.add_role("studio-role")
     world.cloud.caller_arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/studio-role/SageMaker"
-
     assert find_role(world.aws, None).arn.endswith("/studio-role")
 
 
@@ -102,7 +93,6 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
     world.cloud.add_role("sagemaker-b")
     world.deploy(a_plan())
     world.cloud.add_role("peagle-a")
-
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
 
@@ -113,9 +103,7 @@ def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
 ) -> None:
     world.cloud.roles.clear()
     world.cloud.add_role("peagle-execution", {"Statement": []})
-
     (finding,) = world.preflight(a_plan(), role=role).findings
-
     assert (finding.code, finding.level) == ("role-not-trusted", "error")
     assert finding.command is not None
     assert json.loads(finding.command[-1]) == trust_policy(ACCOUNT, SERVICE)
@@ -124,7 +112,6 @@ def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
 def test_the_role_of_an_earlier_deploy_is_checked_before_an_update(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.roles.clear()
-
     assert world.preflight(a_plan()).findings == ()  # nothing to change
     (finding,) = world.preflight(another(a_plan())).findings
     assert (finding.code, finding.level) == ("role-missing", "error")
@@ -137,7 +124,6 @@ def test_without_a_role_or_the_permission_to_list_them_one_must_be_named(world: 
     command = tuple(none.value.command)
     assert command[:5] == ("aws", "iam", "create-role", "--role-name", "peagle-execution")
     assert json.loads(command[-1]) == trust_policy(ACCOUNT, SERVICE)
-
     world.cloud.before = refusing("list_roles", "AccessDenied", "not authorized")
     with raises_code("no-role", UserError) as denied:
         find_role(world.aws, None)

@@ -64,10 +64,8 @@ def cache_file() -> Path:
 
 def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     world.cloud.price = 1.25
-
     fresh = fresh_prices(world.aws, TABLE)
     table, listed = fresh.table, fresh.listed
-
     assert fresh.findings == ()
     assert {price.region: price.usd_per_hour for price in table.instances[0].prices} == {
         "eu-west-1": 2.0,
@@ -85,13 +83,10 @@ def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyP
     world.cloud.price = 1.25
     hosting_prices(world.aws)
     world.cloud.price = 9.0
-
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
     assert world.cloud.calls.count("get_products") == 1
-
     tomorrow = today() + timedelta(days=1)
     monkeypatch.setattr("peagle.aws.prices.today", lambda: tomorrow)
-
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
 
@@ -107,7 +102,6 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     hosting_prices(world.aws)
     cache_file().write_text(damage(cache_file().read_text()))
     world.cloud.price = 2.0
-
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
     assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
@@ -120,10 +114,8 @@ def test_a_denied_call_gives_the_snapshot_and_a_warning(
     world: World, code: str, expected: str
 ) -> None:
     world.cloud.before = denied("get_products", code=code)
-
     fresh = fresh_prices(world.aws, TABLE)
     (finding,) = fresh.findings
-
     assert fresh.table == TABLE
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
@@ -144,7 +136,6 @@ def test_rows_of_other_components_and_regions_are_ignored() -> None:
         row("2.0", instanceName="ml.g5.2xlarge"),
         row("3.0", instanceName="ml.g5.2xlarge"),
     ]
-
     assert prices_in(rows, "us-east-1") == {"ml.g5.2xlarge": 3.0, "ml.g5.xlarge": 1.0}
 
 
@@ -167,9 +158,7 @@ def test_prices_that_are_not_aws_s_have_a_note(
         monkeypatch.setattr("peagle.aws.prices._file", lambda aws: None)
     world.aws.record_scope = scope
     world.cloud.price = 1.25
-
     fresh = fresh_prices(world.aws, TABLE)
-
     assert fresh.listed is not None
     assert fresh.listed.source == source
     codes = [finding.code for finding in fresh.findings]

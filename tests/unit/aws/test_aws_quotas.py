@@ -6,11 +6,7 @@ from datetime import date
 import pytest
 
 from peagle.aws import prices
-from peagle.aws.prices import (
-    QuotaNeed,
-    quota_findings,
-    quotas_at_plan,
-)
+from peagle.aws.prices import QuotaNeed, quota_findings, quotas_at_plan
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import CloudError
 from peagle.findings import Finding
@@ -46,9 +42,7 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
         f"the quota '{NAME}' is 4, and none is in use"
     )
     world.deploy(a_plan(instance_count=2))
-
     finding = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
-
     assert (finding.code, finding.level) == ("quota-enough", "note")
     assert finding.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
@@ -71,9 +65,7 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     world.deploy(a_plan(instance_count=2))
     world.cloud.quotas = {NAME: value}
     world.aws.record_scope = SANDBOX if sandbox else None
-
     finding = only(quota_findings(world.aws, need, TABLE))
-
     assert (finding.code, finding.level) == (code, "error")
     assert shlex.join(finding.command or ()) == command
     assert ("Service Quotas" in finding.fix) is not sandbox
@@ -85,9 +77,7 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
 ])  # fmt: skip
 def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
     world.cloud.before = denied("get_service_quota", "list_service_quotas", code=code)
-
     finding = only(quota_findings(world.aws, ONE, TABLE))
-
     assert (finding.code, finding.level) == ("quota-unknown", "warning")
     assert expected in finding.message
     assert finding.fix
@@ -95,9 +85,7 @@ def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: s
 
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     world.cloud.before = denied("list_endpoints")
-
     finding = only(quota_findings(world.aws, ONE, TABLE))
-
     assert (finding.code, finding.level) == ("quota-usage-unknown", "note")
     assert "access denied: sagemaker:" in finding.message
 
@@ -105,7 +93,6 @@ def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> 
 def test_requested_instances_count(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.endpoints["peagle-pair"].production_variants[0]["DesiredInstanceCount"] = 3
-
     assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
     assert prices.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
     assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
@@ -190,9 +177,7 @@ def test_an_unreadable_quota_has_the_usual_one_and_something_to_do(
     table = TABLE.model_copy(
         update={"instances": (row.model_copy(update={"quota_default": usual}),)}
     )
-
     finding = only(quota_findings(world.aws, ONE, table))
-
     assert shown in finding.message
     assert finding.fix == "try again later"
     other = QuotaNeed("ml.g9.xlarge", 1, 1)

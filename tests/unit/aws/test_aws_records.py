@@ -25,17 +25,14 @@ def test_a_record_of_a_newer_version_is_left_as_it_is(own_home: Path) -> None:
     path = records.record_path(record.scope, record.region, record.name)
     write_json(path, record.model_dump(mode="json") | {"format": 4, "unknown": 1})
     before = path.read_bytes()
-
     with raises_code("record-damaged", UserError):
         records.find_record(record.name)
-
     assert path.read_bytes() == before
 
 
 def test_names_of_the_sandbox_are_separate(own_home: Path) -> None:
     records.save(_record("mine"))
     records.save(_record("toy", scope="sandbox"))
-
     assert records.deployment_names() == ("mine",)
     assert records.deployment_names("sandbox") == ("toy",)
     with pytest.raises(NotFound) as toy:
@@ -48,10 +45,8 @@ def test_names_of_the_sandbox_are_separate(own_home: Path) -> None:
 
 def test_an_unknown_name_has_suggestions(own_home: Path) -> None:
     records.save(_record("peagle-tiny"))
-
     with pytest.raises(NotFound) as unknown:
         records.find_record("peagle-tinny")
-
     assert "peagle-tiny" in unknown.value.fix
     assert unknown.value.exit_code == 2
 
@@ -59,7 +54,6 @@ def test_an_unknown_name_has_suggestions(own_home: Path) -> None:
 def test_a_name_in_two_regions_is_ambiguous(own_home: Path) -> None:
     records.save(_record())
     records.save(_record(region="eu-west-1"))
-
     with raises_code("ambiguous-name", records.Ambiguous) as caught:
         records.find_record("peagle-pair")
     assert "eu-west-1" in caught.value.message

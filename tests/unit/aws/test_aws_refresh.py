@@ -79,9 +79,7 @@ def connected(world: World) -> Callable[[str], Aws]:
 
 def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., None]) -> None:
     sdk(**{"0_31_0": entry("0.31.0")})
-
     images = sdk_images(CATALOG.runtimes)
-
     assert images.source == "sagemaker-core 9.9.9, image_uri_config/vllm.json"
     assert images.runtimes["0.31.0"] == Runtime(
         vllm="0.31.0",
@@ -117,9 +115,7 @@ def test_a_new_tag_does_not_keep_the_old_digest(sdk: Callable[..., None]) -> Non
 def test_a_new_cuda_version_takes_the_ami_of_its_major_version(sdk: Callable[..., None]) -> None:
     of = {"0_31_0": "cu132-x", "0_31_1": "cu128-x", "0_31_2": "cu140-x", "0_31_3": "rocm-x"}
     sdk(**{v: entry(v, container_version={"gpu": c}) for v, c in of.items()})
-
     images = sdk_images(CATALOG.runtimes)
-
     assert {v: (r.cuda, r.ami[-7:]) for v, r in images.runtimes.items()} == {
         "0.31.0": ("13.2", "gpu-4-1"),
         "0.31.1": ("12.8", "gpu-3-1"),
@@ -129,9 +125,7 @@ def test_a_new_cuda_version_takes_the_ami_of_its_major_version(sdk: Callable[...
 
 def test_facts_beyond_the_sdk_are_kept(sdk: Callable[..., None]) -> None:
     sdk(**{"0_28_0": entry("0.28.0")})
-
     new = with_images(CATALOG.runtimes, sdk_images(CATALOG.runtimes))
-
     by_version = {runtime.vllm: runtime for runtime in new.runtimes}
     assert by_version["0.28.0"].cpu == "works"
     assert by_version["0.28.0"].regions == ("eu-north-9", "us-east-1")
@@ -146,17 +140,14 @@ def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.Monkey
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-
     with raises_code("sdk-missing", UserError) as refused:
         sdk_images(CATALOG.runtimes)
-
     assert refused.value.command == ("pip", "install", "peagle-toolkit[sagemaker]")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}', '{"inference": []}'])
 def test_an_unreadable_table_is_an_error(sdk: Callable[..., None], text: str) -> None:
     sdk(text)
-
     with raises_code("sdk-unreadable", UserError):
         sdk_images(CATALOG.runtimes)
 
@@ -165,7 +156,6 @@ def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> No
     digest = "sha256:" + "a" * 64
     away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": digest})
     table = CATALOG.runtimes.model_copy(update={"runtimes": (away,)})
-
     tables = Tables(table, CATALOG.instances)
     refreshed = refresh_tables(tables, ["digests"], [world.aws.region], lambda region: world.aws)
     assert refreshed.tables == tables
@@ -176,9 +166,7 @@ def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> No
 
 def test_prices_of_the_requested_regions(world: World) -> None:
     world.cloud.price = 1.5
-
     refreshed = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
-
     changes = changes_to(instances=refreshed.tables.instances)
     assert [(c.entry, c.key) for c in changes] == [("ml.g5.xlarge", "price in us-east-1")]
     assert changes[0].before == "$1.408 (2026-07-01)"
@@ -187,9 +175,7 @@ def test_prices_of_the_requested_regions(world: World) -> None:
     assert refreshed.tables.instances.checked > CATALOG.instances.checked
     assert refreshed.tables.runtimes == CATALOG.runtimes
     world.cloud.price = 1.408  # the cache of prices is not read
-
     refreshed = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
-
     (change,) = changes_to(instances=refreshed.tables.instances)
     assert change.confirmed
 
@@ -199,9 +185,7 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
 ) -> None:
     sdk(**{"0_31_0": entry("0.31.0")})
     world.cloud.before = denied("get_products")
-
     refreshed = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
-
     left = {f.where: f.message for f in refreshed.findings if f.code == "not-refreshed"}
     assert set(left) == set(refreshed.failed) == {"prices"}
     assert "access denied: pricing:" in left["prices"]

@@ -35,7 +35,6 @@ def _answer_with(world: World, monkeypatch: pytest.MonkeyPatch, *parts: bytes) -
 
 def test_a_streamed_answer_arrives_in_pieces_even_if_parts_split_events(serving: World) -> None:
     pieces = list(runtime.stream(serving.aws, NAME, BODY))
-
     assert [piece.text for piece in pieces] == ["Hello", " world", ""]
     assert pieces[-1].output_tokens == 2
 
@@ -50,7 +49,6 @@ def test_pieces_arrive_before_the_stream_ends(
     monkeypatch.setattr(
         serving.cloud, "_invoke_endpoint_with_response_stream", lambda **_: {"Body": slow()}
     )
-
     assert next(runtime.stream(serving.aws, NAME, BODY)).text == "a"
 
 
@@ -62,10 +60,8 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     broken = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
     _answer_with(serving, monkeypatch, first, broken)
     received: list[str] = []
-
     with raises_code("engine-failed", EngineError) as raised:
         received.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
-
     assert "EngineCore died" in raised.value.message
     assert received == ["a"]
     assert raised.value.command == ("peagle", "logs", NAME)
@@ -75,10 +71,8 @@ def test_a_stream_that_ends_too_early_is_an_error(
     serving: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _answer_with(serving, monkeypatch, b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
-
     with raises_code("incomplete-response", EngineError) as raised:
         list(runtime.stream(serving.aws, NAME, BODY))
-
     assert raised.value.command == ("peagle", "logs", NAME)
 
 
@@ -88,16 +82,13 @@ def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
 ) -> None:
     answer = INVALID[name]
     monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
-
     with raises_code("invalid-response", EngineError) as whole:
         runtime.ask(serving.aws, NAME, BODY)
-
     _answer_with(
         serving, monkeypatch, b"data: ", answer.replace(b"\n", b""), b"\n\ndata: [DONE]\n\n"
     )
     with raises_code("invalid-response", EngineError) as streamed:
         list(runtime.stream(serving.aws, NAME, BODY))
-
     for raised in (whole, streamed):
         assert raised.value.command == ("peagle", "logs", NAME)
         assert "\n" not in str(raised.value)
@@ -108,10 +99,8 @@ def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
 def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None:
     calls = len(serving.cloud.calls)
     long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
-
     with raises_code("request-too-large", UserError):
         runtime.ask(serving.aws, NAME, long)
-
     assert len(serving.cloud.calls) == calls
 
 
@@ -125,7 +114,6 @@ def test_every_line_is_read_once_even_with_equal_timestamps(world: World) -> Non
     world.cloud.now += 1
     world.cloud.write_log("three")
     world.cloud.write_log("")
-
     assert [event.message for event in tail.drain()] == ["three", ""]
     assert tail.drain() == []
 
@@ -137,6 +125,5 @@ def test_a_late_line_is_read(world: World) -> None:
     tail.drain()
     world.cloud.now -= 15
     world.cloud.write_log("slow stream")
-
     assert [event.message for event in tail.drain()] == ["slow stream"]
     assert tail.drain() == []

@@ -71,7 +71,6 @@ def test_a_bucket_is_created_in_its_region_tagged_as_ours_and_deleted_when_empty
     assert s3.default_bucket("123456789012", "eu-west-1") == BUCKET
     assert s3.delete_bucket(west, BUCKET)
     assert not s3.bucket_exists(west, BUCKET)
-
     place = {"LocationConstraint": "eu-west-1"}
     west.call("s3", "create_bucket", Bucket="users-own", CreateBucketConfiguration=place)
     assert s3.bucket_exists(west, "users-own")
@@ -83,7 +82,6 @@ def test_only_changed_files_are_uploaded_again(west: Aws, upload: Upload, head: 
     assert stored_keys(west) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
     assert send(west, upload) == (0, upload.size)
     (head / "config.json").write_text("[1]")
-
     assert send(west, Upload(BUCKET, PREFIX, files_below(head), "hash")) == (3, 7000)
 
 
@@ -94,10 +92,8 @@ def test_only_the_named_objects_and_their_unfinished_uploads_are_deleted(
     west.call("s3", "put_object", Bucket=BUCKET, Key=f"{PREFIX}theirs", Body=b"x")
     for key in (upload.keys[0], "theirs"):
         west.call("s3", "create_multipart_upload", Bucket=BUCKET, Key=key)
-
     for _ in range(2):
         s3.delete_objects(west, BUCKET, upload.keys)
-
     assert stored_keys(west) == {f"{PREFIX}theirs"}
     left = west.items("s3", "list_multipart_uploads", "Uploads", Bucket=BUCKET)
     assert [entry["Key"] for entry in left] == ["theirs"]

@@ -26,7 +26,6 @@ def _token_of(aws: Aws, seconds: int = 3600) -> tuple[str, dict[str, list[str]]]
 def test_missing_credentials_name_what_to_run_and_the_sandbox() -> None:
     with raises_code("no-credentials", UserError) as missing:
         connect("us-east-1").account  # noqa: B018
-
     assert missing.value.command == ("aws", "sso", "login")
     assert "--sandbox" in missing.value.fix
 
@@ -51,9 +50,7 @@ def test_explicit_keys_exclude_the_machines_configuration(
     monkeypatch.setenv("AWS_SESSION_TOKEN", "another accounts")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
-
     aws = connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS, scope="sandbox")
-
     assert aws.scope == "sandbox"
     assert aws.client("sagemaker").meta.endpoint_url == UNREACHABLE
     assert aws.client("sagemaker").meta.config.proxies == {}
@@ -62,12 +59,9 @@ def test_explicit_keys_exclude_the_machines_configuration(
     assert "X-Amz-Security-Token" not in query
 
 
-def test_the_openai_url_follows_the_endpoint_url(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_openai_url_follows_the_endpoint_url(monkeypatch: pytest.MonkeyPatch) -> None:
     amazon = connect("eu-west-1", keys=KEYS)
     here = connect("eu-west-1", endpoint_url="http://127.0.0.1:5000/", keys=KEYS)
-
     assert amazon.openai_base_url("my-name") == (
         "https://runtime.sagemaker.eu-west-1.amazonaws.com/endpoints/my-name/openai/v1"
     )
@@ -81,7 +75,6 @@ def test_the_openai_url_follows_the_endpoint_url(
 
 def test_a_token_is_a_presigned_call_with_bearer_token() -> None:
     place, query = _token_of(connect("eu-west-1", keys=KEYS), 1800)
-
     assert place == "sagemaker.amazonaws.com/"
     assert query["Action"] == ["CallWithBearerToken"]
     assert query["Version"] == ["1"]
@@ -104,7 +97,6 @@ def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
             aws.call("sagemaker", "list_endpoints")
         with raises_code("unreachable", CloudError) as second:
             aws.account  # noqa: B018
-
     assert "cannot be reached" in first.value.message
     assert second.value.message.startswith("skipped sts")
 

@@ -78,7 +78,6 @@ def calls(aws: Aws) -> Iterator[Calls]:
 
 def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
     outcome = sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
-
     names = ("config.json", "model.safetensors", "tokenizer.json")
     folders = {f"pair/{part}/{name}" for part in ("target", "drafter") for name in names}
     assert keys(aws) == {*folders, "pair/peagle-weights.json"}
@@ -104,9 +103,7 @@ def test_s3_checks_every_part_and_what_is_there_is_not_sent_again(
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
     assert files["model.safetensors"]["part_size"] == PART
     calls.made.clear()
-
     assert sync(aws, target=folder_weights(target)).moved == 0
-
     assert calls.keys("put_object").count(PLACE.manifest_key) == 2
     assert set(calls.keys("put_object")) == OURS
     assert calls.count("upload_part", "create_multipart_upload") == 0
@@ -119,9 +116,7 @@ def test_other_bytes_of_the_same_size_are_replaced(aws: Aws, target: Path) -> No
     assert stored(aws, MODEL) == weights.read_bytes()
     weights.write_bytes(shard("w", LARGE, seed=7))
     (target / "tokenizer.json").write_bytes(b"[]")
-
     outcome = sync(aws, target=folder_weights(target))
-
     for name in ("model.safetensors", "tokenizer.json"):
         assert stored(aws, f"pair/target/{name}") == (target / name).read_bytes()
     assert outcome.moved == weights.stat().st_size + 2
@@ -141,9 +136,7 @@ def test_a_failed_sync_keeps_the_finished_files_and_no_parts(
     assert {"pair/target/config.json", "pair/target/tokenizer.json"} <= keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
     calls.forget()
-
     outcome = sync(aws, target=folder_weights(target))
-
     assert outcome.moved == (target / "model.safetensors").stat().st_size
     assert set(calls.keys("put_object")) == OURS
     assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
@@ -156,7 +149,6 @@ def test_an_interrupt_ends_the_sync_and_releases_the_lock(aws: Aws, target: Path
 
     with pytest.raises(KeyboardInterrupt):
         sync_weights(aws, plan_for(aws, target=folder_weights(target)), interrupt)
-
     assert unfinished(aws) == []
     assert PLACE.lock_key not in keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
@@ -172,15 +164,12 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
     begun = {"Bucket": "models", "Key": MODEL}
     upload = aws.call("s3", "create_multipart_upload", **begun)["UploadId"]
     aws.call("s3", "upload_part", **begun, UploadId=upload, PartNumber=1, Body=b"x" * PART)
-
     partial = inspect_weights(aws, PLACE)
     files = {file.name: (file.state, file.bytes_there) for file in partial.files["target"]}
     assert files["model.safetensors"] == ("missing", 0)
     assert not partial.complete
     assert partial.finish[1:] == ("weights", "sync", NAME, PLACE.uri, "--target-only")
-
     sync(aws, target=folder_weights(target))
-
     assert unfinished(aws) == []
     assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
     assert inspect_weights(aws, PLACE).finish == ()
@@ -198,9 +187,7 @@ def test_what_is_at_the_prefix_is_found_before_any_write(
         sync(aws, target=folder_weights(write_model(tmp_path / "earlier", LARGE)))
     else:
         put(aws, key, b"{}")
-
     (finding,) = plan_for(aws, target=folder_weights(target)).findings
-
     assert (finding.level, finding.code) == (level, code)
 
 
@@ -211,9 +198,7 @@ def test_a_new_bucket_is_tagged_and_what_is_written_is_encrypted_with_the_key(
     weights = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
     plan = plan_for(aws, weights_prefix("s3://new-models/pair"), **weights)
     assert plan.creates_bucket
-
     apply(aws, plan, company=company)
-
     assert "pair/drafter/config.json" in keys(aws, "new-models")
     for key in keys(aws, "new-models"):
         head = aws.call("s3", "head_object", Bucket="new-models", Key=key)
@@ -236,9 +221,7 @@ def test_warm_starts_are_listed_and_removed_with_the_weights(aws: Aws, target: P
     put_warm_start(aws, "a" * 32, gpus)
     put_warm_start(aws, "b" * 32, {"cpu": "AMD EPYC 9R14", "instructions": "0f" * 32}, archive=2)
     put(aws, f"pair/warm/{'c' * 32}.json", b"{")
-
     weights = inspect_weights(aws, PLACE)
-
     assert [(warm.key[0], warm.device, warm.complete) for warm in weights.warm] == [
         ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
         ("b", "AMD EPYC 9R14", False),
@@ -258,9 +241,7 @@ def test_changes_of_others_are_listed(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     put(aws, "pair/target/config.json", b"{}")
     put(aws, "pair/mine.txt", b"!")
-
     damaged = inspect_weights(aws, PLACE)
-
     assert {file.state for file in damaged.files["target"]} == {"differs", "whole"}
     assert damaged.others == {"pair/mine.txt": 1}
     assert not damaged.complete
@@ -309,7 +290,6 @@ def test_s3_copies_once_and_only_headers_are_read(aws: Aws, theirs: Weights, cal
     assert stored(aws, MODEL) == ORIGINAL
     assert unfinished(aws) == []
     calls.forget()
-
     assert sync(aws, target=theirs).moved == 0
     assert calls.count("upload_part_copy", "copy_object", "create_multipart_upload") == 0
 
@@ -349,7 +329,6 @@ def test_what_a_sync_records_passes_the_containers_full_check(
         file.write_bytes(stored(aws, key))
     target = str(mounted / "target")
     environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml"), "SM_VLLM_MODEL": target}
-
     with open(os.devnull, "w") as nowhere:
         log = Log(Redactor({}), nowhere.fileno())
         check_mounted_weights(environment, "full", log)
@@ -419,9 +398,7 @@ def on_hub(revision: str | None = None) -> Weights:
 
 def test_files_that_vllm_reads_are_copied_from_one_commit(aws: Aws, hub: Hub) -> None:
     hub.failures = 3  # which are tried again
-
     sync(aws, target=on_hub())
-
     assert len(hub.waits) == 3
     names = {"config.json", "model.safetensors", "tokenizer.json"}
     assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest_key}
@@ -438,7 +415,6 @@ def test_files_that_vllm_reads_are_copied_from_one_commit(aws: Aws, hub: Hub) ->
     assert "hf_a-secret" not in json.dumps(manifest(aws))
     hub.store.forget()
     hub.hub.forget()
-
     # The second run trusts the Hub's checksums without downloading.
     assert sync(aws, target=on_hub()).moved == 0
     assert hub.sent < PART
@@ -457,7 +433,6 @@ def test_a_failure_of_the_hub_leaves_no_object(
         sync(aws, target=on_hub(revision))
     assert MODEL not in keys(aws)
     assert unfinished(aws) == []
-
     vars(hub).update(failures=0, spoilt=False)
     sync(aws, target=on_hub())
     assert stored(aws, MODEL) == ON_HUB
@@ -466,9 +441,7 @@ def test_a_failure_of_the_hub_leaves_no_object(
 def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     plan = plan_for(aws, target=on_hub("main"))
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
-
     with raises_code("checksum-mismatch", CheckpointError) as caught:
         apply(aws, plan)
-
     assert "config.json" in caught.value.message
     assert "pair/target/config.json" not in keys(aws)

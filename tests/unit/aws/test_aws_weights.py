@@ -60,7 +60,6 @@ def test_a_snapshot_of_the_hubs_cache_is_copied_completely(tmp_path: Path) -> No
     snapshot.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         (snapshot / name).symlink_to(Path("../../blobs") / name)
-
     assert copied_names(snapshot) == {"config.json", "tokenizer.json", "model.safetensors"}
 
 
@@ -145,10 +144,8 @@ def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
 
     calls = Calls(aws)
     calls.before = take_over
-
     with raises_code("lock-lost", CloudError):
         sync(aws, target=folder_weights(target))
-
     assert manifest(aws)["folders"]["target"]["complete"] is False
     there = read_lock(bucket, PLACE)
     assert there is not None
@@ -169,7 +166,6 @@ def test_a_lost_response_does_not_count_as_another_holder(
     monkeypatch.setattr(bucket, "call", twice)
     with hold_lock(bucket, PLACE, "copies") as lock:
         require_lock(bucket, PLACE, lock)
-
     assert keys(aws) == set()
 
 
@@ -189,7 +185,6 @@ def test_weights_that_are_being_copied_cannot_be_removed(
         stored = inspect_weights(aws, PLACE)
         with raises_code("locked", Refused):
             remove_weights(aws, stored)
-
         assert stored.lock is not None
         assert stored.others == {}
         assert "pair/target/config.json" in keys(aws)
@@ -201,9 +196,7 @@ def test_the_lock_of_a_crashed_writer_is_taken_over(aws: Aws, bucket: Bucket, ta
     put(aws, PLACE.lock_key, json.dumps({"id": "a", "holder": "crashed"}).encode())
     with raises_code("locked", Refused):
         sync(aws, target=folder_weights(target))
-
     apply(aws, plan_for(aws, target=folder_weights(target)), take_over=True)
-
     assert manifest(aws)["folders"]["target"]["complete"] is True
     assert PLACE.lock_key not in keys(aws)
     assert plan_for(aws, target=folder_weights(target)).findings == ()
@@ -214,7 +207,6 @@ def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, conte
     put(aws, PLACE.lock_key, content)
     with raises_code("locked", Refused):
         sync(aws, target=folder_weights(target))
-
     hostile = {"id": "../../../etc/passwd", "holder": "\x1b[2Jevil\r\n"}
     put(aws, PLACE.lock_key, json.dumps(hostile).encode())
     lock = read_lock(bucket, PLACE)

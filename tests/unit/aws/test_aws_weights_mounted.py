@@ -15,15 +15,7 @@ from peagle.weights.mounted import mounted_findings
 from peagle.weights.sync import PairWeights, plan_sync
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
-from tests.unit.aws.syncing import (
-    PLACE,
-    Calls,
-    apply,
-    folder_weights,
-    index_of,
-    put,
-    write_model,
-)
+from tests.unit.aws.syncing import PLACE, Calls, apply, folder_weights, index_of, put, write_model
 from tests.unit.aws.world import World
 
 OURS = PairWeights({}, "a/target+a/head", parallel_drafting=True)
@@ -78,9 +70,7 @@ def test_a_complete_pair_needs_few_calls_and_has_no_findings(
 ) -> None:
     monkeypatch.setattr(copied, "best_effort", lambda: copied)
     calls = Calls(copied)
-
     assert mounted_findings(copied, plan) == ()
-
     assert set(dict(calls.made)) <= {"head_bucket", "get_object", "list_objects_v2"}
     assert len(calls.made) <= 6
 
@@ -118,9 +108,7 @@ def test_what_is_wrong_at_a_prefix_is_found(
 ) -> None:
     for key, body in objects.items():
         delete(copied, key) if body is None else put(copied, key, body)
-
     findings = mounted_findings(copied, plan)
-
     assert [finding.code for finding in findings] == codes
     for finding in findings:
         assert finding.level == ("warning" if finding.code == "foreign-objects" else "error")
@@ -131,9 +119,7 @@ def test_what_is_wrong_at_a_prefix_is_found(
 def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -> None:
     bring_pair(aws, tmp_path, replace(OURS, named=frozenset({"drafter"})))
     delete(aws, "pair/drafter/config.json")
-
     finding = only(mounted_findings(aws, PAIR))
-
     assert finding.command is not None
     assert finding.command[-3:] == ("--drafter-only", "--drafter-from", str(tmp_path / "drafter"))
 
@@ -155,7 +141,6 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
     calls.before = lambda operation, parameters: None
     weights = folder_weights(tmp_path / "target")
     apply(aws, plan_sync(aws, PLACE, replace(OURS, weights={"target": weights})))
-
     assert "config.json" in only(mounted_findings(aws, PAIR)).message
     for file in (tmp_path / "drafter").iterdir():
         put(aws, f"pair/drafter/{file.name}", file.read_bytes())
@@ -174,9 +159,7 @@ def test_a_manifest_of_another_pair_is_refused(
     aws: Aws, tmp_path: Path, pair: PairWeights, expected: str
 ) -> None:
     bring_pair(aws, tmp_path, pair)
-
     *_, last = findings = mounted_findings(aws, PAIR)
-
     assert {finding.code for finding in findings} == {"weights-of-another-pair"}
     assert (last.level, expected in last.message) == ("error", True)
 
@@ -188,13 +171,11 @@ def test_without_a_manifest_an_incomplete_model_is_refused(aws: Aws, tmp_path: P
     for file in folder.iterdir():
         put(aws, f"plain/{file.name}", file.read_bytes())
     assert mounted_findings(aws, plan) == ()
-
     shards = {"w": "model.safetensors", "v": "model-2.safetensors"}
     put(aws, "plain/model.safetensors.index.json", index_of(shards))
     finding = only(mounted_findings(aws, plan))
     assert (finding.level, finding.code) == ("error", "weights-half")
     assert "model-2.safetensors" in finding.message
-
     delete(aws, "plain/config.json")
     assert "has no config.json" in only(mounted_findings(aws, plan)).message
 
@@ -204,9 +185,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
     aws.in_region("eu-west-1").call(
         "s3", "create_bucket", Bucket="west", CreateBucketConfiguration=west
     )
-
     finding = only(mounted_findings(aws, stored_plan("s3://west/x/", None, "s3://west/x/")))
-
     assert (finding.level, finding.code) == ("error", "weights-elsewhere")
     assert "--region eu-west-1" in finding.fix
 
@@ -245,9 +224,7 @@ def test_a_prefix_with_too_many_objects_is_not_checked(
         put(aws, f"plain/{name}", (folder / name).read_bytes())
     if objects == 3:
         put(aws, "plain/notes.txt", b"x")
-
     plan = stored_plan("s3://models/plain/", None, "s3://models/plain/")
-
     assert [finding.code for finding in mounted_findings(aws, plan)] == codes
 
 
@@ -258,9 +235,7 @@ def test_deploy_checks_only_weights_in_s3_and_only_before_a_change(
     assert "list_objects_v2" not in world.cloud.calls
     findings = world.preflight(PAIR).findings
     assert {finding.code for finding in findings} == {"weights-missing"}
-
     with monkeypatch.context() as patch:
         patch.setattr("peagle.deploy.preflight.mounted_findings", lambda aws, plan: ())
         world.deploy(PAIR)
-
     assert world.preflight(PAIR).findings == ()

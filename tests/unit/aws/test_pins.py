@@ -65,9 +65,7 @@ def codes(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
 
 def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
     first, two = put_archive(synced, "a" * 32, b"compiled"), put_archive(synced, "b" * 32, b"more")
-
     synced.deploy(in_s3())
-
     variables = served(synced)
     assert variables["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
     assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((first, two)))
@@ -78,9 +76,7 @@ def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
 def test_a_new_archive_is_an_update(synced: World) -> None:
     synced.deploy(in_s3())
     added = put_archive(synced, "a" * 32, b"compiled")
-
     preflight = synced.preflight(in_s3())
-
     assert preflight.change == "update"
     assert [(change.setting, change.after) for change in preflight.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
@@ -90,41 +86,33 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
 def test_only_the_archives_that_the_user_names_are_pinned(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     mine = put_archive(synced, "b" * 32, b"mine")
-
     plan, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=(mine,))))
-
     assert plan.pins.warm == (mine,)
     assert findings == ()
 
 
 def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
     _, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
-
     assert codes(findings) == [("warning", "warm-not-there")]
 
 
 def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
     for key, text in {"a": b"[" * 100_000, "b": b'{"sha256": 1}', "c": b"\xff"}.items():
         synced.cloud.put("models", f"{WARM}{key * 32}.json", text)
-
     assert pin_plan(synced.aws, in_s3())[0].pins.warm == ()
 
 
 def test_too_many_archives_are_a_warning(synced: World) -> None:
     for number in range(20):
         put_archive(synced, f"{number:032x}", str(number).encode())
-
     plan, findings = pin_plan(synced.aws, in_s3())
-
     assert len(plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
     assert codes(findings) == [("warning", "warm-too-many")]
 
 
 def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) -> None:
     del synced.cloud.buckets["models"][MANIFEST]
-
     plan, findings = pin_plan(synced.aws, in_s3())
-
     assert plan == in_s3()
     assert codes(findings) == [("note", "weights-not-pinned")]
 
@@ -132,9 +120,7 @@ def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) 
 def test_a_manifest_that_changes_under_a_plan_is_an_error(synced: World) -> None:
     before, _ = pin_plan(synced.aws, in_s3())
     synced.cloud.put("models", MANIFEST, SECOND)
-
     plan, findings = pin_plan(synced.aws, before)
-
     (finding,) = findings
     assert (finding.level, finding.code) == ("error", "weights-changed")
     assert sha256(FIRST) in finding.message
@@ -151,9 +137,7 @@ def test_a_manifest_that_changes_under_a_deployment_is_an_error(
     synced.cloud.put("models", MANIFEST, SECOND)
     if machine == "another":
         synced.forget()
-
     preflight = synced.preflight(in_s3())
-
     assert ("error", "weights-changed") in codes(preflight.findings)
 
 
@@ -166,9 +150,7 @@ def deployed_twice(world: World) -> None:
 def test_a_rollback_keeps_its_pins(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     deployed_twice(synced)
-
     synced.rollback()
-
     assert served(synced)["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
     assert "SM_VLLM_DTYPE" not in served(synced)
 
@@ -183,10 +165,8 @@ def test_a_rollback_to_changed_weights_is_refused_before_anything_changes(
     else:
         synced.cloud.put("models", MANIFEST, now)
     before = synced.cloud.calls.count("update_endpoint")
-
     with raises_code("weights-changed", Refused) as caught:
         synced.rollback()
-
     assert caught.value.fix
     assert synced.cloud.calls.count("update_endpoint") == before
 
@@ -195,5 +175,4 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     synced.deploy(in_s3())
     synced.cloud.before = denied("get_object", "list_objects_v2")
-
     assert synced.preflight(in_s3()).change == "nothing"

@@ -47,7 +47,6 @@ def head_of(plan: Plan) -> Weights:
 @pytest.mark.thorough
 def test_a_drafter_on_a_branch_is_planned_at_its_commit(web: Web) -> None:
     before, after, _ = planned(web)
-
     assert head_of(before).revision == "main"
     assert head_of(after).revision == COMMIT
     assert COMMIT in after.environment["SM_VLLM_SPECULATIVE_CONFIG"]
@@ -58,7 +57,6 @@ def test_a_drafter_on_a_branch_is_planned_at_its_commit(web: Web) -> None:
 
 def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
     _, after, _ = planned(web, drafter="acme/head@v1")
-
     assert head_of(after).revision == COMMIT
     (request,) = web.requests
     assert request.path.endswith("/acme/head/revision/v1")
@@ -69,9 +67,7 @@ def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
 ])  # fmt: skip
 def test_an_answer_that_is_no_commit_is_a_note(web: Web, reply: Reply) -> None:
     web.answer = lambda request: reply
-
     before, after, (finding,) = planned(web)
-
     assert after.drafter == before.drafter
     assert (finding.code, finding.level) == ("revision-not-resolved", "note")
 
@@ -79,16 +75,13 @@ def test_an_answer_that_is_no_commit_is_a_note(web: Web, reply: Reply) -> None:
 def test_commits_and_weights_elsewhere_are_not_asked_for(web: Web) -> None:
     catalog = load_catalog()
     plan = make_plan(Options(pair="tiny"), catalog)
-
     assert pin_revisions(catalog, plan, lambda: Hub(web.url)) == (catalog, None, (), ())
     assert web.requests == []
 
 
 def test_a_folder_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
     folder = tmp_path / "models--acme--my.head" / "snapshots" / COMMIT
-
     plan = make_plan(Options(pair="tiny", drafter=str(folder)), load_catalog())
-
     assert hub_snapshot(str(folder)) == f"acme/my.head@{COMMIT}"
     assert [r.value for r in plan.reasons if r.what == "drafter commit"] == [
         f"acme/my.head@{COMMIT}"

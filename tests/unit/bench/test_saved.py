@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.evidence import (
-    evidence_document,
-    priced_result,
-    read_result,
-    save_evidence,
-)
+from peagle.bench.evidence import evidence_document, priced_result, read_result, save_evidence
 from peagle.bench.result import BenchResult, BenchRow, BenchWorkload
 from peagle.bench.winners import crossovers
 from peagle.catalog import load_catalog

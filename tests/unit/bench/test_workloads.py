@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from measurements.gpu import load as gpu_load
-from peagle.bench.targets import (
-    OpenAiServer,
-    Probe,
-    PromptRefused,
-    fetch_counters,
-    probe,
-)
+from peagle.bench.targets import OpenAiServer, Probe, PromptRefused, fetch_counters, probe
 from peagle.bench.workloads import (
     find_workload,
     make_loads,

@@ -18,9 +18,7 @@ from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.findings import errors
 from peagle.planning import Options, make_plan
-from tests.support import (
-    bundled_catalog,
-)
+from tests.support import bundled_catalog
 
 with bundled_catalog():
     CATALOG = load_catalog()

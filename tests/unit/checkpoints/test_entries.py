@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from peagle.checkpoints import Checkpoint, FolderSource, Tensor, read_checkpoint
-from peagle.checkpoints.entries import (
-    count_parameters,
-    parse_identity,
-    target_from_checkpoint,
-)
+from peagle.checkpoints.entries import count_parameters, parse_identity, target_from_checkpoint
 from tests.unit.checks.damage import tiny
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -92,10 +92,7 @@ def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Termi
     assert ends - first == 600
     terminal.cloud.now = ends - 60
     terminal.cloud.fire_schedules()
-    assert (NAME in terminal.cloud.components, NAME in terminal.cloud.endpoints) == (
-        False,
-        True,
-    )
+    assert (NAME in terminal.cloud.components, NAME in terminal.cloud.endpoints) == (False, True)
     terminal.cloud.now = ends
     terminal.cloud.fire_schedules()
     assert terminal.cloud.endpoints == {}

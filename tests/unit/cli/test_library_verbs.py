@@ -314,10 +314,7 @@ def test_a_check_that_fails_leaves_nothing_to_report(world: World) -> None:
     session = Reporting()
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
     reviewed: list[str] = []
-    with (
-        pytest.raises(Refused),
-        session.changing(NAME, "us-east-1", creates=True) as change,
-    ):
+    with pytest.raises(Refused), session.changing(NAME, "us-east-1", creates=True) as change:
         change.prepare(a_plan(), review=lambda preflight: reviewed.append(preflight.change))
     assert (reviewed, session.left, world.record()) == (["create"], [], None)
 

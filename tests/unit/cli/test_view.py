@@ -63,9 +63,7 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
         "instance_type": "ml.g7e.12xlarge", "gpu": "RTX PRO 6000", "price_per_hour_usd": 10.36,
         "max_concurrency": 43.27, "tokens_per_second": 1852.0, "usd_per_million_tokens": 1.55,
     }  # fmt: skip
-
     print_documents([place], [*place])
-
     shown = capsys.readouterr().out
     for text in ("12xlarge", "10.36", "43.27", "1,852", "1.55"):
         assert text in shown

@@ -8,12 +8,7 @@ import pytest
 
 from peagle.data import entrypoint_folder
 from peagle_serve import environment as environment_module
-from peagle_serve.checks import (
-    check,
-    check_no_code,
-    code_variables,
-    read_port,
-)
+from peagle_serve.checks import check, check_no_code, code_variables, read_port
 from peagle_serve.command import command
 from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment, read_number
 from peagle_serve.environment import (

@@ -8,10 +8,7 @@ import pytest
 
 from peagle.engine_log import warm_start_in
 from peagle_serve.contract import InvalidEnvironment, read_pins, read_settings
-from peagle_serve.warm import (
-    cache_folder,
-    make_cache_folder,
-)
+from peagle_serve.warm import cache_folder, make_cache_folder
 from tests.unit.containers.artifacts import CACHES, files_in
 from tests.unit.containers.warm_worlds import World, is_cold
 

@@ -85,8 +85,7 @@ def case_of(row: dict[str, Any], version: str) -> FitCase:
     model, head = target(setting.pair), None
     if setting.drafter:
         head = drafter(setting.pair, setting.drafter)._replace(
-            own_embeddings="embed_tokens" in setting.own(),
-            own_output="lm_head" in setting.own(),
+            own_embeddings="embed_tokens" in setting.own(), own_output="lm_head" in setting.own()
         )
     return FitCase(model, head, engine)
 

@@ -130,11 +130,7 @@ def test_a_damaged_record_is_named(own_home: Path, peagle: Peagle, content: str)
     record = own_home / "local" / "old" / "state.json"
     record.parent.mkdir(parents=True)
     record.write_text(content)
-    for words in (
-        ("local", "list"),
-        ("local", "down", "old"),
-        ("invoke", "old", "Hi"),
-    ):
+    for words in (("local", "list"), ("local", "down", "old"), ("invoke", "old", "Hi")):
         done = peagle(*words, "--json")
         error = json.loads(done.stderr)["error"]
         assert (done.returncode, error["code"]) == (2, "record-damaged"), words

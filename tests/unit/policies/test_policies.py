@@ -13,14 +13,7 @@ from peagle.render.resources import trust_policy
 from tests.golden import assert_golden
 from tests.unit.aws.cloud import ACCOUNT
 from tests.unit.policies.accesses import Call, condition_keys, resource_forms
-from tests.unit.policies.evaluation import (
-    POLICIES,
-    Access,
-    denied,
-    is_allowed,
-    listed,
-    statements,
-)
+from tests.unit.policies.evaluation import POLICIES, Access, denied, is_allowed, listed, statements
 from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
 from tests.unit.policies.runs import Runs, all_runs
 
@@ -82,7 +75,6 @@ def test_a_policy_allows_what_its_commands_do(runs: Runs, policy: str) -> None:
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_a_policy_allows_nothing_else(policy: str) -> None:
     granted = statements(policy, ACCOUNT)
-
     assert denied(granted, FORBIDDEN[policy]) == FORBIDDEN[policy]
 
 
@@ -127,14 +119,12 @@ def test_a_policy_is_short_enough_for_iam(policy: str) -> None:
 
 def test_sagemaker_assumes_the_role_for_this_account_only() -> None:
     (statement,) = statements("execution-role-trust", ACCOUNT)
-
     assert [statement] == trust_policy(ACCOUNT, SERVICE)["Statement"]
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
 
 
 def test_the_role_that_the_readme_creates_may_be_passed() -> None:
     access = Access("iam:PassRole", f"{ROLES}/{DEFAULT_ROLE}", to("sagemaker"))
-
     assert is_allowed(statements("deploy-policy", ACCOUNT), access)
     assert f"--role-name {DEFAULT_ROLE} " in (POLICIES.parent / "README.md").read_text()
 
@@ -171,6 +161,5 @@ def called(where: Callable[[str], bool]) -> set[str]:
 
 def test_every_call_of_the_toolkit_is_in_a_run(runs: Runs) -> None:
     calls = called(lambda name: name != "refresh.py")
-
     assert len(calls) > 40
     assert calls - {access.action for accesses in runs.values() for access in accesses} == set()

@@ -7,9 +7,7 @@ from typing import Any, cast
 import pytest
 
 from peagle.sandbox import endpoints
-from peagle.sandbox.endpoints import (
-    SandboxComponent,
-)
+from peagle.sandbox.endpoints import SandboxComponent
 from peagle.sandbox.engines import Fleet
 
 PARAMETERS: dict[str, Any] = {

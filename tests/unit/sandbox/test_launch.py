@@ -83,12 +83,7 @@ def test_an_image_names_its_vllm_and_whether_it_is_aws_s(
     ("", "another"),
 ])  # fmt: skip
 def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> None:
-    newest_first = {
-        "another": "x/y+z",
-        "newest of it": "a/b+z",
-        "alone": "a/b",
-        "old": "a/b+c",
-    }
+    newest_first = {"another": "x/y+z", "newest of it": "a/b+z", "alone": "a/b", "old": "a/b+c"}
     images = [
         Image(name, "id", "", served, "cpu", "", 0, None, "", {}, ())
         for name, served in newest_first.items()

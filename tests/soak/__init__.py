@@ -1,1 +1,0 @@
-"""Load for hours on the sandbox and the container, while they are updated, drained and killed."""
