@@ -13,7 +13,7 @@ from peagle.deploy.apply import PAUSE_SECONDS, RolledBack
 from peagle.deploy.context import DeploymentContext, WillNotServe
 from peagle.deploy.removal import plan_removal
 from peagle.deploy.state import Resource, ResourceType
-from peagle.errors import CloudError, NotFound, NotProved, PeagleError, Refused, UserError
+from peagle.errors import CloudError, NotProved, PeagleError, Refused, UserError
 from peagle.findings import error
 from peagle.planning.plan import Limit
 from tests.support import raises_code
@@ -49,25 +49,6 @@ def world(plain_writes: None, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def session(world: World) -> peagle.Session:
     return peagle.Session("us-east-1")
-
-
-def test_deploy_update_rollback_and_destroy(world: World, session: peagle.Session) -> None:
-    said: list[str] = []
-    first = session.deploy(a_plan(), say=said.append)
-    assert any(line.startswith("Proving") for line in said)
-    again = session.deploy(a_plan())
-    assert (again.id, again.serving) == (first.id, first.serving)
-    updated = session.deploy(another(a_plan()))
-    assert updated.previous == first.serving
-    returned = session.rollback(NAME).serving
-    assert returned
-    assert first.serving
-    assert returned.name == first.serving.name
-    assert {"Endpoint", "EndpointConfig", "Model"} <= {r.type for r in session.destroy(NAME)}
-    assert world.cloud.is_empty
-    assert session.destroy(NAME, missing_ok=True) == ()
-    with pytest.raises(NotFound):
-        session.destroy(NAME)
 
 
 @pytest.mark.parametrize("change", [{"name": "another"}, {"region": "eu-west-1"}])
