@@ -34,7 +34,7 @@ GOAL_BYTES = 5_000_000
 SHARDS = 15
 LAYERS, HIDDEN, EXPERTS, WIDE, VOCABULARY = 36, 2880, 128, 5760, 201_088
 BUCKET, PREFIX = "models-of-a-benchmark", "gpt-oss-120b"
-CONFIG = Path(__file__).parents[1] / "tests/geometry/gpt-oss-120b/target/config.json"
+CONFIG = Path(__file__).parents[1] / "model_catalog/configs/gpt-oss-120b/target/config.json"
 TOKENIZER_BYTES = 27_868_174
 INDEX = "model.safetensors.index.json"
 

@@ -17,8 +17,8 @@ from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
+from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance, Performance
 from peagle.speed.ranking import Setting, rank_settings
 from peagle.workload import Workload
 

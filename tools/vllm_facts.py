@@ -22,8 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from peagle.vllm.facts import FILE, SECTIONS
-from peagle.vllm.versions import in_range, parse
+from peagle.vllm.versions import FILE, SECTIONS, in_range, parse
 
 TABLE = Path(__file__).resolve().parent.parent / "model_catalog" / FILE
 

@@ -1,9 +1,9 @@
 """Measurements of vLLM on a GPU: memory, speed by K and load, and warm starts.
 
-The engine gets a ``config.json`` with the real geometry of a pair (``tests/geometry``) and random
-weights (``--load-format dummy``): kernels, memory and start-up are those of the real model, its
-output is noise, and nothing is downloaded. Run from the root of the repository, on a host with a
-GPU and vLLM; ``measurements/README.md`` has the commands:
+The engine gets a ``config.json`` with the real geometry of a pair (``model_catalog/configs``) and
+random weights (``--load-format dummy``): kernels, memory and start-up are those of the real model,
+its output is noise, and nothing is downloaded. Run from the root of the repository, on a host with
+a GPU and vLLM; ``measurements/README.md`` has the commands:
 
 * ``python -m measurements.gpu.memory`` starts vLLM once per setting and records its memory:
   weights, activations, CUDA graphs, the KV cache and its groups.

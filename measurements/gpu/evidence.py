@@ -35,12 +35,12 @@ share. In the first evidence 14 of 18 settings are within 14 %, the others beyon
 _NOT_KEPT = ("log_tail", "vllm", "torch", "driver")
 
 MEMORY_METHOD = (
-    "Starts vLLM once per row and records the memory that it counts. Real geometry"
-    " (tests/geometry), dummy weights, a server's usage context; raw numbers in bytes as the worker"
-    " counts them."
+    "Starts vLLM once per row and records the memory that it counts. Real geometry (catalog"
+    " configs), dummy weights, a server's usage context; raw numbers in bytes as the worker counts"
+    " them."
 )
 SPEED_METHOD = (
-    "Real geometry (tests/geometry), dummy weights and synthetic acceptance: vLLM's synthetic"
+    "Real geometry (catalog configs), dummy weights and synthetic acceptance: vLLM's synthetic"
     " rejection sampler at the published acceptance of the pair (DECAY in"
     " measurements/gpu/speed.py; imposed_rates of each raw row). Prompts of random tokens, all"
     " sent at once, output of a fixed length, at the temperature of the raw rows. A row of"

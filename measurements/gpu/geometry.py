@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2] / "tests" / "geometry"
+ROOT = Path(__file__).resolve().parents[2] / "model_catalog" / "configs"
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 CATALOG_IDS = {
     "gpt-oss-20b": "openai/gpt-oss-20b",
@@ -108,7 +108,7 @@ def engine_arguments(setting: Setting) -> dict[str, Any]:
     if setting.drafter:
         arguments["speculative_config"] = speculation(setting)
     if setting.pair.startswith("gemma"):
-        # tests/geometry has no image processor; text input does not need one.
+        # model_catalog/configs has no image processor; text input does not need one.
         arguments["limit_mm_per_prompt"] = {"image": 0, "video": 0, "audio": 0}
     return arguments
 

@@ -12,7 +12,7 @@ from measurements.gpu.logs import without_folders
 WARM_EVIDENCE = FOLDER / "warm-starts-h200.json"
 
 WARM_METHOD = (
-    "Starts of peagle_serve with real geometry (tests/geometry) and dummy weights, K from the"
+    "Starts of peagle_serve with real geometry (catalog configs) and dummy weights, K from the"
     " head's card. green_seconds: from the start of the entrypoint until /ping answers 200, which"
     " needs a draft; healthy_seconds: the same from the start of vLLM, from the entrypoint's log;"
     " engine.engine_start_seconds: vLLM's own count (profiling, KV cache, warm-up, CUDA graphs)."

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
-from peagle.vllm.facts import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, find_facts
+from peagle.vllm.versions import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, find_facts
 from peagle_serve.checks import check
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment

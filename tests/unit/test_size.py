@@ -8,27 +8,27 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_290, 3_750),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (4_110, 3_600),
-    "vllm": (680, 500),
+    "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "peagle_serve": (4_060, 3_600),
+    "vllm": (690, 500),
     "catalog": (2_190, 1_800),
-    "checkpoints": (2_090, 1_550),
-    "checks": (2_420, 2_300),
-    "fit": (1_770, 1_700),
-    "speed": (1_590, 1_500),
-    "planning": (5_510, 3_850),
-    "render": (3_480, 3_000),
-    "engine": (2_110, 1_800),
-    "images": (860, 700),
-    "aws": (3_650, 2_450),
-    "weights": (2_000, 1_500),
-    "warm": (400, 400),
+    "checkpoints": (2_020, 1_550),
+    "checks": (2_440, 2_300),
+    "fit": (1_790, 1_700),
+    "speed": (1_600, 1_500),
+    "planning": (5_550, 3_850),
+    "render": (3_500, 3_000),
+    "engine": (2_630, 1_800),
+    "images": (880, 700),
+    "aws": (3_670, 2_450),
+    "weights": (2_010, 1_500),
+    "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_700, 3_100),
-    "sandbox": (4_870, 5_000),
-    "cli": (8_830, 6_000),
+    "sandbox": (4_880, 5_000),
+    "cli": (8_760, 6_000),
 }
-MOST_LINES, MOST_FILES = 60_500, 221
+MOST_LINES, MOST_FILES = 61_300, 230
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -113,7 +113,9 @@ class Options(Frozen):
     )
     name: str | None = _instances("text", "Name of the endpoint.  [default: derived from the pair]")
     instance_type: str | None = _instances(
-        "text", "SageMaker instance type.  [default: the lowest cost per token]"
+        "text",
+        "SageMaker instance type; here (or --here): the GPUs of this machine.  "
+        "[default: the lowest cost per token]",
     )
     instance_count: int | None = _instances(
         "count", "Number of instances.  [default: as many as the load needs]"

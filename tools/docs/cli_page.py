@@ -163,7 +163,7 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
 
 
 def _is_option(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Option) and not isinstance(parameter, FileKey)
+    return isinstance(parameter, click.Option) and not parameter.hidden
 
 
 def _is_common(option: click.Option) -> bool:

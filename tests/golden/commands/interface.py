@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from peagle.cli.context import FileKey
 from peagle.cli.main import cli
 
 Description = dict[str, Any]
@@ -55,7 +54,7 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
     described = [
         _described(parameter, context)
         for parameter in command.get_params(context)
-        if not isinstance(parameter, FileKey)
+        if not getattr(parameter, "hidden", False)
     ]
     yield (
         words,

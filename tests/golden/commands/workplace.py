@@ -14,7 +14,7 @@ from tests.support import Done, in_process
 from tests.unit.catalog.catalog_files import GOOD, write_target
 from tests.unit.checks.damage import Damage, damaged, tiny
 
-GEOMETRY = Path(__file__).parents[2] / "geometry"
+GEOMETRY = Path(__file__).parents[3] / "model_catalog" / "configs"
 OWN_VARIABLES = ("AWS_", "DOCKER_", "HF_", "HUGGING_FACE_", "PEAGLE_", "SM_VLLM_", "XDG_")
 """What such variables say differs from one machine to the next."""
 DAMAGES = {

@@ -22,7 +22,6 @@ from peagle.bench.sweep import (
     Sweep,
     SweepProgress,
     SweepRequest,
-    catalog_name,
     parse_ks,
     plan_with,
 )
@@ -211,19 +210,6 @@ def test_settings_of_a_sweep() -> None:
     for text in ("", "k", "k=", "k=0", "k=-1", "k=65", "k=1.5", "j=1", "k=none,x", "k=²", "1,3"):
         with raises_code("invalid-sweep"):
             parse_ks(text)
-
-
-@pytest.mark.parametrize(("gpu", "name"), [
-    ("NVIDIA H100 80GB HBM3", "H100"),
-    ("NVIDIA L40S", "L40S"),
-    ("Tesla T4", "T4"),
-    ("NVIDIA A100-SXM4-80GB", "A100"),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 SE"),
-    ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
-])  # fmt: skip
-def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
-    names = ["H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 4500", "RTX PRO 6000 SE"]
-    assert catalog_name(gpu, names) == name
 
 
 CATALOG = load_catalog()

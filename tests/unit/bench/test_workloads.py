@@ -126,7 +126,7 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
     rest = {key: bodies[0][key] for key in bodies[0] if key != "prompt"}
     assert rest == {
         "model": "m", "max_tokens": 400, "temperature": 0.0, "stream": True, "ignore_eos": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True}, "messages": [],
     }  # fmt: skip
 
 

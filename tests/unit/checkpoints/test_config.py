@@ -21,7 +21,7 @@ from peagle.fit.building import served_tensors
 from tests.support import raises_code
 from tests.unit.checkpoints import public_targets as public
 
-GEOMETRY = Path(__file__).parents[2] / "geometry"
+GEOMETRY = Path(__file__).parents[3] / "model_catalog" / "configs"
 
 
 @pytest.mark.parametrize(("content", "text"), [

@@ -14,7 +14,7 @@ from peagle.options import Options
 from peagle.vllm.environment import Value
 from tests.unit.checks.damage import Damage, as_speculators, config_only, damaged, tiny
 
-GEOMETRY = Path(__file__).parents[2] / "geometry"
+GEOMETRY = Path(__file__).parents[3] / "model_catalog" / "configs"
 """``<short name>/{target,p-eagle,eagle3}/config.json``: real targets, and heads made for them."""
 CATALOG = load_catalog()
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"

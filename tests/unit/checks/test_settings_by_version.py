@@ -10,7 +10,7 @@ from peagle.checks import check
 from peagle.planning.overrides import parse_settings
 from peagle.vllm.defaults import inferred_method
 from peagle.vllm.environment import settings_in
-from peagle.vllm.facts import find_facts
+from peagle.vllm.versions import find_facts
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
 
 CodeAndLevel = tuple[str, str]

@@ -14,7 +14,7 @@ from peagle.fit.report import Advice
 from tests.support import in_process
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
 
-GEOMETRY = Path(__file__).parents[2] / "geometry"
+GEOMETRY = Path(__file__).parents[3] / "model_catalog" / "configs"
 H200 = ("--gpu-memory-gib", "139.8")
 
 

@@ -1,4 +1,4 @@
-"""The pairs' real geometry, from the config.json files under ``tests/geometry``."""
+"""The pairs' real geometry, from the config.json files under ``model_catalog/configs``."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from peagle.fit.report import ApplyChange
 from peagle.fit.weights import DraftModel, TargetModel
 from peagle.vllm.defaults import EngineConfig
 
-ROOT = Path(__file__).resolve().parents[2] / "geometry"
+ROOT = Path(__file__).resolve().parents[3] / "model_catalog" / "configs"
 TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 H200 = EngineConfig(
     gpu="H200", gpu_count=1, gpu_memory_gib=139.8, capability=90, vllm="0.26.0",

@@ -1,5 +1,5 @@
 """The fit against real vLLM on a real GPU: every row of the evidence, none with a constant of its
-own. The measured engine had dummy weights and the config.json files under ``tests/geometry``.
+own. The measured engine had dummy weights and the config.json files in the catalogue.
 """
 
 import json

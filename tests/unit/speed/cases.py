@@ -10,9 +10,8 @@ from peagle.catalog.schema import Speed, SpeedRun
 from peagle.fit.building import fit_case
 from peagle.fit.estimate import FitCase
 from peagle.options import Options
-from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, Acceptance, Performance
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance, Performance
 from peagle.workload import Workload
 
 CATALOG = load_catalog()

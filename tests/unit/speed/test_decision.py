@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.errors import UserError
+from peagle.speed.acceptance import Acceptance, Basis, Performance
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import Acceptance, Basis, Performance
 from peagle.speed.ranking import NO_SPECULATION, Setting, rank_settings
 from peagle.speed.verdict import Question, WorkloadVerdict, decide_workload
 from peagle.workload import Slo, Workload, parse_slo

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from peagle.catalog.schema import Seconds, SpeedRun
 from peagle.fit.estimate import FitCase
+from peagle.speed.acceptance import Acceptance
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance
 from peagle.workload import Workload
 from tests.support import examples
 from tests.unit.speed.cases import (

@@ -29,7 +29,7 @@ from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, find_price
-from peagle.speed.models import AcceptanceBasis
+from peagle.speed.acceptance import AcceptanceBasis
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
 from peagle.workload import WORKLOADS, Workload

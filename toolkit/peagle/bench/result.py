@@ -13,7 +13,7 @@ from typing import Literal
 
 from peagle.errors import PeagleError
 from peagle.protocol import Counters
-from peagle.speed.models import AcceptanceBasis
+from peagle.speed.acceptance import AcceptanceBasis
 from peagle.text import usd_per_million
 from peagle.workload import Workload
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow,
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
+from peagle.engine.gpus import catalogue_name, visible_gpus
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
@@ -32,11 +33,14 @@ from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
+from peagle.speed.acceptance import published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_usd, plain
-from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
+
+PUBLISHED = Path("published")
+"""In place of a file: the acceptance that the catalogue quotes for the drafter."""
 
 PlanOf = Callable[[BenchSetting], Plan]
 
@@ -59,7 +63,7 @@ class SweepRequest:
         if self.acceptance:
             raise UserError(
                 "the CPU engine cannot impose an acceptance",
-                "add --engine docker --gpus on a machine with a GPU, or omit --impose-acceptance",
+                "use a machine with a GPU, or omit --impose-acceptance",
                 "imposes-on-gpu-only",
             )
 
@@ -287,10 +291,13 @@ class ResultFile:
         write_json(self.path, plain(self.result))
 
 
-def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
+def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tuple[Sweep, PlanOf]:
     """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
     without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
-    measured = read_acceptance(request.acceptance) if request.acceptance else None
+    is_published = request.acceptance == PUBLISHED
+    measured = None
+    if request.acceptance and not is_published:
+        measured = read_acceptance(request.acceptance)
     if request.domain and not measured:
         raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
 
@@ -301,10 +308,23 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
     settings = []
     for k in request.ks:
         rates = compute_rates(measured, k, request.domain) if measured and k else ()
+        if is_published and k:
+            rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
+
+
+def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:
+    drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
+    assert plan.drafter is not None, "a setting with a K has a drafter"
+    decay = catalog.speed_model.decay
+    rates = published_rates(drafters[plan.drafter.name], k, decay)
+    if not rates:
+        message = f"no acceptance of {plan.pair} is published"
+        raise UserError(message, "measure it: bench --acceptance", "no-published-acceptance")
+    return rates
 
 
 def sweep_on_this_machine(
@@ -323,14 +343,13 @@ def sweep_on_this_machine(
     if not runner.gpus:
         request.refuse_imposed()
     sender = sending.find_sender()
-    sweep, plan_of = make_sweep(request, plan_of)
+    sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    with suppress(UnknownDevice):
-        if runner.gpus:
-            names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
-            gpu_names = (instance.gpu for instance in catalog.instances.instances)
-            gpu, count = catalog_name(names[0], gpu_names), len(names)
+    if runner.gpus:
+        gpus = visible_gpus().gpus
+        names = {instance.gpu for instance in catalog.instances.instances}
+        gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
     server = BenchedServer(
         name=largest.name,
         where="local",
@@ -374,20 +393,6 @@ def sweep_on_this_machine(
     return measured
 
 
-_WORD = re.compile(r"[A-Z0-9]+")
-
-
-def catalog_name(gpu: str, names: Iterable[str]) -> str:
-    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest name of the catalogue whose words occur
-    in it, in order (``SE`` is Server Edition); else ``gpu`` itself."""
-
-    def is_within(name: str) -> bool:
-        rest = iter(_WORD.findall(gpu.upper()))
-        return all(word in rest for word in _WORD.findall(name.upper()) if word != "SE")
-
-    return max(filter(is_within, names), key=len, default=gpu)
-
-
 START_SECONDS, SANDBOX_START_SECONDS = 600.0, 60.0
 """How long an update takes, for the price before one is measured."""
 
@@ -424,7 +429,9 @@ class EndpointSweep:
             fix = Fix("deploy a pair with its drafter from here first", command)
             raise UserError(f"{record.name} was deployed {why}", fix, "no-plan")
         self.before = before
-        self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
+        self.sweep, self._plan_of = make_sweep(
+            request, lambda setting: plan_with(before, setting), catalog
+        )
         target = open_endpoint(aws, record.name, record, catalog)
         server = replace(target.facts, pair=before.pair)
         price = (target.usd_per_hour, target.price_source)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting
 from peagle.errors import Refused
-from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.models import Performance
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, Performance
 from peagle.speed.ranking import Setting
 from peagle.speed.verdict import VerdictCrossover, speculation_crossovers
 from peagle.workload import Slo

@@ -123,7 +123,8 @@ _TEXT = (
     "problem hand part place case week company system program question work number night point "
     "home water room area money story fact month lot right study book eye job word business side"
 )
-_WORDS = _TEXT.split()
+WORDS = _TEXT.split()
+"""Of which random prompts are made."""
 
 
 def find_workload(
@@ -182,7 +183,11 @@ def request_bodies(
     phases = [load.concurrency] + [load.requests] * load.repetitions
     prompts: Sequence[str] = workload.prompts
     prompts = prompts or [random_prompt(words, draw) for _ in range(sum(phases))]
-    more = {"model": model} | ({"ignore_eos": True} if workload.fixed_length else {})
+    more: dict[str, Any] = {"model": model} | (
+        {"ignore_eos": True} if workload.fixed_length else {}
+    )
+    if not chat:
+        more |= {"messages": []}  # aiperf refuses a line without; vLLM ignores it
     most = workload.size.output_tokens
     bodies = (
         request_body(prompts[number % len(prompts)], chat=chat, max_tokens=most, stream=True) | more
@@ -194,4 +199,4 @@ def request_bodies(
 def random_prompt(words: int, draw: random.Random) -> str:
     """A prompt of so many words; it begins with a random number, so no prefix cache has it."""
     number = str(draw.randrange(10**6))
-    return " ".join((number, *draw.choices(_WORDS, k=max(words - 1, 0))))
+    return " ".join((number, *draw.choices(WORDS, k=max(words - 1, 0))))

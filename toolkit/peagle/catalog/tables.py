@@ -193,11 +193,15 @@ class Scarcity(Frozen):
     source: str
 
 
+HERE = "here"
+"""The instance type that is this machine: its GPUs, without AWS and without a price."""
+
+
 class Instance(Frozen):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``regions`` are all whose endpoints can
     have it, empty means unknown; ``quota_default`` is AWS's for endpoints."""
 
-    type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
+    type: Annotated[str, Field(pattern=rf"^(ml\.[a-z0-9\-]+\.[a-z0-9]+|{HERE})$")]
     gpu: str
     gpu_count: Positive
     gpu_memory_mib: Positive

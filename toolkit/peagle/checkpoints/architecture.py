@@ -21,8 +21,8 @@ from peagle.catalog.schema import (
     RecurrentGroup,
 )
 from peagle.errors import CheckpointError, DamagedCheckpoint
-from peagle.vllm.facts import architectures
 from peagle.vllm.gpus import parallel_sizes, served_dtype
+from peagle.vllm.versions import architectures
 from peagle_serve.checkpoint import PER_LAYER, largest_value
 
 Config = Mapping[str, Any]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from peagle.bench.targets import (
     target_alone,
 )
 from peagle.bench.winners import BenchGates, require_gates
-from peagle.bench.workloads import make_loads, read_prompts
+from peagle.bench.workloads import WORDS, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
 from peagle.cli.local import local_image
@@ -66,6 +67,8 @@ from peagle.cli.options import (
     command,
     command_catalog,
     complete_pair,
+    here_option,
+    is_here,
     option,
     raise_first_error,
     yes_option,
@@ -96,6 +99,7 @@ from peagle.cli.view.report import require_report, summaries
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.deploy.state import Deployment
+from peagle.engine.dummy import dummy_variables, with_dummy_weights
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import ready_engine
 from peagle.errors import (
@@ -356,8 +360,10 @@ _SWEEP_OPTIONS = (
     option("--engine engine_kind", "Run the engines as processes or in containers.",
            ("process", "docker"), default="process"),
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
-    option("--impose-acceptance acceptance FILE", "GPU: impose the acceptance in FILE, a result "
-           "of bench --acceptance.", OUTPUT),
+    option("--impose-acceptance acceptance FILE|published", "GPU: impose the acceptance in FILE, a "
+           "result of bench --acceptance, or the one that the catalogue quotes.", OUTPUT),
+    option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
+           bool),
     option("--domain", "With --impose-acceptance: of this domain only."),
     option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
            "workload's file, else the catalogue's.", bool),
@@ -384,6 +390,7 @@ _SWEEP_OPTIONS = (
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
 @add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
+@partial(here_option, is_local=True)
 @account_options
 @yes_option
 @click.pass_context
@@ -466,7 +473,10 @@ def _on_this_machine(
             base = plans.get(max(request.ks))
             same = {"instance_type": base.instance_type, "name": base.name} if base else {}
             speculation = {"k": k} if k else {"no_speculation": True}
-            plans[k] = planned(ctx, options["pair"], {**chosen, **speculation, **same})
+            plan = planned(ctx, options["pair"], {**chosen, **speculation, **same})
+            if options["dummy_weights"]:
+                plan = with_dummy_weights(plan, command_catalog(ctx), WORDS)
+            plans[k] = plan
         return plans[k]
 
     base = plan_of(BenchSetting(None, max(request.ks)))
@@ -474,7 +484,12 @@ def _on_this_machine(
     raise_first_error(findings_on_this_machine(base, kind))
     file = options["output"] or Path(f"bench-{base.name}.json")
     # The image of the pair runs its target alone too.
-    runner = LocalRunner(local_image(base, gpus) if kind == "docker" else None, gpus)
+    image = local_image(base, gpus) if kind == "docker" else None
+    runner = LocalRunner(image, gpus or is_here(ctx))
+    if options["dummy_weights"]:
+        if image is not None:
+            raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
+        runner = replace(runner, variables=dummy_variables(base, command_catalog()))
     with StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
         if options["lossless"]:

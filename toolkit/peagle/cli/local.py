@@ -20,6 +20,7 @@ from peagle.cli.options import (
     command,
     command_catalog,
     complete_instance_type,
+    here_option,
     names_own_image,
     option,
     refuse_errors,
@@ -39,6 +40,7 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.watch import print_engine
+from peagle.engine.gpus import find_gpus
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import (
@@ -62,6 +64,7 @@ from peagle.errors import (
     Fix,
     NotFound,
     OptionMissing,
+    OptionsConflict,
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
@@ -118,6 +121,7 @@ _UP_OPTIONS = (
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
 @add_options(_UP_OPTIONS)
+@partial(here_option, is_local=True)
 @json_option
 def up(
     plan: Plan,
@@ -149,7 +153,10 @@ def up(
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
-    runner = LocalRunner(image, gpus, compiled)
+    on_gpus = image is None and find_gpus() is not None
+    if on_gpus and compiled:
+        raise OptionsConflict("--compile is for a CPU", "omit it: vLLM compiles on a GPU")
+    runner = LocalRunner(image, gpus or on_gpus, compiled)
     if emit_compose:
         text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
@@ -263,7 +270,7 @@ def local_image(
 
 @click.group(epilog="Example: peagle engine install")
 def engine() -> None:
-    """Install vLLM for this machine's CPU, and show what is installed."""
+    """Install vLLM for this machine, and show what is installed."""
 
 
 @engine.command(
@@ -275,18 +282,22 @@ def engine() -> None:
     type=click.Path(path_type=Path),
     help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
 )
+@click.option("--gpu", is_flag=True, help="vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.")
 @json_option
 @click.pass_context
-def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
+def install(
+    ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool, as_json: bool
+) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
-    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. uv installs
-    it from the indexes and folders that pip is configured with, and checks every hash. Without
-    PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
+    Needs 2 GB of disk and a minute or more, with --gpu 14 GB and ten minutes; does nothing if
+    already installed. uv installs it from the indexes and folders that pip is configured with, and
+    checks every hash. For the CPU without PyTorch's index, torch's wheel for your Python must be in
+    a folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
-    present = is_installed(version)
-    engine = install_engine(version, python, progress=print_status)
+    present = is_installed(version, gpu)
+    engine = install_engine(version, python, print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
     print_result(document)
 

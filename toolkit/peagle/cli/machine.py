@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import click
 
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text, in_context
 from peagle.cli.options import command, command_catalog, option
 from peagle.cli.view.console import (
@@ -20,8 +22,12 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.data import data_folder
-from peagle.engine.machine import machine_checks
-from peagle.errors import NotFound, Refused, command_line, nearest
+from peagle.engine.gpus import check_driver, this_machine_in, visible_gpus
+from peagle.engine.machine import MachineCheck, find_engine, machine_checks
+from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
+from peagle.findings import errors
+from peagle.options import Options
+from peagle.planning import make_plan
 from peagle.text import plain
 
 
@@ -32,7 +38,8 @@ def doctor(ctx: click.Context, /) -> None:
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
-    checks = machine_checks(command_catalog(ctx).runtimes.default)
+    catalog = command_catalog(ctx)
+    checks = (*machine_checks(catalog.runtimes.default), *_gpu_checks(catalog))
     if wants_json():
         documents = plain(checks)
         for document, check in zip(documents, checks, strict=True):
@@ -47,6 +54,39 @@ def doctor(ctx: click.Context, /) -> None:
             print_line(needed, command_text(check.command))
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
+
+
+def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
+    """The GPUs with their driver, the engine for them, and the targets that fit on them."""
+    use, vllm = "local up on a GPU", catalog.runtimes.default
+    try:
+        catalog = this_machine_in(catalog)
+    except PeagleError as error:
+        yield MachineCheck("GPUs", error.message, False, use, "use a machine with an NVIDIA GPU")
+        return
+    gpus = visible_gpus()
+    for gpu in gpus.gpus:
+        memory = f"{gpu.memory_mib / 1024:.0f} GiB, {gpu.free_mib / 1024:.0f} GiB free"
+        yield MachineCheck(f"GPU {gpu.index}", f"{gpu.name}, {memory}", True, use)
+    driver = f"{gpus.driver}, for CUDA {gpus.cuda}"
+    try:
+        engine = find_engine(vllm, gpu=True)
+        check_driver(engine, gpus)
+        yield MachineCheck("GPU engine", f"vLLM {vllm} in {engine.python}", True, use)
+        yield MachineCheck("Driver", driver, True, use)
+    except PeagleError as error:
+        fix = (error.fix, tuple(error.command))
+        yield MachineCheck("GPU engine", error.message, False, use, *fix)
+        yield MachineCheck("Driver", driver, True, use)
+    fitting = [
+        target.short_name
+        for target in catalog.targets.values()
+        if not errors(make_plan(Options(pair=target.id, instance_type=HERE), catalog).findings)
+    ]
+    yield MachineCheck(
+        "Fits on the GPUs", ", ".join(fitting) or "nothing of the catalogue", bool(fitting), use,
+        "choose a smaller target, or a shorter --max-model-len",
+    )  # fmt: skip
 
 
 NAME = "peagle-demo"

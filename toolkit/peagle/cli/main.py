@@ -44,8 +44,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "drop": ("change", "Remove the compared plan."),
         "rollback": ("change", "Return to the previous revision."),
         "scale": ("change", "Change the number of instances, or its bounds."),
-        "destroy": ("remove", "Delete everything that deploy created."),
-        "reap": ("remove", "Delete deployments whose end time has passed."),
+        "destroy": ("change", "Delete everything that deploy created."),
+        "reap": ("change", "Delete deployments whose end time has passed."),
     },
     "Build": {
         "render": ("render", "Write a plan as CloudFormation, Terraform, ..."),

@@ -12,6 +12,7 @@ import click
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE
 from peagle.cli.context import PeagleCommand, add_flag
 from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
@@ -197,6 +198,39 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return option("--role", role, envvar="PEAGLE_ROLE")(command)
 
 
+_HERE = "peagle.here"
+"""Key in click's ``Context.meta``: whether ``--here`` is given, ``False`` where a machine with GPUs
+needs no option."""
+
+
+def here_option(command: Command, is_local: bool = False) -> Command:
+    """``--here``: plan for the GPUs of this machine, as ``--instance-type here`` does, whose help
+    names it. A command that ``is_local`` does so where there are some, unless an instance type or a
+    container is asked for."""
+
+    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value or is_local:
+            ctx.meta[_HERE] = value
+
+    text = "Plan for the GPUs of this machine.  [default: if it has some]"
+    return click.option(
+        "--here", is_flag=True, expose_value=False, callback=keep, hidden=not is_local, help=text
+    )(command)
+
+
+def is_here(ctx: click.Context) -> bool:
+    """Whether the command plans for this machine."""
+    names = ctx.params
+    if ctx.meta.get(_HERE) or names.get("instance_type") == HERE:
+        return True
+    is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
+    if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
+        return False
+    from peagle.engine.gpus import find_gpus
+
+    return find_gpus() is not None
+
+
 _CATALOG = "peagle.catalog"
 """Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
 
@@ -220,9 +254,14 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
     """The catalogue of the running command: the bundled one with that of ``peagle --catalog``."""
     ctx = ctx or click.get_current_context()
     if _CATALOG not in ctx.meta:
-        ctx.meta[_CATALOG] = load_catalog(catalog_of(ctx))
-    catalog: Catalog = ctx.meta[_CATALOG]
-    return catalog
+        catalog = load_catalog(catalog_of(ctx))
+        if is_here(ctx):
+            from peagle.engine.gpus import this_machine_in
+
+            catalog = this_machine_in(catalog)
+        ctx.meta[_CATALOG] = catalog
+    kept: Catalog = ctx.meta[_CATALOG]
+    return kept
 
 
 def set_command_catalog(ctx: click.Context, catalog: Catalog) -> None:

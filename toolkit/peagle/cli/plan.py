@@ -25,6 +25,7 @@ from peagle.cli.options import (
     add_options,
     command,
     complete_pair,
+    here_option,
     option,
     output_option,
     raise_first_error,
@@ -172,6 +173,7 @@ _PLAN_OPTIONS = (
 )
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
+@here_option
 @add_options(_PLAN_OPTIONS)
 @click.pass_context
 def plan(
@@ -222,13 +224,14 @@ def plan(
     else:
         from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
+        verb = ("local", "up") if plan.is_here else ("deploy",)
         if output:
-            deploy = command_text(("peagle", "deploy", str(output)))
+            apply = command_text(("peagle", *verb, str(output)))
         else:  # the words of this command
             words = typed_command(without=("--online", "--verbose"))
             at = words.index("plan")  # behind the folder of --catalog
-            deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
-        print_answer(plan, None if refused else deploy, verbose)
+            apply = command_line((*words[:at], *verb, *words[at + 1 :]))
+        print_answer(plan, None if refused else apply, verbose)
         if verbose:
             print_details(plan)
     return raise_first_error(refused)

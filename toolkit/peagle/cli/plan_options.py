@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
+from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
@@ -35,6 +36,7 @@ from peagle.cli.options import (
     complete_region,
     complete_version,
     duration,
+    is_here,
     option,
     set_command_catalog,
 )
@@ -241,6 +243,10 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = given_options(chosen)
+    if is_here(ctx):
+        if options.get("instance_type") not in (None, HERE):
+            raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
+        options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
     if pair.endswith((".yaml", ".yml")):
         fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
         fix += "use --project FILE, for a catalogue peagle --catalog DIR"

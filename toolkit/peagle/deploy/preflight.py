@@ -44,7 +44,7 @@ from peagle.errors import CloudError, Fix, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
 from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout, refuse_here
 from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
 from peagle.render.alarms import rollback_alarm_names
@@ -322,6 +322,7 @@ def preflight(
     """Check everything in the account that deploying ``plan`` depends on; with ``as_candidate``,
     that serving it beside the revision in service depends on. Raises UserError and CloudError, and
     Refused while the deployment compares two plans, unless ``as_candidate``."""
+    refuse_here(plan)
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
     if record and not as_candidate:

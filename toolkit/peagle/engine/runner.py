@@ -1,20 +1,22 @@
-"""Two ways to run a plan on this machine: as a process of the CPU engine, to which its environment
-is adapted, or in a container with the environment and mounts of SageMaker."""
+"""How a plan runs on this machine: as a process on its GPUs, as a process of the CPU engine, to
+which its environment is adapted, or in a container with the environment and mounts of SageMaker."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from peagle.data import weights_folder
 from peagle.engine import state
+from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, check_driver, choose_gpus, visible_gpus
 from peagle.engine.machine import (
     Machine,
     check_compiler,
@@ -23,9 +25,12 @@ from peagle.engine.machine import (
     this_machine,
 )
 from peagle.engine.process import (
+    HUB_VARIABLES,
+    INHERITED_VARIABLES,
     LOOPBACK,
     EngineProcess,
     free_port,
+    is_alive,
     refuse_code,
     remove_container,
     start_engine,
@@ -43,6 +48,7 @@ from peagle.render.formats.compose import (
 )
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home, private_folder
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
@@ -65,9 +71,9 @@ from peagle_serve.environment import read_speculative_config
 LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
 
-_QUANTIZATION = f"{PREFIX}QUANTIZATION"
+_QUANTIZATION, _UTILIZATION = f"{PREFIX}QUANTIZATION", f"{PREFIX}GPU_MEMORY_UTILIZATION"
 _DROPPED = (
-    f"{PREFIX}KV_CACHE_DTYPE", _QUANTIZATION, f"{PREFIX}GPU_MEMORY_UTILIZATION",
+    f"{PREFIX}KV_CACHE_DTYPE", _QUANTIZATION, _UTILIZATION,
     f"{PREFIX}ENABLE_EXPERT_PARALLEL", f"{PREFIX}ATTENTION_BACKEND",
     f"{PREFIX}MAX_CUDAGRAPH_CAPTURE_SIZE", f"{PREFIX}CUDAGRAPH_CAPTURE_SIZES",
     f"{PREFIX}COMPILATION_CONFIG", f"{PREFIX}MOE_BACKEND", "HF_HOME", "VLLM_USE_FLASHINFER",
@@ -314,14 +320,17 @@ def find_image(
 
 @dataclass(frozen=True)
 class LocalRunner:
-    """How to run a plan on this machine: in a container of ``image``, or as a process. ``gpus``:
-    the container sees all GPUs; ``compiled``: compile on a CPU too; ``collecting``: start with
-    empty caches, to offer what the engine compiles (``peagle warm``)."""
+    """How to run a plan on this machine: in a container of ``image``, or as a process.
+
+    ``gpus``: on GPUs, of which a container sees all, and a process as many as it needs;
+    ``compiled``: compile on a CPU too; ``collecting``: start with empty caches, to offer what the
+    engine compiles (``peagle warm``); ``variables`` are further ones of the engine's process."""
 
     image: Image | None = None
     gpus: bool = False
     compiled: bool = False
     collecting: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def image_id(self) -> str | None:
@@ -332,7 +341,8 @@ class LocalRunner:
         """The plan's environment on this machine, and notes on how it differs. Raises Refused."""
         engine = None
         if self.image is None:
-            check_machine()
+            if not self.gpus:
+                check_machine()
             refuse_code(plan.environment)
             if plan.target.weights.kind == "image":
                 raise Refused(
@@ -341,7 +351,7 @@ class LocalRunner:
                     "add --engine docker, or omit --baked-weights",
                     "weights-baked",
                 )
-            engine = find_engine(plan.runtime.vllm)
+            engine = find_engine(plan.runtime.vllm, self.gpus)
         machine, reason = this_machine(), None
         for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
             if reason is None and weights is not None and weights.kind == "s3":
@@ -359,26 +369,52 @@ class LocalRunner:
                 "not-runnable-here",
             )
         if self.gpus:
+            if engine:
+                check_driver(engine, visible_gpus())
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
+    def choose_gpus(self, plan: Plan) -> list[Gpu]:
+        """The GPUs for a process: as many as the plan needs, which are free. Raises Refused."""
+        if self.image or not self.gpus:
+            return []
+        sizes = (int(plan.environment.get(name, "1")) for name in _ONE_RANK)
+        share = float(plan.environment.get(_UTILIZATION, GPU_MEMORY_UTILIZATION))
+        running = [engine for engine in state.local_engines() if is_alive(engine.process)]
+        taken = {uuid for engine in running for uuid in engine.gpus}
+        return choose_gpus(visible_gpus(), math.prod(sizes), share, taken)
+
     def start(
-        self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
+        self,
+        plan: Plan,
+        environment: Mapping[str, str],
+        port: int,
+        log: Path,
+        record: Record,
+        gpus: Sequence[Gpu] = (),
     ) -> EngineProcess:
-        """Start the process, with links to its weights, or the container; ``record`` is called
-        before."""
+        """Start the process on these ``gpus``, with links to its weights, or the container;
+        ``record`` is called before."""
         if self.image:
             return start_container(Docker(), self.container(plan, environment, port), log, record)
         ml_root = state.locate_folder(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
         link_folders(local_folders(plan), ml_root)
         variables = {**environment, **self._warm_variables(environment, str(state.warm_folder()))}
+        variables |= self.variables
         if self.collecting:
             variables[CACHE_VARIABLE] = str(state.collected_folder(plan.name))
-        engine = find_engine(plan.runtime.vllm)
-        return start_engine(engine, variables, ml_root, port, log, record)
+        engine = find_engine(plan.runtime.vllm, self.gpus)
+        inherited = [*INHERITED_VARIABLES]
+        if gpus:
+            inherited += HUB_VARIABLES
+            variables |= {
+                VISIBLE_DEVICES: ",".join(gpu.uuid for gpu in gpus),
+                "VLLM_NO_USAGE_STATS": "1",
+            }
+        return start_engine(engine, variables, ml_root, port, log, record, inherited)
 
     def container(
         self, plan: Plan, environment: Mapping[str, str], port: int, image: str = ""

@@ -27,7 +27,8 @@ _HEAD_BYTES = 256 * 1024
 class LocalEngine:
     """An engine of this machine. ``environment`` identifies its plan; ``notes`` say how a CPU
     differs from it. ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the
-    proof; ``started_at`` is in epoch seconds; ``image`` is the id of the container's image."""
+    proof; ``started_at`` is in epoch seconds; ``image`` is the id of the container's image,
+    ``gpus`` are the UUIDs of those that a process uses."""
 
     name: str
     pair: str
@@ -43,6 +44,7 @@ class LocalEngine:
     drafts: int | None = None
     second_turn: SecondTurn | None = None
     chat: bool = True
+    gpus: tuple[str, ...] = ()
 
     @property
     def speculates(self) -> bool:

@@ -13,7 +13,7 @@ from peagle.fit.estimate import Fit
 from peagle.options import AUTO, Options
 from peagle.planning.load import USUAL_WORKLOAD, EngineFit
 from peagle.planning.plan import Alternative, Batch
-from peagle.speed.models import SAME_SPEED_SHARE, Performance
+from peagle.speed.acceptance import SAME_SPEED_SHARE, Performance
 from peagle.text import format_concurrency, usd_per_million
 
 SAME_COST_FACTOR = 1.15

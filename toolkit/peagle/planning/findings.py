@@ -16,7 +16,7 @@ from peagle.planning.load import Load
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
 from peagle.text import basis_text, exact_duration, format_concurrency, format_requests, format_usd
-from peagle.vllm.facts import find_facts
+from peagle.vllm.versions import find_facts
 from peagle.workload import Slo
 
 

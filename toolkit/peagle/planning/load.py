@@ -30,9 +30,8 @@ from peagle.fit.estimate import (
 )
 from peagle.options import Options
 from peagle.planning.plan import Decision, reason
-from peagle.speed.acceptance import find_acceptance
+from peagle.speed.acceptance import Acceptance, Performance, find_acceptance, names_in_runs
 from peagle.speed.estimate import performance
-from peagle.speed.models import Acceptance, Performance, names_in_runs
 from peagle.speed.step import Geometry, read_geometry
 from peagle.workload import PRESETS, Workload
 

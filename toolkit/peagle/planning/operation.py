@@ -36,8 +36,8 @@ from peagle.planning.plan import (
     reason,
 )
 from peagle.s3uri import S3Uri, lower_scheme
+from peagle.speed.acceptance import Performance
 from peagle.speed.estimate import slots
-from peagle.speed.models import Performance
 from peagle.text import counted, format_duration, format_requests, format_usd
 from peagle_serve.contract import is_s3_uri
 

@@ -7,12 +7,14 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
+from peagle.catalog.tables import HERE
+from peagle.errors import Fix, Refused
 from peagle.findings import Finding, severity
 from peagle.fit.estimate import Fit
 from peagle.frozen import Frozen
 from peagle.options import Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.speed.models import AcceptanceBasis, Basis
+from peagle.speed.acceptance import AcceptanceBasis, Basis
 from peagle.text import bounds_text, format_duration, format_usd, k_text
 from peagle.workload import Slo, Workload, WorkloadName
 
@@ -29,6 +31,12 @@ MODEL_BUCKET = "${ModelBucket}"
 
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, besides a plan's own two timeouts."""
+
+ABOUT_AWS = frozenset(
+    {"ami-unverified", "image-by-tag", "image-not-in-region", "instance-region-unknown",
+     "price-unknown", "limit-before-start"}
+)  # fmt: skip
+"""Codes of findings that do not concern a plan for this machine."""
 
 PRICE_ELSEWHERE = "price-of-another-region"
 """Code of the finding that the catalogue has no price for the region of the plan."""
@@ -469,6 +477,11 @@ class Plan(Frozen):
     __str__ = __repr__
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is for the GPUs of the machine that made it, not for SageMaker."""
+        return self.instance_type == HERE
+
+    @property
     def request_size(self) -> Workload | None:
         """The size of requests; ``None`` where the plan has none."""
         if not self.prompt_tokens or not self.output_tokens:
@@ -520,3 +533,11 @@ def price_origin(plan: Plan) -> str:
     if "price-not-from-aws" in codes:
         source = "not AWS's price, queried on"
     return f"{source} {plan.price_date}{', of another region' if PRICE_ELSEWHERE in codes else ''}"
+
+
+def refuse_here(plan: Plan) -> None:
+    """Raise Refused for a plan that is for a machine of the user's own."""
+    if plan.is_here:
+        fix = Fix("run it on that machine", ("peagle", "local", "up", plan.pair))
+        message = f"{plan.name} is planned for a machine of your own, not for SageMaker"
+        raise Refused(message, fix, code="planned-for-here")

@@ -11,6 +11,8 @@ from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE, Instance
+from peagle.findings import Finding
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
@@ -32,7 +34,9 @@ from peagle.planning.operation import (
     choose_scaling,
     with_copies,
 )
+from peagle.planning.overrides import check_options
 from peagle.planning.plan import (
+    ABOUT_AWS,
     Decision,
     Decisions,
     DrafterChoice,
@@ -43,7 +47,6 @@ from peagle.planning.plan import (
     TargetChoice,
     reason,
 )
-from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
     choose_ami,
     choose_image,
@@ -103,9 +106,17 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,
-        findings=decisions.sorted_findings(),
+        findings=_findings_on(placement.candidate.instance, decisions),
         reasons=tuple(decisions.reasons),
     )
+
+
+def _findings_on(instance: Instance, decisions: Decisions) -> tuple[Finding, ...]:
+    """The findings; on this machine, without those about AWS."""
+    findings = decisions.sorted_findings()
+    if instance.type != HERE:
+        return findings
+    return tuple(finding for finding in findings if finding.code not in ABOUT_AWS)
 
 
 def _select(

@@ -20,7 +20,7 @@ from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
-from peagle.speed.models import Performance
+from peagle.speed.acceptance import Performance
 from peagle.speed.ranking import Setting, rank_settings
 from peagle.vllm.gpus import needed_capability
 

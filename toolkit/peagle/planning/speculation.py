@@ -24,8 +24,8 @@ from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load, choose_length, choose_workload
 from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, reason
 from peagle.s3uri import lower_scheme
+from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import Acceptance, Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle.vllm.defaults import method_title

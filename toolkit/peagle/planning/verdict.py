@@ -36,7 +36,7 @@ from peagle.planning.load import (
 from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, find_price, price_in
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.models import Acceptance, Performance, is_on
+from peagle.speed.acceptance import Acceptance, Performance, is_on
 from peagle.speed.ranking import NO_SPECULATION, Setting
 from peagle.speed.verdict import (
     Question,

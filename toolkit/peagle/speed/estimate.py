@@ -31,7 +31,7 @@ from typing import Generic, NamedTuple, TypeVar
 from peagle.catalog.schema import Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, compute_fit
-from peagle.speed.models import TARGET_ALONE, Acceptance, AcceptanceBasis, Performance, is_on
+from peagle.speed.acceptance import TARGET_ALONE, Acceptance, AcceptanceBasis, Performance, is_on
 from peagle.speed.step import Geometry, StepTimes, closed_load, read_geometry
 from peagle.vllm import versions
 from peagle.vllm.defaults import cached_tokens

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol
 from pydantic import ConfigDict, Field
 
 from peagle.catalog.tables import NotNegative
-from peagle.speed.models import SAME_SPEED_SHARE, Basis
+from peagle.speed.acceptance import SAME_SPEED_SHARE, Basis
 
 Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """Text for people."""

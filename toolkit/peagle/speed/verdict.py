@@ -12,8 +12,8 @@ from pydantic import Field
 
 from peagle.catalog.tables import NotNegative, Positive, Version
 from peagle.frozen import Frozen
+from peagle.speed.acceptance import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
 from peagle.speed.estimate import break_even_length
-from peagle.speed.models import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
 from peagle.speed.ranking import NO_SPECULATION, Line, Setting, Speeds, rank_settings, speed_or_zero
 from peagle.text import usd_per_million
 from peagle.workload import Workload

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from peagle.errors import UserError
 from peagle.text import json_number
-from peagle.vllm.facts import canonical_name
+from peagle.vllm.versions import canonical_name
 from peagle_serve.contract import PREFIX
 from peagle_serve.environment import WHOLE_ARRAY_FLAGS, make_flag, make_tokens, name_variable
 

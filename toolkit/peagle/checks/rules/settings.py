@@ -9,7 +9,7 @@ from peagle.checks.facts import destinations, is_aws_image
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, nearest
 from peagle.text import json_object
-from peagle.vllm.facts import (
+from peagle.vllm.versions import (
     CHOICE,
     EITHER,
     NUMBER,

@@ -17,8 +17,7 @@ from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.checks.facts import is_aws_image, needs_vocabulary
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix
-from peagle.vllm.facts import architectures
-from peagle.vllm.versions import compare
+from peagle.vllm.versions import architectures, compare
 from peagle_serve.contract import HUB_ID, MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE, is_s3_uri
 
 

@@ -155,7 +155,7 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
             yield "option", (finding.fix, command_text(finding.command or ()))
-    yield "instance", _instance_text(plan)
+    yield "machine" if plan.is_here else "instance", _instance_text(plan)
     if speed is not None:
         text = format_plan_speed(plan, speed, plan.price_per_hour_usd)
         if speed.ttft_seconds is not None and speed.itl_seconds is not None:
@@ -197,6 +197,8 @@ def _instance_text(plan: Plan) -> str:
     used = plan.fit.tensor_parallel_size * (plan.copies.per_instance if plan.copies else 1)
     gpus = gpu if count == 1 else f"{'' if used == count else f'{used} of '}{count} x {gpu}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
+    if plan.is_here:
+        return f"this one ({gpus}{copies})"
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
         text += f", {plan.concurrency / _busy_engines(plan):,.4g} at a time per engine"
@@ -257,7 +259,7 @@ def _others(plan: Plan) -> Collection[Alternative]:
     others = [
         other
         for other in plan.alternatives
-        if not (_is_planned(plan, other) or _misses(plan, other))
+        if not (plan.is_here or _is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
     keys = ("price_per_hour_usd", "usd_per_million_tokens")
@@ -272,7 +274,7 @@ def _misses(plan: Plan, other: Alternative) -> bool:
 
 
 def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
-    where = "the same instance"
+    where = "the same machine" if plan.is_here else "the same instance"
     if not _is_planned(plan, other):
         usd = other.price_per_hour_usd
         price = "price unknown" if usd is None else f"{format_usd(usd)} per hour"

@@ -18,7 +18,7 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.errors import NotFound, Unsupported, nearest
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, refuse_here
 from peagle.render.files import PLAN, RenderedFile, json_file
 from peagle.render.plan_file import plan_document
 from peagle.text import one_of
@@ -45,6 +45,7 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
     """The files that express the plan, made with this catalogue, in this format. Raises NotFound
     for an unknown format, and Unsupported when the format cannot express all of the plan."""
     module = _module(format)
+    refuse_here(plan)
     if reason := module.unsupported(plan):
         others = [
             name

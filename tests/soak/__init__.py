@@ -1,0 +1,1 @@
+"""Load for hours on the sandbox and the container, while they are updated, drained and killed."""

@@ -1,0 +1,187 @@
+"""GPUs of this machine: what they are, plans for them, and engines on them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.catalog.tables import HERE
+from peagle.deploy.preflight import preflight
+from peagle.engine import gpus as module
+from peagle.engine import state as records
+from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
+from peagle.engine.machine import ENGINE_VARIABLE, Engine
+from peagle.errors import OutOfRange, Refused
+from peagle.planning import Options, make_plan
+from peagle.render import render
+from tests.support import in_process, raises_code
+from tests.unit.aws.cloud import Cloud, FakeAws
+from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml
+
+Cards = Callable[..., Nvml]
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
+    """A machine with these GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(*cards: Card, **settings: Any) -> Nvml:
+        nvml = Nvml(list(cards), **settings)
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        return nvml
+
+    return install
+
+
+def test_clocks_and_widths_give_the_rates_of_the_data_sheets(cards: Cards) -> None:
+    sheets = {(row.gpu, row.memory_gib): row for row in load_catalog().speed_model.gpus}
+    cards(T4, A10G, A100, L4, H100, H200)
+    names = ("T4", None), ("A10G", None), ("A100", 40), ("L4", None), ("H100", None), ("H200", None)
+    found = find_gpus()
+    assert found is not None
+    for gpu, key in zip(found.gpus, names, strict=True):
+        assert gpu.memory_gb_per_second == pytest.approx(sheets[key].memory_gb_per_second, rel=0.03)
+        assert gpu.tflops == pytest.approx(sheets[key].tflops, rel=0.09)
+
+
+@pytest.mark.parametrize(
+    ("reported", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 SE"),
+        ("NVIDIA H100 PCIe", None),  # slower than the H100 of the catalogue
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
+def test_a_gpu_has_the_name_of_the_catalogue_if_it_is_that_one(
+    cards: Cards, reported: str, name: str | None
+) -> None:
+    names = {"H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 6000 SE"}
+    cards(H100._replace(name=reported))
+    assert catalogue_name(visible_gpus().gpus[0], names) == name
+
+
+def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: Cards) -> None:
+    cards(H200)
+    plan = in_process("plan", "gpt-oss-20b", "--here", "--json").document
+    assert (plan["instance_type"], plan["instance_count"]) == (HERE, 1)
+    assert plan["price_per_hour_usd"] is None
+    assert plan["speed"]["tokens_per_second"] > plan["without_speculation"]["tokens_per_second"]
+    codes = {finding["code"] for finding in plan["findings"]}
+    assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
+
+
+def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
+    cards: Cards, tmp_path: Path
+) -> None:
+    cards(H200)
+    catalog = this_machine_in(load_catalog())
+    plan = make_plan(Options(pair="tiny", instance_type=HERE), catalog)
+    with raises_code("planned-for-here", Refused):
+        render("terraform", plan, catalog)
+    with raises_code("planned-for-here", Refused):
+        preflight(FakeAws(Cloud()), plan, catalog.instances)
+    shown = in_process("plan", "tiny", "--here").out
+    assert "Next: peagle local up tiny --here" in shown
+    assert "ml." not in shown
+
+
+def test_an_unknown_gpu_is_planned_from_what_nvml_reports_with_a_wide_range(cards: Cards) -> None:
+    cards(RTX_4090)
+    catalog = this_machine_in(load_catalog())
+    row = catalog.speed_model.gpus[-1]
+    assert (row.gpu, row.memory_gb_per_second) == ("GeForce RTX 4090", 1008.1)
+    assert row.fp8_tflops == pytest.approx(2 * row.tflops)
+    speed = make_plan(Options(pair="gpt-oss-20b", instance_type=HERE), catalog).speed
+    assert speed.low is not None
+    assert speed.high is not None
+    assert speed.high / speed.low > 2
+    cards(RTX_4090, silent=True)
+    assert this_machine_in(load_catalog()).speed_model.gpus[-1].memory_gb_per_second == 200.0
+
+
+def test_a_machine_without_a_gpu_and_one_with_several_kinds_are_refused(cards: Cards) -> None:
+    cards()
+    assert find_gpus() is None
+    with raises_code("no-gpu", Refused):
+        this_machine_in(load_catalog())
+    cards(H100, H200)
+    with raises_code("mixed-gpus", Refused):
+        this_machine_in(load_catalog())
+
+
+def test_cuda_visible_devices_limits_what_is_planned(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(H100, H200, H200)
+    for visible in ("1,2", "GPU-1, GPU-2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert [gpu.index for gpu in visible_gpus().gpus] == [1, 2]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    with raises_code("out-of-range", OutOfRange):
+        visible_gpus()
+
+
+@pytest.mark.parametrize(
+    ("free", "taken", "count", "chosen"),
+    [((), (), 1, [0]), ((), ("GPU-0",), 1, [1]), ((0.5,), (), 1, [1]), ((), (), 2, [0, 1]),
+     ((), ("GPU-0", "GPU-1"), 1, "gpu-busy"), ((0.5, 0.5), (), 1, "gpu-busy"),
+     ((), (), 3, "too-few-gpus"), ((0.89,), ("GPU-1",), 1, "gpu-busy"),
+     ((0.9,), ("GPU-1",), 1, [0])],
+)  # fmt: skip
+def test_an_engine_gets_gpus_that_are_free(
+    cards: Cards, free: tuple[float, ...], taken: tuple[str, ...], count: int, chosen: Any
+) -> None:
+    cards(H200, H200, free=list(free))
+    if isinstance(chosen, str):
+        with raises_code(chosen, Refused):
+            choose_gpus(visible_gpus(), count, 0.9, taken)
+    else:
+        gpus = choose_gpus(visible_gpus(), count, 0.9, taken)
+        assert [gpu.index for gpu in gpus] == chosen
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver", "code"),
+    [("13.0", 13000, None), ("13.1", 13000, None), ("12.8", 13000, None),
+     ("13.0", 12080, "driver-too-old"), ("", 13000, "engine-without-cuda")],
+)  # fmt: skip
+def test_a_driver_that_is_too_old_is_refused_before_a_start(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch, built_for: str, driver: int, code: str | None
+) -> None:
+    cards(H200, cuda=driver)
+    monkeypatch.setattr(module, "run_python", lambda python, code: built_for)
+    engine = Engine(Path("python"), "0.28.0")
+    if code is None:
+        module.check_driver(engine, visible_gpus())
+    else:
+        with raises_code(code, Refused):
+            module.check_driver(engine, visible_gpus())
+
+
+@pytest.mark.thorough
+def test_engines_run_on_gpus_of_their_own(
+    cards: Cards, engine_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(H200, H200)
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+    monkeypatch.setattr(module, "run_python", lambda python, code: "13.0")
+    for number in range(2):
+        done = in_process("local", "up", "tiny", "--name", f"e{number}", "--json")
+        assert done.code == 0, done.err
+        received = json.loads((records.locate_folder(f"e{number}") / "given.json").read_text())
+        assert received["environment"]["CUDA_VISIBLE_DEVICES"] == f"GPU-{number}"
+        assert done.document["notes"] == []
+    assert in_process("local", "up", "tiny", "--name", "e0").code == 0  # it runs already
+    assert in_process("local", "up", "tiny", "--name", "e2").code == Refused.exit_code

@@ -1,0 +1,274 @@
+"""The NVIDIA GPUs of this machine, by NVML: what they are, what is free on them, and the machine
+as an instance that plans are made for (``--here``).
+
+NVML is the driver's own library, so nothing is loaded on a GPU to look at it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE, GpuSpeed, Instance
+from peagle.engine.machine import Engine, Machine, run_python, this_machine
+from peagle.errors import Fix, OutOfRange, Refused
+from peagle.vllm.gpus import visible_gib
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+_MIB = 2**20
+
+_PER_MULTIPROCESSOR = {
+    "sm_75": (64, 1024), "sm_80": (64, 2048), "sm_86": (128, 512), "sm_87": (128, 512),
+    "sm_89": (128, 1024), "sm_90": (128, 4096), "sm_100": (128, 8192), "sm_103": (128, 8192),
+    "sm_120": (128, 1024), "sm_121": (128, 1024),
+}  # fmt: skip
+"""Architecture -> CUDA cores of a multiprocessor, and its operations a clock in 16 bits, dense, on
+tensor cores. With NVML's cores and highest clock they give the data sheets' rates of the GPUs in
+the catalogue within 8 %; GeForce cards have half of it with sums in 32 bits."""
+
+_LEAST_BANDWIDTH, _LEAST_TFLOPS = 200.0, 30.0
+"""Assumed where NVML reports nothing: less than any GPU that vLLM's current images support."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML reports it; ``processes`` are the ids of those that use its memory.
+    ``memory_gb_per_second`` and ``tflops`` (16 bits, dense) are computed from clocks and widths."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    free_mib: int
+    architecture: str
+    memory_gb_per_second: float
+    tflops: float
+    processes: tuple[int, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The name without the vendor: ``H100 80GB HBM3``."""
+        return re.sub(r"^(NVIDIA|Tesla) ", "", self.name)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """All GPUs, the driver's version, and the newest CUDA that it supports."""
+
+    driver: str
+    cuda: str
+    gpus: tuple[Gpu, ...]
+
+
+def find_gpus() -> Gpus | None:
+    """The GPUs of this machine; ``None`` without a GPU, or without NVIDIA's driver."""
+    with _nvml() as nvml:
+        if nvml is None or not (count := nvml.nvmlDeviceGetCount()):
+            return None
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        return Gpus(
+            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+            gpus=tuple(_read_gpu(nvml, index) for index in range(count)),
+        )
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The library, initialized; ``None`` where there is no driver."""
+    import pynvml  # only where a GPU may be
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _read_gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    architecture = f"sm_{major}{minor}"
+    bandwidth, tflops, pids = _LEAST_BANDWIDTH, _LEAST_TFLOPS, list[int]()
+    with suppress(nvml.NVMLError):  # two transfers a clock
+        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
+        bandwidth = 2 * clock * 1e6 * nvml.nvmlDeviceGetMemoryBusWidth(handle) / 8 / 1e9
+    with suppress(nvml.NVMLError, KeyError):
+        cores, operations = _PER_MULTIPROCESSOR[architecture]
+        clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+        multiprocessors = nvml.nvmlDeviceGetNumGpuCores(handle) / cores
+        tflops = multiprocessors * operations * clock * 1e6 / 1e12
+    with suppress(nvml.NVMLError):
+        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    return Gpu(
+        index=index,
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        memory_mib=memory.total // _MIB,
+        free_mib=memory.free // _MIB,
+        architecture=architecture,
+        memory_gb_per_second=round(bandwidth, 1),
+        tflops=round(tflops, 1),
+        processes=tuple(sorted(pids)),
+    )
+
+
+_OTHER_NAMES = {"RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 SE",
+                "RTX PRO 4500 Blackwell Server Edition": "RTX PRO 4500"}  # fmt: skip
+_VARIANTS = re.compile(r"\b(PCI[eE]|NVL|MIG|Laptop|Max-Q|GH200|GB200)\b", re.ASCII)
+"""Variants that are slower than the GPU of the same name in the catalogue."""
+
+
+def catalogue_name(gpu: Gpu, names: Collection[str]) -> str | None:
+    """The name in the catalogue, such as H100 for ``NVIDIA H100 80GB HBM3``; ``None`` for a GPU
+    that it does not have."""
+    model = _OTHER_NAMES.get(gpu.model, gpu.model)
+    if model in names:
+        return model
+    first = re.split(r"[ -]", model, maxsplit=1)[0]
+    return first if first in names and not _VARIANTS.search(model) else None
+
+
+def with_this_machine(catalog: Catalog, gpus: Gpus, machine: Machine) -> Catalog:
+    """The catalogue with this machine as the instance type ``here``, without a price. A GPU that
+    the catalogue does not have is planned from what NVML reports. Raises Refused when the GPUs
+    are of several kinds."""
+    kinds = {gpu.name for gpu in gpus.gpus}
+    if len(kinds) > 1:
+        raise Refused(
+            f"this machine has several kinds of GPUs: {', '.join(sorted(kinds))}",
+            "show one kind only, with CUDA_VISIBLE_DEVICES",
+            code="mixed-gpus",
+        )
+    gpu, model = gpus.gpus[0], catalog.speed_model
+    name = catalogue_name(gpu, {row.gpu for row in model.gpus})
+    if name is None:
+        name = gpu.model
+        speed = GpuSpeed(
+            gpu=name,
+            memory_gb_per_second=gpu.memory_gb_per_second,
+            tflops=gpu.tflops,
+            fp8_tflops=2 * gpu.tflops if int(gpu.architecture[3:]) >= 89 else None,
+            link="pcie",
+            link_gb_per_second=31.5,
+            source=f"NVML on this machine, {datetime.now(UTC):%Y-%m-%d}",
+        )
+        model = model.model_copy(update={"gpus": (*model.gpus, speed)})
+    here = Instance(
+        type=HERE,
+        gpu=name,
+        gpu_count=len(gpus.gpus),
+        gpu_memory_mib=gpu.memory_mib,
+        gpu_architecture=gpu.architecture,
+        vcpus=machine.cores,
+        memory_gib=max(1, machine.memory_bytes // 2**30),
+    )
+    others = (row for row in catalog.instances.instances if row.type != HERE)
+    table = catalog.instances.model_copy(update={"instances": (*others, here)})
+    return replace(catalog, instances=table, speed_model=model)
+
+
+def this_machine_in(catalog: Catalog) -> Catalog:
+    """The catalogue with this machine, whose GPUs ``CUDA_VISIBLE_DEVICES`` may limit. Raises
+    Refused without a GPU."""
+    return with_this_machine(catalog, visible_gpus(), this_machine())
+
+
+def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Collection[str]) -> list[Gpu]:
+    """``count`` GPUs that are not ``taken`` by another engine (their UUIDs) and of whose memory the
+    share ``utilization`` is free, as vLLM requires at its start. Raises Refused."""
+    free = [gpu for gpu in gpus.gpus if gpu.uuid not in taken]
+    suitable = [gpu for gpu in free if gpu.free_mib >= _needed_mib(gpu, utilization)]
+    if len(suitable) >= count:
+        return suitable[:count]
+    there = f"{len(gpus.gpus)} GPU{'s' if len(gpus.gpus) > 1 else ''}"
+    if len(gpus.gpus) < count:
+        raise Refused(
+            f"the plan needs {count} GPUs; this machine has {there}",
+            f"plan for this machine: --here, or --set tensor-parallel-size={len(gpus.gpus)}",
+            code="too-few-gpus",
+        )
+    if len(free) < count:
+        message = f"engines of this machine use {len(gpus.gpus) - len(free)} of its {there}"
+        fix = Fix("stop one", ("peagle", "local", "list"))
+        raise Refused(f"{message}, and {count} must be free", fix, code="gpu-busy")
+    busy = next(gpu for gpu in free if gpu not in suitable)
+    users = ", ".join(map(str, busy.processes))
+    raise Refused(
+        f"GPU {busy.index} ({busy.model}) has {busy.free_mib / 1024:.1f} GiB free, and vLLM needs "
+        f"{_needed_mib(busy, utilization) / 1024:.1f} GiB at its start"
+        + (f"; processes {users} use it" if users else ""),
+        "stop what uses it, or lower --set gpu-memory-utilization=0.9",
+        code="gpu-busy",
+    )
+
+
+def _needed_mib(gpu: Gpu, utilization: float) -> float:
+    """vLLM compares with the total that CUDA reports."""
+    return utilization * visible_gib(gpu.model.partition(" ")[0], gpu.memory_mib) * 1024
+
+
+_PRINT_CUDA = """
+import importlib.util, pathlib, re
+torch = importlib.util.find_spec("torch")
+if torch and torch.origin:
+    text = (pathlib.Path(torch.origin).parent / "version.py").read_text()
+    print(*re.findall(r"^cuda.*'([0-9.]+)'", text, re.M))
+"""
+
+
+def check_driver(engine: Engine, gpus: Gpus) -> None:
+    """Raise Refused when the engine's torch is for no CUDA, or for a CUDA that the driver is too
+    old for: a driver runs what is built for any release of its CUDA's major version (NVIDIA's
+    minor version compatibility)."""
+    cuda = run_python(engine.python, _PRINT_CUDA)
+    if not cuda:
+        raise Refused(
+            f"{engine.python} has a torch without CUDA",
+            Fix("install vLLM for GPUs", ("peagle", "engine", "install", "--gpu")),
+            code="engine-without-cuda",
+        )
+    if int(cuda.partition(".")[0]) > int(gpus.cuda.partition(".")[0]):
+        raise Refused(
+            f"driver {gpus.driver} supports CUDA {gpus.cuda}, and vLLM {engine.vllm} in "
+            f"{engine.python} is built for CUDA {cuda}",
+            "update NVIDIA's driver, or use a vLLM that is built for the driver's CUDA",
+            code="driver-too-old",
+        )
+
+
+def visible_gpus() -> Gpus:
+    """The GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` names, by index or UUID; all without
+    it. Raises Refused for a machine without an NVIDIA GPU, and OutOfRange."""
+    gpus, visible = find_gpus(), os.environ.get(VISIBLE_DEVICES, "")
+    if gpus is None:
+        raise Refused(
+            "this machine has no NVIDIA GPU, or no driver for it",
+            Fix("look at what it has", ("peagle", "doctor")),
+            code="no-gpu",
+        )
+    if not visible:
+        return gpus
+    by_name = {name: gpu for gpu in gpus.gpus for name in (str(gpu.index), gpu.uuid)}
+    names = [name.strip() for name in visible.split(",")]
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        have = ", ".join(str(gpu.index) for gpu in gpus.gpus)
+        message = f"CUDA_VISIBLE_DEVICES names {unknown[0][:60]!r}, and this machine has {have}"
+        raise OutOfRange(message, "name GPUs of this machine, or unset it")
+    return Gpus(gpus.driver, gpus.cuda, tuple(by_name[name] for name in names))
