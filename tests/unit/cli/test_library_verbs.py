@@ -9,11 +9,10 @@ import pytest
 import peagle
 from peagle.account import Account, DeploymentChange
 from peagle.aws.client import Aws, Clock
-from peagle.deploy.apply import PAUSE_SECONDS, RolledBack
 from peagle.deploy.context import DeploymentContext, WillNotServe
 from peagle.deploy.removal import plan_removal
 from peagle.deploy.state import Resource, ResourceType
-from peagle.errors import CloudError, NotProved, PeagleError, Refused, UserError
+from peagle.errors import CloudError, PeagleError, Refused, UserError
 from peagle.findings import error
 from peagle.planning.plan import Limit
 from tests.support import raises_code
@@ -22,7 +21,7 @@ from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.scripted import ScriptedEndpoint
 from tests.unit.aws.templates import by_template
-from tests.unit.aws.test_capacity import FIRST, FULL, PRICES, plan_on
+from tests.unit.aws.test_capacity import PRICES
 from tests.unit.aws.test_wait import OUT_OF_MEMORY, logs_when
 from tests.unit.aws.world import NAME, CloudClock, World
 
@@ -60,19 +59,6 @@ def test_a_fallback_is_of_the_same_deployment(
     assert world.cloud.calls == []
 
 
-def test_without_capacity_the_other_plans_are_tried(world: World, session: peagle.Session) -> None:
-    world.cloud.next_scripts = [FULL]
-    with raises_code("insufficient-capacity"):
-        session.deploy(plan_on(FIRST))
-    world.cloud.next_scripts = [FULL, FULL]
-    began = world.cloud.now
-    other = plan_on("ml.g6.xlarge")
-    record = session.deploy(plan_on(FIRST), fallbacks=(other,), retry_seconds=600)
-    assert record.serving
-    assert record.serving.served.instance_type == FIRST, "in the second round"
-    assert world.cloud.now - began >= PAUSE_SECONDS
-
-
 @pytest.mark.parametrize("keep_failed", [True, False])
 def test_an_engine_that_will_never_serve_is_removed_unless_it_is_kept(
     world: World, session: peagle.Session, keep_failed: bool, monkeypatch: pytest.MonkeyPatch
@@ -87,22 +73,6 @@ def test_an_engine_that_will_never_serve_is_removed_unless_it_is_kept(
         not keep_failed,
         not keep_failed,
     )
-
-
-@pytest.mark.parametrize(("acceptance", "kept"), [(1.0, False), (1.0, True), (3.0, False)])
-def test_an_update_without_a_proof_is_undone_unless_it_is_kept(
-    world: World, session: peagle.Session, acceptance: float, kept: bool
-) -> None:
-    before = session.deploy(a_plan()).serving
-    world.cloud.engine.acceptance = acceptance
-    assert before
-    if acceptance < 2:
-        with pytest.raises(NotProved) as unproved:
-            session.deploy(another(a_plan()), keep_unproved=kept)
-        assert isinstance(unproved.value, RolledBack) is not kept
-    else:
-        session.deploy(another(a_plan()))
-    assert (world.serves() == before.name) is (acceptance < 2 and not kept)
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -165,9 +135,7 @@ def test_two_changes_exclude_each_other(world: World, session: peagle.Session) -
     session.destroy(NAME)
 
 
-def test_destroy_removes_what_scales_and_leaves_the_rest(
-    world: World, session: peagle.Session
-) -> None:
+def test_destroy_removes_what_scales_and_leaves_rest(world: World, session: peagle.Session) -> None:
     session.deploy(a_plan())
     target = f"endpoint/{NAME}/variant/AllTraffic"
     world.cloud.add_scalable_target(target)
@@ -223,9 +191,7 @@ def test_reap_removes_what_has_ended_and_nothing_else(
     assert world.cloud.is_empty
 
 
-def test_reap_leaves_a_deployment_that_got_another_end(
-    world: World, session: peagle.Session
-) -> None:
+def test_reap_leaves_deployment_that_got_another_end(world: World, session: peagle.Session) -> None:
     session.deploy(a_plan(limit=Limit(ttl_seconds=HOUR)))
     world.cloud.now += 2 * HOUR
     search = session.find_ended(["us-east-1"])
