@@ -9,6 +9,7 @@ from tests.unit.aws.cloud import Engine
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
+TARGET = f"endpoint/{NAME}/variant/AllTraffic"
 SCALING = Scaling(
     min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
     scale_out_cooldown_seconds=60,

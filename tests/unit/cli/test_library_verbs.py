@@ -20,7 +20,6 @@ from tests.unit.aws.cloud import foreign_alarm, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.scripted import ScriptedEndpoint
-from tests.unit.aws.templates import by_template
 from tests.unit.aws.test_capacity import PRICES
 from tests.unit.aws.test_wait import OUT_OF_MEMORY, logs_when
 from tests.unit.aws.world import NAME, CloudClock, World
@@ -153,18 +152,6 @@ def test_destroy_without_the_permission_to_list_leftovers(
     world.cloud.before = refusing("describe_alarms", "AccessDenied", "no", times=99)
     session.destroy(NAME)
     assert world.cloud.is_empty
-
-
-def test_a_template_removes_what_it_made(world: World, session: peagle.Session) -> None:
-    by_template(world, a_plan(), "terraform")
-    for change in (
-        lambda: session.deploy(a_plan()),
-        lambda: session.rollback(NAME),
-        lambda: session.destroy(NAME),
-    ):
-        with raises_code("other-owner", Refused):
-            change()
-    assert NAME in world.cloud.endpoints
 
 
 def test_reap_removes_what_has_ended_and_nothing_else(
