@@ -12,9 +12,7 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
-def test_a_parser_ends_with_a_result_or_its_error(
-    parser: Parser, pytestconfig: pytest.Config
-) -> None:
+def test_parser_ends_with_result_or_its_error(parser: Parser, pytestconfig: pytest.Config) -> None:
     """The examples, what once failed, and random inputs. `make fuzz` takes more of these."""
     usual = 50 if pytestconfig.option.markexpr == USUAL else 200
     run(parser, int(os.environ.get("FUZZ_INPUTS", usual)))

@@ -36,8 +36,3 @@ def test_a_random_walk_keeps_every_invariant(world: World, seed: int) -> None:
 def test_what_was_found_broken_holds(world: World) -> None:
     for file in sorted(FOUND.glob("*.json")):
         run(world, Walk.read(file.read_text()))
-
-
-def test_a_walk_is_the_same_in_a_file_and_of_its_number() -> None:
-    for seed in range(50):
-        assert Walk.read(random_walk(seed).document()) == random_walk(seed)

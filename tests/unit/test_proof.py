@@ -65,9 +65,7 @@ def test_only_accepted_drafts_at_the_floor_or_above_pass(
 
 
 @given(COUNTS, COUNTS, st.none() | st.floats(min_value=1, max_value=10))
-def test_failed_proof_is_an_error_with_a_fix(
-    drafts: int, accepted: int, floor: float | None
-) -> None:
+def test_failed_proof_is_error_with_a_fix(drafts: int, accepted: int, floor: float | None) -> None:
     proof = evaluate(Counters(drafts, drafts, accepted, ()), floor)
     if proof.passed:
         require_passed(proof)
@@ -103,9 +101,7 @@ def test_the_fix_names_what_the_catalogue_has(pair: str, shown: str | None) -> N
     ({"pair": "gpt-oss-20b"}, "openai/gpt-oss-20b+p-eagle"),
     ({"pair": "gemma-4-31b", "drafter": "acme/head"}, None),
 ])  # fmt: skip
-def test_a_plan_names_a_pair_that_the_catalogue_has(
-    options: dict[str, Any], pair: str | None
-) -> None:
+def test_plan_names_pair_that_the_catalogue_has(options: dict[str, Any], pair: str | None) -> None:
     catalog = load_catalog()
     plan = make_plan(Options(**options), catalog)
     named = pair_in_catalogue(plan.target, plan.drafter)

@@ -1,7 +1,6 @@
 """The release workflow: pinned actions, few rights, and one job alone that may publish."""
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -72,32 +71,3 @@ def test_the_tools_of_the_release_are_locked_with_hashes() -> None:
     ]
     assert len(installs) == 3
     assert all("--require-hashes" in line or "--no-deps dist/" in line for line in installs)
-
-
-# ``make audit``: vulnerabilities fail it; a service that does not answer is a message.
-AUDIT = Path(__file__).parents[2] / ".ci" / "audit"
-SKIPPED = "a 1 Dependency not found on PyPI and could not be audited: a (1)"
-
-
-@pytest.mark.parametrize(("printed", "status", "code", "is_skipped"), [
-    ("No known vulnerabilities found", 0, 0, False),
-    ("Found 1 known vulnerability in 1 package", 1, 1, False),
-    ("pip_audit._service.interface.ServiceError: Max retries exceeded", 1, 0, True),
-    (f"No known vulnerabilities found\n{SKIPPED}", 0, 0, True),
-    ("usage: pip-audit", 2, 1, False),
-])  # fmt: skip
-def test_only_a_service_without_an_answer_is_skipped(
-    tmp_path: Path, printed: str, status: int, code: int, is_skipped: bool
-) -> None:
-    (tmp_path / "printed").write_text(f"{printed}\n")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncat "{tmp_path}/printed"\nexit {status}\n')
-    python.chmod(0o755)
-    lock = tmp_path / "lock.txt"
-    lock.write_text("a==1 \\\n    --hash=sha256:00\n")
-    done = subprocess.run(
-        [AUDIT, python, lock], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == code
-    assert done.stderr.startswith("skipped: ") is is_skipped
-    assert is_skipped or printed in done.stdout

@@ -15,7 +15,6 @@ from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_st
 from peagle.deploy.apply import Attempt
 from peagle.deploy.diff import Change, PlanComparison
 from peagle.deploy.drift import Drift
-from peagle.deploy.kinds import compare_keys, compare_leaves
 from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import ComparedPlan, DeploymentStatus
@@ -24,8 +23,6 @@ from peagle.engine_log import WarmStart
 from peagle.errors import CloudError, Fix
 from peagle.frozen import Result
 from peagle.planning.plan import FloorSource
-from peagle.proof import Counted, evaluate
-from peagle.protocol import Counters
 from peagle.speed.verdict import VerdictCrossover
 from peagle.text import plain
 from peagle.workload import Workload
@@ -81,19 +78,6 @@ def test_data_classes_and_errors_are_printed_too() -> None:
 def test_bounds_are_named_by_what_they_count(copies: bool, keys: list[str]) -> None:
     named = Bounds(1, 4, 8.0, scales_copies=copies).by_name
     assert named == {keys[0]: 1, keys[1]: 4, "target_concurrency": 8.0}
-
-
-@pytest.mark.parametrize(("planned", "found", "fields"), [
-    ({"a": 1}, {"a": 1}, []),
-    ({"a": 1}, {"a": 2}, [Change("x.a", 2, 1)]),
-    ({"a": 1}, {}, [Change("x.a", None, 1)]),
-    ({}, {"a": 1}, [Change("x.a", 1, None)]),
-])  # fmt: skip
-def test_a_difference_says_what_is_planned_and_what_is_there(
-    planned: dict[str, int], found: dict[str, int], fields: list[Change]
-) -> None:
-    assert [*compare_keys("x", planned, found)] == fields
-    assert [*compare_leaves("x", planned, found)] == [each for each in fields if planned]
 
 
 @pytest.mark.parametrize("unknown", [{}, {"log": CloudError("denied", "ask", "access-denied")}])
@@ -239,11 +223,3 @@ def test_a_crossover_has_its_range_and_price(
     }  # fmt: skip
     shown = crossover_text(VerdictCrossover.model_construct(**values))
     assert shown == f"Speculation stops paying at {text}measured."
-
-
-@pytest.mark.parametrize(("hits", "codes"), [(0, ["cache-not-tested"]), (1, [])])
-def test_a_proof_has_the_findings_of_its_second_turn(hits: int, codes: list[str]) -> None:
-    second = Counters(100, 500, 200, (), 1000, hits)
-    proof = evaluate({None: Counted(Counters(200, 1000, 400), second)}, 2.0)
-    assert [finding.code for finding in proof.findings] == codes
-    assert [finding["code"] for finding in plain(proof)["findings"]] == codes

@@ -16,7 +16,7 @@ from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError
 from peagle.proof import StreamCounts
 from peagle.sandbox.observability import stock_line
-from tests.fuzz.inputs import binary, encoded, json_bytes, json_texts, texts
+from tests.fuzz.inputs import binary, encoded, json_bytes
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import LINES
 from tests.fuzz.parsers.files import folder, written
@@ -44,7 +44,6 @@ STATISTICS = (
     "rate: 30.0%",
     "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.1s/it]",
 )
-LINE = texts(*LINES, *STATISTICS, most=2) | json_texts(*OURS)
 WHOLE_LOG = [*LINES, *STATISTICS, *map(json.dumps, OURS)]
 ANSWER = {
     "object": "chat.completion", "choices": [{"index": 0, "message": {

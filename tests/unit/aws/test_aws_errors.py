@@ -144,9 +144,7 @@ def test_a_failed_upload_is_translated_by_its_cause() -> None:
     ({"HTTPStatusCode": 500}, False),
     ({}, False),
 ])  # fmt: skip
-def test_a_4xx_without_retries_has_changed_nothing(
-    response: dict[str, int], rejected: bool
-) -> None:
+def test_4xx_without_retries_has_changed_nothing(response: dict[str, int], rejected: bool) -> None:
     error = translate(service_error(VALIDATION, "no", ResponseMetadata=response))
     assert isinstance(error, CloudError)
     assert error.rejected == rejected

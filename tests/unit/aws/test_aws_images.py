@@ -168,9 +168,7 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
 
 
 @pytest.mark.parametrize(("letters", "is_whole"), [(47, True), (48, False)])
-def test_the_name_of_the_role_has_64_characters_at_most(
-    aws: Aws, letters: int, is_whole: bool
-) -> None:
+def test_name_of_the_role_has_64_characters_at_most(aws: Aws, letters: int, is_whole: bool) -> None:
     name = "peagle-" + letters * "x"
     build(aws, replace(ORDER, repository=name))
     (role,) = aws.call("iam", "list_roles")["Roles"]
@@ -186,9 +184,7 @@ def test_two_repositories_have_two_projects() -> None:
     assert all(set(project) <= set(ascii_letters + digits + "-_") for project in projects)
 
 
-def test_a_build_overrides_what_an_older_project_has(
-    aws: Aws, answer: Callable[[Answer], None]
-) -> None:
+def test_build_overrides_what_older_project_has(aws: Aws, answer: Callable[[Answer], None]) -> None:
     started: list[dict[str, Any]] = []
 
     def of(operation: str, more: dict[str, Any]) -> None:
@@ -242,9 +238,7 @@ def test_an_interrupt_stops_the_build_and_prints_the_command(
 
 
 @pytest.mark.thorough
-def test_a_build_waits_until_a_new_role_is_visible(
-    aws: Aws, answer: Callable[[Answer], None]
-) -> None:
+def test_build_waits_until_new_role_is_visible(aws: Aws, answer: Callable[[Answer], None]) -> None:
     tries: list[str] = []
 
     def of(operation: str, more: dict[str, Any]) -> None:

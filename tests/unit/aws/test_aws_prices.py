@@ -110,9 +110,7 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     ("AccessDeniedException", "access denied: pricing:"),
     ("ExpiredTokenException", "credentials have expired"),
 ])  # fmt: skip
-def test_a_denied_call_gives_the_snapshot_and_a_warning(
-    world: World, code: str, expected: str
-) -> None:
+def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str, expected: str) -> None:
     world.cloud.before = denied("get_products", code=code)
     fresh = fresh_prices(world.aws, TABLE)
     (finding,) = fresh.findings

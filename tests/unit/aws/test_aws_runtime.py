@@ -39,9 +39,7 @@ def test_a_streamed_answer_arrives_in_pieces_even_if_parts_split_events(serving:
     assert pieces[-1].output_tokens == 2
 
 
-def test_pieces_arrive_before_the_stream_ends(
-    serving: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_arrive_before_stream_ends(serving: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow() -> Any:
         yield {"PayloadPart": {"Bytes": b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'}}
         raise AssertionError("read on before the first piece was taken")

@@ -117,9 +117,7 @@ def test_control_characters_in_a_manifest_are_removed(aws: Aws, bucket: Bucket) 
     assert folder.files["config.json"].size == 3
 
 
-def test_the_second_writer_is_refused_with_the_holders_name(
-    aws: Aws, bucket: Bucket, target: Path
-) -> None:
+def test_second_writer_is_refused_with_holders_name(aws: Aws, bucket: Bucket, target: Path) -> None:
     with hold_lock(bucket, PLACE, "copies acme/chat"):
         before = keys(aws)
         with raises_code("locked", Refused) as busy:

@@ -134,9 +134,7 @@ def test_an_interrupted_end_continues(
     assert world.state() == "InService"
 
 
-def test_an_unfinished_promotion_is_finished_first(
-    world: World, compared: RunningComparison
-) -> None:
+def test_unfinished_promotion_is_finished_first(world: World, compared: RunningComparison) -> None:
     world.cloud.before = interrupting("update_endpoint")
     with pytest.raises(KeyboardInterrupt):
         world.promote()

@@ -246,9 +246,7 @@ def test_what_is_kept_once_a_revision_is_proved(
     (deployment(pending=SECOND), revision("second", FAILED), {"pending"}),
     (deployment(pending=SECOND), SECOND, {"serving", "pending", "previous", "failure"}),
 ])  # fmt: skip
-def test_what_a_later_proof_changes(
-    record: Deployment, proved: Revision, changed: set[str]
-) -> None:
+def test_what_later_proof_changes(record: Deployment, proved: Revision, changed: set[str]) -> None:
     assert revisions.fields_with_proof(record, proved).keys() == changed
 
 

@@ -112,9 +112,7 @@ def live(world: World, plan: Plan, **settings: Any) -> Served:
 
 @pytest.mark.parametrize("pair", ["openai/gpt-oss-20b", "google/gemma-4-31b-it", "peagle/tiny"])
 @pytest.mark.parametrize("options", [{}, {"speculation": False}, {"instance_count": 2}])
-def test_a_plan_and_its_endpoint_are_equal(
-    world: World, pair: str, options: dict[str, Any]
-) -> None:
+def test_plan_and_its_endpoint_are_equal(world: World, pair: str, options: dict[str, Any]) -> None:
     plan = made(pair, **options)
     planned = served_by_plan(plan, FILLED)
     assert live(world, plan) == planned.model_copy(update={"price_date": None})
@@ -122,7 +120,6 @@ def test_a_plan_and_its_endpoint_are_equal(
 
 # The dashboard of a deployment, and the retention of its log.
 LOG = f"/aws/sagemaker/Endpoints/{NAME}"
-DASHBOARD = f"{NAME}-us-east-1"
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 
 

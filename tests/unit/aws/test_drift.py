@@ -266,9 +266,7 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", ["hyperpod", "kserve"])
 @pytest.mark.parametrize("edited", ["inference.yaml", "gate.yaml"])
-def test_formats_with_the_same_files_are_told_apart(
-    tmp_path: Path, format: str, edited: str
-) -> None:
+def test_formats_with_same_files_are_told_apart(tmp_path: Path, format: str, edited: str) -> None:
     catalog = load_catalog()
     plan = make_plan(Options(pair="tiny", instance_type="ml.g5.xlarge"), catalog)
     for file in render(format, plan, catalog):

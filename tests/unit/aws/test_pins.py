@@ -130,9 +130,7 @@ def test_a_manifest_that_changes_under_a_plan_is_an_error(synced: World) -> None
 
 
 @pytest.mark.parametrize("machine", ["this one", "another"])
-def test_a_manifest_that_changes_under_a_deployment_is_an_error(
-    synced: World, machine: str
-) -> None:
+def test_manifest_that_changes_under_a_deployment_is_an_error(synced: World, machine: str) -> None:
     synced.deploy(in_s3())
     synced.cloud.put("models", MANIFEST, SECOND)
     if machine == "another":

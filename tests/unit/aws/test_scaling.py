@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 
-from peagle.deploy.scaling import ScaleRequest, plan_scale, scale
-from peagle.deploy.state import Deployment
 from peagle.planning.plan import Plan, Rollout, Scaling, Step
-from peagle.render.resources import policy_parameters
 from tests.unit.aws.cloud import Engine
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
@@ -26,14 +23,6 @@ def scaled(**changes: Any) -> Plan:
 def ready(world: World) -> World:
     world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
     return world
-
-
-def run(world: World, **request: Any) -> Deployment:
-    """``peagle scale`` with this request."""
-    record = world.current()
-    change = plan_scale(world.aws, record, ScaleRequest(**request), world.clock)
-    scale(world.context(record), change)
-    return record
 
 
 @pytest.mark.thorough
@@ -58,32 +47,6 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
     (update,) = world.cloud.updates
     policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
     assert policy["TrafficRoutingConfiguration"]["Type"] == kind
-
-
-def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> None:
-    ready(world).cloud.quotas["ml.g6.xlarge for endpoint usage"] = 20
-    world.deploy(scaled())
-    world.cloud.calls.clear()
-    world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
-    changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
-    assert [call for call in world.cloud.calls if call in changing] == list(changing)
-    assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
-
-
-@pytest.mark.thorough
-def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(scaled(max_instances=2))
-    world.deploy(another(scaled(max_instances=8)))
-    world.forget()
-    world.rollback()
-    assert world.cloud.bounds == {TARGET: (1, 2)}
-    expected = policy_parameters(NAME, "AllTraffic", SCALING)
-    tracking = world.cloud.policies[TARGET].target_tracking_scaling_policy_configuration
-    assert tracking == expected["TargetTrackingScalingPolicyConfiguration"]
-    world.forget()
-    world.rollback()
-    assert world.cloud.bounds == {TARGET: (1, 8)}
 
 
 def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:

@@ -200,9 +200,7 @@ def test_an_end_that_has_passed(
         assert scaling.planned_end(context, FIRST) == End()
 
 
-def test_the_candidate_of_a_comparison_does_not_count_for_the_budget(
-    account: Account, world: World
-) -> None:
+def test_candidate_of_comparison_does_not_count_for_budget(account: Account, world: World) -> None:
     account.live = replace(endpoint(), running={VARIANT: 1, CANDIDATE: 3})
     context = DeploymentContext(world.aws, deployment(), clock=world.clock)
     end = scaling.planned_end(context, limited(Limit(budget_usd=1.408)))

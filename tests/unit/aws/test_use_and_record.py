@@ -459,9 +459,7 @@ def test_the_cost_so_far(
 
 
 @pytest.mark.parametrize(("left", "seconds"), [(90.7, 90), (0.0, 0), (-5.0, 0)])
-def test_the_seconds_that_are_left(
-    monkeypatch: pytest.MonkeyPatch, left: float, seconds: int
-) -> None:
+def test_seconds_that_are_left(monkeypatch: pytest.MonkeyPatch, left: float, seconds: int) -> None:
     monkeypatch.setattr(Clock, "now", lambda clock: NOW)
     record = deployment(ends_at=NOW + left, billing_since=NOW - 7200)
     assert status._summary(record, LIVE, FIRST, {}).seconds_left == seconds

@@ -1,14 +1,12 @@
 """``peagle bench install`` with a Python whose venv and pip give prepared answers; the lock."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from peagle.bench import load
 from peagle.bench.load import AIPERF, find_sender, installed_sender
-from peagle.data import data_folder
 from tests.support import Peagle
 from tests.wheels import write_wheel
 
@@ -48,16 +46,3 @@ def test_a_damaged_marker_is_no_installation(lock: Path) -> None:
     for marker in ("", "{", "[]", '{"lock": 1}', '{"lock": "another"}'):
         (installed.program.parents[1] / "aiperf.json").write_text(marker)
         assert installed_sender() is None
-
-
-def test_the_lock_has_hashes_no_addresses_and_none_of_the_excluded_packages() -> None:
-    folder = data_folder("requirements")
-    lock = (folder / "aiperf.txt").read_text()
-    excluded = [
-        line for line in (folder / "aiperf.excludes").read_text().splitlines() if line[:1] != "#"
-    ]
-    locked = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
-    assert f"aiperf=={AIPERF} " in lock
-    assert "://" not in lock
-    assert not set(locked) & set(excluded)
-    assert lock.count("--hash=sha256:") > len(locked)

@@ -343,9 +343,7 @@ def test_it_is_preferred_to_all_other_acceptance(
     assert {each.on_text for each in others} == {()}
 
 
-def test_the_pair_is_that_of_the_file_or_is_named(
-    measured: AcceptanceResult, tmp_path: Path
-) -> None:
+def test_pair_is_that_of_the_file_or_is_named(measured: AcceptanceResult, tmp_path: Path) -> None:
     for of_file in (tag_value(FULL), None):  # an endpoint has a tag, a URL has none
         file = saved(tmp_path, replace(measured, server=replace(measured.server, pair=of_file)))
         assert find_pair(with_text_acceptance(CATALOG, PAIR, file), PAIR).drafter.on_text

@@ -283,9 +283,7 @@ def test_the_numbers_of_a_variant() -> None:
 
 
 @pytest.mark.parametrize(("second", "faster"), [(0.01, "two"), (0.03, "one"), (0.0201, None)])
-def test_the_faster_variant_is_named_where_the_interval_decides(
-    second: float, faster: str | None
-) -> None:
+def test_faster_variant_is_named_where_interval_decides(second: float, faster: str | None) -> None:
     comparison = compared(variant("one", 0.02), variant("two", second))
     assert comparison.faster == faster
     change = comparison.changes["seconds_per_token"]

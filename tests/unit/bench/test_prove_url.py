@@ -145,9 +145,7 @@ def test_it_waits_until_the_engines_answer(url: str, monkeypatch: pytest.MonkeyP
         proved(url, plan=TINY)
 
 
-def test_the_command_ends_with_3_below_the_floor(
-    engine: StubEngine, url: str, tmp_path: Path
-) -> None:
+def test_command_ends_with_3_below_the_floor(engine: StubEngine, url: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_bytes(plan_bytes(TINY))
     passed = in_process("prove", "--url", url, "--plan", str(plan), "--json")

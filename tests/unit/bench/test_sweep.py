@@ -101,9 +101,7 @@ def stop_at(number: int, error: BaseException) -> Callable[[int], object]:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), EngineError("the engine died")])
 @pytest.mark.parametrize("at", [1, 3, 5, 8])
-def test_the_same_sweep_continues_where_it_ended(
-    at: int, error: BaseException, tmp_path: Path
-) -> None:
+def test_same_sweep_continues_where_it_ended(at: int, error: BaseException, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     first, second, third = Engines(stop_at(at, error)), Engines(), Engines()
     with pytest.raises(type(error)):

@@ -1,19 +1,12 @@
 """The bundled catalogue: it loads, and values with two sources agree."""
 
-import gzip
-import json
-from datetime import date
-from importlib.resources import files
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, kv_bytes
 from peagle.catalog.summary import default_support
-from peagle.catalog.tables import Instance, find_support
+from peagle.catalog.tables import find_support
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.data import data_folder
 from peagle.findings import errors
@@ -25,8 +18,6 @@ with bundled_catalog():
     TINY = data_folder("model_catalog") / "peagle" / "tiny"
 
 
-FIRST_CHECKED = date(2026, 11, 20)
-"""The date of the first version of the table, from moto and botocore."""
 TARGETS = list(CATALOG.targets.values())
 DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
 DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAFTERS]
@@ -57,28 +48,6 @@ def test_cache_bytes_of_a_token(target_id: str, per_token: int, per_token_in_win
     assert kv_bytes(groups, 4097, element_bytes=1) * 2 == kv_bytes(groups, 4097)
 
 
-@pytest.fixture(scope="module")
-def ec2_types() -> dict[str, Any]:
-    packed = files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
-    types: dict[str, Any] = json.loads(gzip.decompress(packed))
-    return types
-
-
-@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda i: i.type)
-def test_instances_equal_those_of_ec2(instance: Instance, ec2_types: dict[str, Any]) -> None:
-    """A type that moto does not have is from AWS, by a refresh."""
-    facts = ec2_types.get(instance.type.removeprefix("ml."))
-    if facts is None:
-        assert CATALOG.instances.checked > FIRST_CHECKED
-        return
-    (gpu,) = facts["GpuInfo"]["Gpus"]
-    assert instance.gpu_count == gpu["Count"]
-    assert instance.gpu_memory_mib == gpu["MemoryInfo"]["SizeInMiB"]
-    assert instance.vcpus == facts["VCpuInfo"]["DefaultVCpus"]
-    assert instance.memory_gib * 1024 == facts["MemoryInfo"]["SizeInMiB"]
-    assert instance.nvme_gb == facts["InstanceStorageInfo"]["TotalSizeInGB"]
-
-
 @pytest.mark.parametrize("name", ["p-eagle", "eagle3"])
 def test_the_heads_of_tiny_equal_their_files(name: str) -> None:
     head, read = drafter(f"tiny+{name}"), read_checkpoint(FolderSource(TINY / name))
@@ -88,32 +57,6 @@ def test_the_heads_of_tiny_equal_their_files(name: str) -> None:
     assert head.own_embeddings == ("embed_tokens.weight" in read.tensors)
     assert head.weight_bytes == sum(tensor.size for tensor in read.tensors.values())
     assert head.parallel_drafting == ("mask_hidden" in read.tensors)
-
-
-SETTING = ("drafter", "k", "concurrency", "prompt_tokens", "output_tokens")
-
-
-with bundled_catalog():  # the frozen one has no raw rows
-    BUNDLED = data_folder("model_catalog") / "evidence"
-WITH_RAW = [
-    path
-    for path in BUNDLED.glob("*.json")
-    if {"raw", "speeds"} <= json.loads(path.read_bytes()).keys()
-]
-
-
-@pytest.mark.parametrize("path", WITH_RAW, ids=lambda path: path.stem)
-def test_speeds_are_those_of_the_raw_repetitions(path: Path) -> None:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    tries: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in document["raw"]:
-        tries.setdefault(tuple(row.get(key) for key in SETTING), []).extend(row.get("tries", []))
-    for row in document["speeds"] if document["raw"] else ():
-        of_row = tries[tuple(row.get(key) for key in SETTING)]
-        for key in ("output_tokens_per_second", "acceptance_length"):
-            measured = [each[key] for each in of_row if each.get(key) is not None]
-            if measured and row.get(key) is not None:
-                assert min(measured) * 0.999 <= row[key] <= max(measured) * 1.001
 
 
 @pytest.mark.parametrize("pair", DRAFTER_IDS)

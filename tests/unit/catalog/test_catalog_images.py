@@ -1,56 +1,23 @@
 """The URI of the container image in each region."""
 
-import json
-import re
 from datetime import date
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 
 import pytest
-from botocore.session import get_session
 
 from peagle.catalog import image_uri, load_catalog
-from peagle.catalog.tables import Instance, Price, Runtime, nearest_region
+from peagle.catalog.tables import Instance, Price, nearest_region
 from peagle.errors import NotFound
 from tests.support import raises_code
 
 TABLE = load_catalog().runtimes
 RUNTIMES = {runtime.vllm: runtime for runtime in TABLE.runtimes}
 NEWEST_EVERYWHERE = RUNTIMES["0.28.0"]
-TAG = "vllm:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
-
-
-def test_every_region_has_a_registry_of_its_partition() -> None:
-    partitions = get_session().get_data("partitions")["partitions"]
-    for region in TABLE.accounts:
-        (suffix,) = [
-            partition["outputs"]["dnsSuffix"]
-            for partition in partitions
-            if re.fullmatch(partition["regionRegex"], region)
-        ]
-        assert f".{region}.{suffix}/" in image_uri(TABLE, NEWEST_EVERYWHERE, region)
 
 
 def test_a_region_without_images_suggests_the_nearest() -> None:
     with raises_code("region-unknown", NotFound) as refused:
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
     assert "did you mean us-east-1" in refused.value.fix
-
-
-def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
-    try:
-        sdk = distribution("sagemaker-core")
-    except PackageNotFoundError:
-        pytest.skip("sagemaker-core is not installed (the extra `sagemaker`)")
-    path = sdk.locate_file("sagemaker/core/image_uri_config/vllm.json")
-    versions = json.loads(Path(str(path)).read_text())["inference"]["versions"]
-    for version, entry in versions.items():
-        runtime: Runtime | None = RUNTIMES.get(version)
-        if runtime is not None:
-            accounts = {region: TABLE.accounts[region] for region in runtime.regions}
-            assert accounts == entry["registries"]
-            assert runtime.repository == entry["repository"]
-            assert runtime.tag.endswith(entry["container_version"]["gpu"])
 
 
 # Hints for an unknown region: the nearest, else large ones and the URL of the list.

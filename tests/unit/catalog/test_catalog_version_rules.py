@@ -40,9 +40,7 @@ def written(folder: Path, text: str) -> Path:
     ("value: 1.25", "ratio: 1.25", "ratio"),
     ("code: kv-group-rule", "code: KV group", "code"),
 ])  # fmt: skip
-def test_a_wrong_entry_is_reported_with_its_key(
-    tmp_path: Path, old: str, new: str, key: str
-) -> None:
+def test_wrong_entry_is_reported_with_its_key(tmp_path: Path, old: str, new: str, key: str) -> None:
     problems = check_catalog_file(written(tmp_path, GOOD.replace(old, new)))
     assert [problem.key for problem in problems][:1] == [f"rules[0].{key}"]
     assert problems[0].line is not None

@@ -122,8 +122,6 @@ with bundled_catalog():
 
 PUBLIC = [target for target in TARGETS.values() if not target.weights.startswith("./")]
 ONE = PUBLIC[0]
-SHORT = min(PUBLIC, key=lambda target: len(target.model_dump_json(exclude_defaults=True)))
-"""The target with the shortest file."""
 
 
 def data_of(text: str) -> dict[str, Any]:

@@ -180,9 +180,7 @@ def follow(path: Path) -> Path:
     ("gone", "copy the file there, or remove the link"),
     ("vocab.json", "copy the file there, or remove the link"),
 ])  # fmt: skip
-def test_a_broken_link_or_one_out_of_the_folder_is_refused(
-    folder: Path, target: str, fix: str
-) -> None:
+def test_broken_link_or_one_out_of_folder_is_refused(folder: Path, target: str, fix: str) -> None:
     (folder.parent / "secret").write_text("secret")
     (folder / "vocab.json").symlink_to(target)
     with raises_code("unusable-link", UserError) as refused:

@@ -77,16 +77,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("gpt-oss-20b",
          {"k": 7, "concurrency": 16, "vllm": "0.27.1", "settings": {"max-num-batched-tokens": 96}},
          "error"),
-        (
-            "gpt-oss-20b",
-            {
-                "k": 7,
-                "concurrency": 16,
-                "vllm": "0.27.1",
-                "settings": {"max-num-batched-tokens": 96, "max-num-seqs": 15},
-            },
-            "",
-        ),
+        ("gpt-oss-20b", {"k": 7, "concurrency": 16, "vllm": "0.27.1",
+          "settings": {"max-num-batched-tokens": 96, "max-num-seqs": 15}}, ""),
         ("gpt-oss-20b", {"k": 7, "concurrency": 146, "on_cpu": True}, ""),
         ("gpt-oss-20b", {"k": 7, "concurrency": 147, "on_cpu": True}, "warning"),
         ("gpt-oss-20b+eagle3", {"k": 7, "concurrency": 1_000_000}, ""),
@@ -226,15 +218,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("tiny+ngram", {"settings": {"pipeline-parallel-size": 2}}, ""),
         ("tiny", {"vllm": "0.33.0", "image": OWN_IMAGE, "settings": {"pipeline-parallel-size": 2}},
          "error"),
-        (
-            "tiny",
-            {
-                "vllm": "0.33.0",
-                "image": OWN_IMAGE,
-                "settings": {"pipeline-parallel-size": 2, "no-async-scheduling": True},
-            },
-            "warning",
-        ),
+        ("tiny", {"vllm": "0.33.0", "image": OWN_IMAGE,
+          "settings": {"pipeline-parallel-size": 2, "no-async-scheduling": True}}, "warning"),
     ),
     "lora": (
         ("tiny", {"settings": {"enable-lora": True}}, "error"),
@@ -260,22 +245,10 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ("tiny", {"speculative_settings": {"draft_tensor_parallel_size": 2}}, "error"),
         ("tiny", {"speculative_settings": {"disable_padded_drafter_batch": False}}, ""),
         ("tiny+eagle3", {"speculative_settings": {"disable_padded_drafter_batch": True}}, ""),
-        (
-            "tiny+eagle3",
-            {
-                "speculative_settings": {"disable_padded_drafter_batch": True},
-                "settings": {"async-scheduling": True},
-            },
-            "error",
-        ),
-        (
-            "tiny+ngram",
-            {
-                "speculative_settings": {"disable_padded_drafter_batch": True},
-                "settings": {"async-scheduling": True},
-            },
-            "",
-        ),
+        ("tiny+eagle3", {"speculative_settings": {"disable_padded_drafter_batch": True},
+          "settings": {"async-scheduling": True}}, "error"),
+        ("tiny+ngram", {"speculative_settings": {"disable_padded_drafter_batch": True},
+          "settings": {"async-scheduling": True}}, ""),
         ("tiny", {"speculative_settings": {"rejection_sample_method": "standard"}}, ""),
     ),
     "secret-in-environment": (

@@ -112,9 +112,7 @@ def refuse(terminal: Terminal, *operations: str) -> None:
 
 
 @pytest.mark.thorough
-def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
-    terminal: Terminal, mine: Path
-) -> None:
+def test_what_could_be_had_is_written_and_rest_is_a_failure(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
     refuse(terminal, "batch_get_image")
     done = terminal.run(*PRICES, str(mine), "--digests", "--yes")

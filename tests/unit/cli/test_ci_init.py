@@ -97,9 +97,7 @@ def installs(folder: Path) -> set[str]:
     ("https://example.com/simple/",
      f"--index-url https://example.com/simple/ peagle-toolkit=={__version__}"),
 ])  # fmt: skip
-def test_a_pipeline_installs_the_toolkit_from_the_source(
-    tmp_path: Path, source: str, installed: str
-) -> None:
+def test_pipeline_installs_toolkit_from_source(tmp_path: Path, source: str, installed: str) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / WHEEL).touch()
     assert in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path).code == 0
@@ -123,9 +121,7 @@ def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source
     assert not (tmp_path / ".github").exists()
 
 
-def test_an_installed_toolkit_needs_a_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_toolkit_needs_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "checkout_folder", lambda: None)
     done = in_process("ci", "init", "github", folder=tmp_path)
     assert done.code == 2

@@ -28,14 +28,6 @@ def status_of(terminal: Terminal) -> dict[str, Any]:
     return status
 
 
-def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
-    terminal.succeeds(*COPIES, "--tag", "team=web")
-    assert "update_inference_component" not in terminal.cloud.calls
-    assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
-    assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
-
-
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
@@ -132,14 +124,6 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     without_record(terminal)
     assert terminal.run("destroy", NAME, "--yes").code == 0
     assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
-
-
-# Copies that scale, also to zero: registered, changed, kept by updates, and removed.
-BOUNDS = (*COPIES, "--max-instances", "3")
-
-
-def scaled(terminal: Terminal, *words: str) -> None:
-    terminal.succeeds(*(words or BOUNDS))
 
 
 def copies(terminal: Terminal) -> int:

@@ -119,9 +119,7 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
-def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
-    peagle: Peagle, own_home: Path
-) -> None:
+def test_sandbox_without_engine_is_refused_before_it_starts(peagle: Peagle, own_home: Path) -> None:
     environment = {**os.environ, "PEAGLE_HOME": str(own_home)}
     environment.pop("PEAGLE_ENGINE_PYTHON", None)
     done = peagle(*FIRST, "--sandbox", "--yes", env=environment)

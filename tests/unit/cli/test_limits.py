@@ -99,18 +99,6 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
     assert limited.run("list").err == "No deployments.\n"
 
 
-@pytest.mark.thorough
-def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
-    limited.cloud.now = START + 9 * HOUR
-    limited.cloud.schedules.clear()
-    shown = limited.run("reap", "--dry-run")
-    assert "still costs" in shown.err
-    assert NAME in limited.cloud.endpoints
-    assert limited.run("reap").code == 2  # asks
-    assert limited.run("reap", answers="y\n").code == 0
-    assert limited.cloud.is_empty
-
-
 @pytest.mark.parametrize("code", ["AccessDeniedException", "UnrecognizedClientException"])
 def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, code: str) -> None:
     ended(limited)

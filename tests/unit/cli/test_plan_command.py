@@ -179,9 +179,7 @@ def test_an_earlier_file_that_is_wrong_does_not_stop_its_repair(earlier: Path) -
 
 
 @pytest.mark.parametrize(("most", "code"), [("20", 3), ("25", 0)])
-def test_a_price_that_rises_by_more_than_the_gate_is_refused(
-    earlier: Path, most: str, code: int
-) -> None:
+def test_price_that_rises_by_more_than_gate_is_refused(earlier: Path, most: str, code: int) -> None:
     text = Path("peagle.yaml").read_text()
     Path("peagle.yaml").write_text(f"{text}gates: {{plan: {{max_price_increase: {most}}}}}\n")
     done = changes(str(earlier), "--json")

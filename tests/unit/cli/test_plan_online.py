@@ -133,9 +133,7 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     assert "cannot read the quota" in reported["quota-unknown"]
 
 
-def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_plan_file_gets_current_prices_and_keeps_rest(terminal: Terminal, tmp_path: Path) -> None:
     file = str(tmp_path / "plan.json")
     terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--instance-count", "2",
                  "--out", file)  # fmt: skip

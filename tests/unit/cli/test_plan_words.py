@@ -31,9 +31,7 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
     (("tiny", "--vllm"), "0.2", "0.28.0"),
     (("tiny", "--region"), "eu-", "eu-west-1"),
 ])  # fmt: skip
-def test_the_shell_completes_names_of_the_catalogue(
-    words: tuple[str, ...], typed: str, name: str
-) -> None:
+def test_shell_completes_names_of_catalogue(words: tuple[str, ...], typed: str, name: str) -> None:
     names = completions("plan", *words, typed)
     assert name in names
     assert all(name.startswith(typed) for name in names)

@@ -173,9 +173,7 @@ def test_without_a_file_the_argument_is_missing(tmp_path: Path) -> None:
     ("prompt_tokens", "'1,024'", "1024"),
     ("max_price_per_hour", "$20", "20"),
 ])  # fmt: skip
-def test_a_key_takes_what_its_option_takes(
-    tmp_path: Path, key: str, value: str, typed: str
-) -> None:
+def test_key_takes_what_its_option_takes(tmp_path: Path, key: str, value: str, typed: str) -> None:
     named = ("chat", "--project", "peagle.yaml")
     file, flag = tmp_path / "peagle.yaml", f"--{key.replace('_', '-')}"
     file.write_text("endpoints:\n  chat: {pair: tiny}\n", encoding="utf-8")

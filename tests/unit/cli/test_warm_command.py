@@ -131,9 +131,7 @@ def test_a_cancelled_pipeline_leaves_nothing(stocked: Terminal) -> None:
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["refused", "interrupted again"])
-def test_a_failed_removal_lists_the_remaining_resources(
-    stocked: Terminal, interrupted: bool
-) -> None:
+def test_failed_removal_lists_the_remaining_resources(stocked: Terminal, interrupted: bool) -> None:
     def refused(called: str) -> None:
         if called == "delete_endpoint":
             raise KeyboardInterrupt if interrupted else service_error("AccessDenied", "no", called)

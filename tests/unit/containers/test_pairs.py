@@ -156,9 +156,7 @@ def image_refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> s
     ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 3}'}, "method ngram"),
     (drafting(parallel_drafting=False), "has another parallel_drafting"),
 ])  # fmt: skip
-def test_an_image_serves_its_own_pair_only(
-    tmp_path: Path, chosen: dict[str, str], why: str
-) -> None:
+def test_image_serves_its_own_pair_only(tmp_path: Path, chosen: dict[str, str], why: str) -> None:
     reported = image_refusal(tmp_path, chosen)
     assert bool(reported) is bool(why)
     assert why in reported
@@ -223,9 +221,7 @@ LOG_LINES: dict[str, list[str]] = json.loads(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("broken", CORPUS.values(), ids=lambda broken: broken.name)
-def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
-    broken: Broken, tmp_path: Path
-) -> None:
+def test_container_refuses_broken_pair_with_code_of_rule(broken: Broken, tmp_path: Path) -> None:
     case = broken.make(tmp_path)
     reported = refusal(case)
     if broken.name in SETTINGS:

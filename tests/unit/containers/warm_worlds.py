@@ -60,9 +60,5 @@ class World:
         return self.folder / "home" / ".cache" / "peagle" / "warm"
 
 
-def warnings(entries: list[dict[str, Any]]) -> list[str]:
-    return [line["message"] for line in entries if line["level"] == "WARNING"]
-
-
 def is_cold(variables: Mapping[str, str]) -> bool:
     return not {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_USE_AOT_COMPILE"} & set(variables)

@@ -1,6 +1,5 @@
 """The library: its examples, its names, what importing it loads, and what its docstrings say."""
 
-import ast
 import inspect
 import subprocess
 import sys
@@ -36,21 +35,6 @@ def test_importing_it_loads_no_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert {"boto3", "botocore", "click", "pydantic", "yaml"} & set(done.stdout.split()) == set()
-
-
-def test_type_checkers_see_its_names() -> None:
-    imported = {
-        (alias.asname, node.module)
-        for node in ast.walk(ast.parse(Path(peagle.__file__).read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
-        for alias in node.names
-    }
-    assert imported == {(name, peagle._SOURCES[name]) for name in peagle.__all__}
-    for name in peagle.__all__:
-        assert getattr(peagle, name).__module__ == peagle._SOURCES[name]
-        assert inspect.getdoc(getattr(peagle, name)), name
-    with pytest.raises(AttributeError):
-        _ = peagle.nothing
 
 
 def test_the_chapter_names_every_name_and_method() -> None:

@@ -70,9 +70,7 @@ def test_options_that_go_together_are_estimated(options: dict[str, Any]) -> None
     ("gpt-oss-120b", {"gpu_memory_gib": 22.0, "tensor_parallel_size": 8}, 8),
     ("gpt-oss-120b", {"instance_type": L40S}, 1),
 ])  # fmt: skip
-def test_an_estimate_is_on_the_fewest_gpus_that_fit(
-    pair: str, options: dict[str, Any], gpus: int
-) -> None:
+def test_estimate_is_on_fewest_gpus_that_fit(pair: str, options: dict[str, Any], gpus: int) -> None:
     assert report(pair, **options).tensor_parallel_size == gpus
 
 
@@ -98,9 +96,7 @@ def test_an_estimate_is_on_the_fewest_gpus_that_fit(
     ({"speculation": False}, "k", 0),
     ({"vllm": "0.27.1"}, "vllm", "0.27.1"),
 ])  # fmt: skip
-def test_a_setting_is_the_users_or_the_default(
-    options: dict[str, Any], name: str, value: object
-) -> None:
+def test_setting_is_users_or_the_default(options: dict[str, Any], name: str, value: object) -> None:
     assert report(instance_type=L40S, **options).settings[name] == value
 
 

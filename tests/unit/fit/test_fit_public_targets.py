@@ -102,9 +102,7 @@ def test_a_latent_cache_is_whole_on_each_gpu_and_small() -> None:
     (public.DEEPSEEK_V3 | {"model_type": "minicpm3"}, {"full": 61}),
     (public.DEEPSEEK_V3 | {"model_type": "deepseek_v32", "index_head_dim": 128}, {"latent": 61}),
 ])  # fmt: skip
-def test_layers_have_the_cache_that_the_file_states(
-    config: dict[str, Any], kinds: dict[str, int]
-) -> None:
+def test_layers_have_cache_that_file_states(config: dict[str, Any], kinds: dict[str, int]) -> None:
     assert {group.kind: group.layers for group in model(config).attention} == kinds
 
 

@@ -64,9 +64,7 @@ def test_an_error_of_the_input_takes_precedence_over_dockers(docker: FakeDocker)
         Docker().stream("build", "-", doing="building", stdin=context())
 
 
-def test_a_command_that_ends_early_reports_its_own_error(
-    docker: FakeDocker, tmp_path: Path
-) -> None:
+def test_command_that_ends_early_reports_its_own_error(docker: FakeDocker, tmp_path: Path) -> None:
     (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
     with raises_code("disk-full", UserError):
         Docker().stream("build", "-", doing="building", stdin=[b"x" * 10**6] * 20)

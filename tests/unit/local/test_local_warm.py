@@ -52,9 +52,7 @@ def environment_of(name: str) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_the_artifact_is_in_the_home_and_no_engine_is_left(
-    engine_home: Path, command: Command
-) -> None:
+def test_artifact_is_in_the_home_and_no_engine_is_left(engine_home: Path, command: Command) -> None:
     done = command("warm", "tiny", "--name", NAME, "--local")
     folder = engine_home / "warm"
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED

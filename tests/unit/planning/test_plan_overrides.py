@@ -40,9 +40,7 @@ def test_an_argument_and_a_variable_reach_the_container_and_say_who_set_them() -
 
 @pytest.mark.parametrize("name", ["enable-prefix-caching", "no-enable-prefix-caching"])
 @pytest.mark.parametrize("value", ["", "true", "false"])
-def test_a_setting_of_the_catalogue_is_replaced_in_both_of_its_spellings(
-    name: str, value: str
-) -> None:
+def test_setting_of_catalogue_is_replaced_in_both_of_its_spellings(name: str, value: str) -> None:
     made = plan(settings={name: value})
     expected = {"": [], "true": [f"--{name}"], "false": [f"--no-{name}"]}[value]
     assert [word for word in made.engine_arguments if "prefix-caching" in word] == expected

@@ -76,9 +76,7 @@ def test_an_existing_image_is_not_built_again() -> None:
 
 @pytest.mark.parametrize("format", sorted(KUBERNETES))
 @pytest.mark.parametrize(("condition", "code"), [("Complete", 0), ("FailureTarget Failed", 1)])
-def test_the_readme_waits_for_either_end_of_the_gate(
-    format: str, condition: str, code: int
-) -> None:
+def test_readme_waits_for_either_end_of_the_gate(format: str, condition: str, code: int) -> None:
     """A stand-in for kubectl answers with the end; without one, the loop sleeps."""
     readme = text(format, plan_of("uploaded"), "README.md")
     commands = readme[readme.index("for _ in") :].partition("```")[0]

@@ -189,9 +189,7 @@ def test_a_region_that_is_none_is_refused() -> None:
 @pytest.mark.parametrize(("length", "status"), [
     ("-5", 400), ("²", 400), ("9" * 5000, 413), ("101", 413), (None, 411),
 ])  # fmt: skip
-def test_a_length_that_is_negative_huge_or_absent_is_refused(
-    length: str | None, status: int
-) -> None:
+def test_length_that_is_negative_huge_or_absent_is_refused(length: str | None, status: int) -> None:
     environ: Environ = {"REQUEST_METHOD": "POST", "wsgi.input": io.BytesIO(b"x" * 200)}
     environ |= {} if length is None else {"CONTENT_LENGTH": length}
     with pytest.raises(Refused) as raised:

@@ -52,9 +52,7 @@ class Scene:
     ({"policy": None}, [(2000, 100, 1)]),
     ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
 ])  # fmt: skip
-def test_the_number_follows_the_load(
-    scene: dict[str, Any], passed: list[tuple[int, float, int]]
-) -> None:
+def test_number_follows_load(scene: dict[str, Any], passed: list[tuple[int, float, int]]) -> None:
     endpoint = Scene(**scene)
     for seconds, load, count in passed:
         assert endpoint.pass_seconds(seconds, load) == count
