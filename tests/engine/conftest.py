@@ -108,7 +108,8 @@ def sandbox(engine: Engine) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def printed(sandbox: Sandbox) -> str:
-    """What the first deploy of the tiny pair prints; its endpoint, ``TINY``, serves all tests."""
+    """What the first deploy of the tiny pair prints; its endpoint, ``TINY``, serves until
+    test_update_vllm.py destroys it."""
     done = sandbox.peagle("deploy", "tiny", "--sandbox", "--yes")
     assert done.returncode == 0, done.stderr
     return done.stdout

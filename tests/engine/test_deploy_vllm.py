@@ -44,7 +44,9 @@ def _engine(sandbox: Sandbox) -> int:
     return int(pid)
 
 
-def test_answer_is_streamed_and_timed_and_equals_whole_one(printed: str, sandbox: Sandbox) -> None:
+def test_an_answer_is_streamed_and_timed_and_equals_the_whole_one(
+    printed: str, sandbox: Sandbox
+) -> None:
     ask = ("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
     streamed, whole = sandbox.json(*ask), sandbox.json(*ask, "--no-stream")
     assert "join" in streamed["text"]
@@ -58,7 +60,9 @@ def test_answer_is_streamed_and_timed_and_equals_whole_one(printed: str, sandbox
     ]
 
 
-def test_prompt_beyond_the_context_is_refused_in_vllms_words(printed: str, peagle: Peagle) -> None:
+def test_a_prompt_beyond_the_context_is_refused_in_vllms_words(
+    printed: str, peagle: Peagle
+) -> None:
     done = peagle("invoke", TINY, "-", *WHERE, input="word " * 5000)
     assert done.returncode == 2
     assert "maximum context length is 2048 tokens" in done.stderr

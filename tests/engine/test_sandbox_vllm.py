@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import urllib.request
 
 import pytest
@@ -85,3 +86,39 @@ def test_a_disconnect_ends_the_generation(account: Account, sandbox: Sandbox, na
     answer["Body"].close()
     until(lambda: metric(sandbox, running), lambda left: left == 0, seconds=20)
     assert 0 < metric(sandbox, generated) - before < 1000, "vLLM stopped before all 2000 tokens"
+
+
+def test_vllms_lines_are_in_the_log(account: Account, name: str) -> None:
+    lines = account.log(name)
+    assert not any(line.startswith("serve: ") for line in lines), "AWS's image has no such line"
+    assert any("non-default args" in line and "parallel_drafting" in line for line in lines)
+    assert any("Application startup complete" in line for line in lines)
+
+
+def test_a_target_that_is_too_large_has_a_stand_in_with_the_same_settings(
+    sandbox: Sandbox, account: Account
+) -> None:
+    """gpt-oss-20b with its plan for a GPU; deleting the endpoint leaves nothing."""
+    plan = sandbox.json("plan", "gpt-oss-20b", "--name", "large")
+    model = next(request for request in plan["requests"] if request["operation"] == "create_model")
+    environment = model["parameters"]["PrimaryContainer"]["Environment"]
+    account.model("large", environment, ModelDataSource=None)
+    account.config("large", "large", InstanceType=plan["instance_type"])
+    account.sagemaker.create_endpoint(EndpointName="large", EndpointConfigName="large")
+    line = until(
+        lambda: account.describe("large"),
+        lambda line: line["EndpointStatus"] != "Creating",
+        seconds=180,
+    )
+    assert line["EndpointStatus"] == "InService", line.get("FailureReason")
+    answer = account.invoke("large", request_body(PROMPT, chat=True, max_tokens=20))
+    assert answer["model"] == "openai/gpt-oss-20b"
+    account.wait_for_line("large", "SpecDecoding metrics: ")
+    assert sum_of_log(account, "large").accepted_tokens > 0
+    engines = sandbox.json("sandbox", "status")["endpoints"]
+    (engine,) = [request for request in engines if request["name"] == "large"]
+    assert engine["stand_in"] == "peagle/tiny"
+    begin = time.monotonic()
+    account.delete("large")
+    assert time.monotonic() - begin < 30
+    assert engine["pid"] not in sandbox.processes()

@@ -74,7 +74,9 @@ def reported(ask: Ask) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_vllm_reads_arguments_of_plan_from_environment(reported: dict[str, Any], pair: str) -> None:
+def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
+    reported: dict[str, Any], pair: str
+) -> None:
     plan = plan_of(pair)
     served = reported[f"served {pair}"]
     assert served == reported[f"planned {pair}"]
@@ -112,7 +114,9 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     assert "x y" in str(settings["lora_modules"])
 
 
-def test_vllm_reads_beginning_of_flag_as_the_checks_do(reported: dict[str, Any], ask: Ask) -> None:
+def test_vllm_reads_the_beginning_of_a_flag_as_the_checks_do(
+    reported: dict[str, Any], ask: Ask
+) -> None:
     flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
     argvs: dict[str, list[str]] = {}
     for flag in set(GUARDED_FLAGS) & set(flags):

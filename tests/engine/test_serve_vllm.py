@@ -126,7 +126,9 @@ def test_sigterm_finishes_a_stream_refuses_new_requests_and_exits_with_0(
     assert serving.left() == ()
 
 
-def test_wrong_weights_of_head_end_container_with_that_cause(failing: Any, tmp_path: Path) -> None:
+def test_wrong_weights_of_the_head_end_the_container_with_that_cause(
+    failing: Any, tmp_path: Path
+) -> None:
     head = shutil.copytree(TINY / "p-eagle", tmp_path / "head")
     misshape(head / "model.safetensors", "norm.weight", [128, 2])
     container = failing(SM_VLLM_SPECULATIVE_CONFIG=speculation(head))

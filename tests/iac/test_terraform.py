@@ -62,3 +62,10 @@ def test_the_example_is_applied_where_it_is(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = run(folder, "validate", "-json", "-no-color")
     assert json.loads(done.stdout)["diagnostics"] == []
+
+
+def test_the_module_has_terraform_s_own_style() -> None:
+    if shutil.which("terraform") is None:
+        pytest.skip("terraform is not installed")
+    done = run(MODULE, "fmt", "-check", "-recursive", "-diff")
+    assert done.returncode == 0, done.stdout

@@ -44,3 +44,8 @@ def _sample() -> list[Trial]:
 @pytest.mark.parametrize("trial", _sample(), ids=lambda trial: trial.name)
 def test_nothing_is_lost_and_the_command_can_be_repeated(trials: Trials, trial: Trial) -> None:
     trials.run(trial)
+
+
+def test_every_kind_of_fault_is_in_the_sample() -> None:
+    assert {trial.fault.kind for trial in _sample()} == {*FAULTS, *KILLS}
+    assert {trial.scenario.name for trial in _sample()} == {*DECISIVE}

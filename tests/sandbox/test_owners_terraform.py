@@ -134,7 +134,9 @@ def scaled(account: Account) -> list[tuple[int, int]]:
     return [(target["MinCapacity"], target["MaxCapacity"]) for target in targets]
 
 
-def test_module_makes_of_values_what_the_requests_ask_for(machine: Machine, tmp_path: Path) -> None:
+def test_the_module_makes_of_the_values_what_the_requests_ask_for(
+    machine: Machine, tmp_path: Path
+) -> None:
     """One plan for every shape: the root module with a list of values."""
     shapes = {shape: plan_of(shape) for shape in SHAPES if shape != "two-prefixes"}
     shapes["limited"] = limited()

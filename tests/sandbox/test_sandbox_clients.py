@@ -166,7 +166,9 @@ model.delete()
     ids=["2", "3"],
 )
 @pytest.mark.usefixtures("account")
-def test_sagemaker_sdk(sandbox: Sandbox, tmp_path: Path, requirement: str, program: str) -> None:
+def test_the_sagemaker_sdk(
+    sandbox: Sandbox, tmp_path: Path, requirement: str, program: str
+) -> None:
     python = installed(requirement) / "python"
     arguments = (IMAGE, ROLE, INSTANCE_TYPE)
     in_shell(sandbox, str(python), "-c", program, *arguments, folder=tmp_path)

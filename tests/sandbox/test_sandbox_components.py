@@ -81,7 +81,9 @@ def refusal(call: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-def test_each_copy_is_engine_with_stream_in_components_log(account: Account, endpoint: str) -> None:
+def test_each_copy_is_an_engine_with_a_stream_in_the_components_log(
+    account: Account, endpoint: str
+) -> None:
     component = create(account, "copies", 2)
     assert component["InferenceComponentStatus"] == "InService", component
     assert component["RuntimeConfig"] == {"DesiredCopyCount": 2, "CurrentCopyCount": 2}

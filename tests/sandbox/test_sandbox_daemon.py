@@ -42,7 +42,9 @@ def test_concurrent_starts_share_one_sandbox(home: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_start_that_is_interrupted_leaves_no_sandbox(home: Sandbox, number: signal.Signals) -> None:
+def test_a_start_that_is_interrupted_leaves_no_sandbox(
+    home: Sandbox, number: signal.Signals
+) -> None:
     command = ("deploy", "tiny", "--sandbox", "--yes")
     starting = forked.start(*command, environment=home.environment)
     until(home.processes, lambda begun: begun != [], seconds=30)
@@ -186,7 +188,9 @@ def test_a_daemon_without_a_readable_record_ends(home: Sandbox) -> None:
     assert home.json("sandbox", "status")["running"] is False
 
 
-def test_missing_moto_is_error_with_the_fix(home: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_moto_is_an_error_with_the_fix(
+    home: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "find_spec", lambda name: None)
     with home.at_home(), pytest.raises(UserError) as raised:
         client.start_sandbox()

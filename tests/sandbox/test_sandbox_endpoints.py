@@ -42,7 +42,9 @@ def quota(account: Account) -> Iterator[None]:
         set_quota(INSTANCE_TYPE, 2)
 
 
-def test_crashed_engine_is_failure_reason_and_only_deleted(account: Account, crashed: str) -> None:
+def test_a_crashed_engine_is_the_failure_reason_and_only_deleted(
+    account: Account, crashed: str
+) -> None:
     failed = account.wait_until_stable(crashed)
     assert failed["EndpointStatus"] == "Failed"
     reason = "The engine exited: ValueError: the head does not belong to this target"

@@ -131,7 +131,9 @@ def test_everything_in_the_home_is_private(owned: Sandbox, serving: Account) -> 
     assert [path for path in paths if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
-def test_key_and_the_callers_secrets_are_in_no_process(owned: Sandbox, serving: Account) -> None:
+def test_the_key_and_the_callers_secrets_are_in_no_process(
+    owned: Sandbox, serving: Account
+) -> None:
     """Neither in an argv, which every user can read, nor in an environment."""
     key = owned.address.key
     running = [Path("/proc") / str(pid) for pid in owned.processes()]

@@ -33,6 +33,7 @@ RETIRED = {
     "--allow-unpinned-warm: is gone",  # an option of deploy alone
     *(f"--{key.replace('_', '-')}: is gone" for key in KEYS_OF_FILE),
 }
+MOST_OPTIONS = {"peagle plan": 50, "peagle deploy": 56}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,11 @@ def test_every_command_accepts_all_earlier_options() -> None:
         assert kept <= {*commands}
         lost = {name: losses(earlier[name], commands[name]) for name in kept}
         assert {name: {*gone} - RETIRED for name, gone in lost.items() if {*gone} - RETIRED} == {}
+
+
+@pytest.mark.parametrize("name", MOST_OPTIONS)
+def test_a_command_has_no_more_options_than_a_user_can_read(name: str) -> None:
+    assert len(interface()[name]["options"]) <= MOST_OPTIONS[name]
 
 
 @pytest.mark.parametrize("line", RECORDED["commands"])

@@ -19,6 +19,10 @@ from tests.unit.checks.cases import catalog_case
 from tests.unit.fit.geometry import H200, drafter, target
 
 EVIDENCE = Path(__file__).parents[3] / "model_catalog" / "evidence" / "memory-h200.json"
+MOST_TOKENS_OFF = 0.03
+MOST_GIB_OFF = 2.0
+MOST_SHARE_OFF = 0.03
+"""Of the memory left for the cache; or ``MOST_GIB_OFF``, where that is more."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,18 @@ def off(row: Row, compiled: bool) -> tuple[float, float]:
     return fit.kv_cache_gib - row.kv_gib, fit.kv_cache_tokens / row.tokens - 1
 
 
+def test_the_evidence_covers_the_required_settings() -> None:
+    measured = rows()
+    pairs = {(row.case.target.architecture.class_name, bool(row.case.drafter)) for row in measured}
+    assert len({name for name, _ in pairs}) == 3, "GPT-OSS, Qwen3-Coder, Gemma"
+    assert len(pairs) == 6, "with and without drafter"
+    assert len({row.case.engine.k for row in measured if row.case.drafter}) >= 3
+    assert {row.case.engine.gpu_memory_utilization for row in measured} == {0.8, 0.9}
+    assert {row.case.engine.kv_cache_dtype for row in measured} == {"auto", "fp8"}
+    assert len({row.case.target.architecture.layers for row in measured}) == 4
+    assert sum(row.exact for row in measured) >= 24
+
+
 def refusals() -> dict[str, dict[str, Any]]:
     """The refused settings by the engine's message, up to the first number or comma."""
     rows = [row for row in document()["rows"] if "error" in row]
@@ -123,6 +139,16 @@ def test_the_documents_have_the_largest_error() -> None:
     assert f"of the KV cache tokens and {gib:.1f} GiB; half of the starts are within" in text
     (within,) = re.findall(r"half of the starts are within ([\d.]+) %", text)
     assert half <= float(within) / 100
+
+
+@pytest.mark.parametrize(
+    "measured_before", [False, True], ids=["as case_of", "knowing the compile cache"]
+)
+def test_every_row_is_within_tolerance(measured_before: bool) -> None:
+    for row in rows():
+        gib, share = off(row, measured_before and row.compiled)
+        assert abs(share) <= MOST_TOKENS_OFF, row.name
+        assert abs(gib) <= max(MOST_GIB_OFF, MOST_SHARE_OFF * row.kv_gib), row.name
 
 
 def test_weights_are_within_an_eighth_of_a_gib() -> None:

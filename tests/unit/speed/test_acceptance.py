@@ -1,17 +1,19 @@
 """The acceptance length at any K: from rows, else from publications, else unknown."""
 
+import statistics
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from measurements import conversations, speed_rows
 from peagle.catalog.schema import Drafter, PublishedAcceptance
 from peagle.fit.estimate import compute_fit
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, curve_through, find_acceptance
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.workload import Workload
-from tests.support import in_process
+from tests.support import bundled_catalog, in_process
 from tests.unit.speed.cases import CATALOG, CODER, TWENTY, case, row, run, tokens
 
 DECAY = 0.63
@@ -85,9 +87,37 @@ def test_a_length_grows_with_k_and_is_at_most_k_plus_one(k: int, length: float, 
     assert curve.length(k) <= curve.length(k + more) <= k + more + 1
 
 
-# What a cache keeps of conversations.
+# The performance model against measured conversations, and what a cache keeps of them.
 CHAT = Workload(4096, 256, 3584)
 ALONE = case()
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[conversations.Conversations]:
+    return list(conversations.measured())
+
+
+def test_every_measured_cell_is_within_the_bars(rows: list[conversations.Conversations]) -> None:
+    with bundled_catalog():
+        speed_rows.catalog.cache_clear()
+        errors = [abs(row.error()) for row in rows]
+    speed_rows.catalog.cache_clear()
+    assert len(errors) == 21
+    assert sum(row.held_out for row in rows) == 3
+    assert max(errors) <= 0.3
+    assert statistics.median(errors) <= 0.12
+
+
+@pytest.mark.thorough
+def test_the_constant_is_the_one_that_fits_the_rows_that_are_not_held_out(
+    rows: list[conversations.Conversations],
+) -> None:
+    with bundled_catalog():
+        speed_rows.catalog.cache_clear()
+        best = conversations.fitted([row for row in rows if row.cache and not row.held_out])
+        constants = speed_rows.catalog().speed_model.constants
+    speed_rows.catalog.cache_clear()
+    assert constants.cached_prefill == pytest.approx(best)
 
 
 def test_cached_tokens_are_not_processed() -> None:
