@@ -28,14 +28,16 @@ from urllib.parse import quote
 
 from peagle.data import data_folder
 from peagle.errors import (
+    DockerMissing,
     EngineError,
     EngineMissing,
     Fix,
+    NotFound,
     PeagleError,
     UserError,
 )
 from peagle.images.build import Packages
-from peagle.images.docker import Docker, Progress, docker_info
+from peagle.images.docker import Docker, Image, Progress, docker_info
 from peagle.store import home, locked, read_json, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
@@ -143,10 +145,24 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    if missing := run_python(python, _PRINT_MISSING):
+    missing = run_python(python, _PRINT_MISSING)
+    _refuse(missing, "this machine", "install them (Debian: g++ and python3-dev)")
+
+
+def check_compiler_in(docker: Docker, image: Image) -> None:
+    """Raise UserError when the engine of that image cannot compile."""
+    with suppress(DockerMissing, NotFound, EngineError):  # it fails at its start, with a reason
+        missing = docker.run(
+            "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
+            "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
+        )  # fmt: skip
+        _refuse(missing, f"the image {image.name}", "build it with another --base that has them")
+
+
+def _refuse(missing: str, where: str, fix: str) -> None:
+    if missing:
         names = " and no ".join(missing.splitlines())
-        message = f"the model cannot be compiled: this machine has no {names}"
-        fix = "install them (Debian: g++ and python3-dev)"
+        message = f"the model cannot be compiled: {where} has no {names}"
         raise UserError(message, fix, code="compiler-missing")
 
 

@@ -20,6 +20,7 @@ from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, check_driver, choose_gpus, 
 from peagle.engine.machine import (
     Machine,
     check_compiler,
+    check_compiler_in,
     check_machine,
     find_engine,
     this_machine,
@@ -374,6 +375,8 @@ class LocalRunner:
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
+        elif self.compiled and self.image:
+            check_compiler_in(Docker(), self.image)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
     def choose_gpus(self, plan: Plan) -> list[Gpu]:
