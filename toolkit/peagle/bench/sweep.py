@@ -25,7 +25,7 @@ from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow,
 from peagle.bench.targets import open_endpoint, open_engine
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
-from peagle.engine.gpus import catalogue_name, visible_gpus
+from peagle.engine.gpus import catalogue_name, find_gpus, visible_gpus
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
@@ -346,7 +346,7 @@ def sweep_on_this_machine(
     sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    if runner.gpus:
+    if runner.gpus and find_gpus():  # a Docker engine may be elsewhere
         gpus = visible_gpus().gpus
         names = {instance.gpu for instance in catalog.instances.instances}
         gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
