@@ -44,9 +44,9 @@ def test_clocks_and_widths_give_the_rates_of_the_data_sheets(cards: Cards) -> No
     sheets = {(row.gpu, row.memory_gib): row for row in load_catalog().speed_model.gpus}
     cards(T4, A10G, A100, L4, H100, H200)
     names = ("T4", None), ("A10G", None), ("A100", 40), ("L4", None), ("H100", None), ("H200", None)
-    found = find_gpus()
-    assert found is not None
-    for gpu, key in zip(found.gpus, names, strict=True):
+    reported = find_gpus()
+    assert reported is not None
+    for gpu, key in zip(reported.gpus, names, strict=True):
         assert gpu.memory_gb_per_second == pytest.approx(sheets[key].memory_gb_per_second, rel=0.03)
         assert gpu.tflops == pytest.approx(sheets[key].tflops, rel=0.09)
 
