@@ -67,10 +67,10 @@ _TARGET, _DRAFTER = "/opt/ml/model/target", "/opt/ml/model/drafter"
 def dummy_variables(plan: Plan, catalog: Catalog) -> dict[str, str]:
     """Variables of the engine's process: the plugin, and which tensors the head has of its own."""
     drafters = {drafter.name: drafter for drafter in catalog.targets[plan.target.id].drafters}
-    own = ["lm_head"]
+    tensors = ["lm_head"]
     if plan.drafter and drafters[plan.drafter.name].own_embeddings is not False:
-        own.append("embed_tokens")
-    return {"PYTHONPATH": str(PLUGIN), _OWN_TENSORS: ",".join(own)}
+        tensors.append("embed_tokens")
+    return {"PYTHONPATH": str(PLUGIN), _OWN_TENSORS: ",".join(tensors)}
 
 
 def _find_config(weights: Weights, target: Target, name: str) -> Path:
