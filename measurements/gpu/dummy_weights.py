@@ -1,73 +1,23 @@
-"""Makes an engine with dummy weights do the work of one with real weights.
-
-vLLM would share equal tensors, send all tokens to the same experts, and propose one token at all
-positions.
-"""
+"""Makes an engine with dummy weights do the work of one with real weights: the product's plugin
+of vLLM, whose functions are called in this process, and how many experts the tokens reach."""
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+# The plugin imports nothing of the toolkit, whose dependencies a GPU host need not have.
+sys.path.append(str(ROOT / "toolkit" / "peagle" / "engine" / "dummy_weights"))
+_PLUGIN = import_module("peagle_dummy_weights")
+keep_own_tensors = _PLUGIN.keep_own_tensors
+draft_random_tokens = _PLUGIN.draft_random_tokens
 
 SERIALIZATION = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 """Environment in which vLLM sends a function to its worker (``experts_touched``)."""
-
-
-def keep_own_tensors(names: tuple[str, ...]) -> None:
-    """Make a head with dummy weights keep these tensors, as if its checkpoint contained them.
-
-    Dummy weights of one shape are equal, and vLLM shares equal tensors, so one row of the head's
-    tensor is changed.
-    """
-    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
-
-    load = DummyModelLoader.load_weights
-
-    def load_weights(self: Any, model: Any, model_config: Any) -> None:
-        load(self, model, model_config)
-        remove_biases(model)
-        if "Eagle3" not in type(model).__name__:
-            return
-        if "embed_tokens" in names:
-            model.has_own_embed_tokens = True
-            model.model.embed_tokens.weight.data[:1].add_(1)
-        if "lm_head" in names:
-            model.has_own_lm_head = True
-            model.lm_head.weight.data[:1].add_(1)
-
-    DummyModelLoader.load_weights = load_weights
-
-
-def remove_biases(model: Any) -> None:
-    """Set the biases of dummy weights to zero, so that each token chooses its own experts.
-
-    They are as large as the other weights, so what every token has in common would outweigh what
-    it has of its own. A router's logit would be 0.00002 from the token and 0.0006 from its bias,
-    since the weights of norms are dummy weights too: all tokens of GPT-OSS would use the same
-    experts.
-    """
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.data.zero_()
-
-
-def draft_random_tokens() -> None:
-    """Make drafters of vLLM's V1 model runner propose random tokens, after their usual work.
-
-    With dummy weights a parallel drafter proposes one and the same token at every masked position
-    of every request: the target verifies it with the same experts each time, so a step would read
-    far fewer experts than that of a trained drafter, whose tokens differ.
-    """
-    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
-
-    propose = SpecDecodeBaseProposer.propose
-
-    def proposed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drafts = propose(self, *args, **kwargs)
-        vocabulary = self.vllm_config.model_config.get_vocab_size()
-        return drafts.random_(0, vocabulary)
-
-    SpecDecodeBaseProposer.propose = proposed
 
 
 def experts_touched(llm: Any, tokens: int) -> float | None:

@@ -212,7 +212,7 @@ class Account:
             change = DeploymentChange(self, aws, record, say)
             try:
                 yield change
-            except BaseException as error:  # Ctrl-C and what nobody foresaw, too
+            except BaseException as error:  # also Ctrl-C, and errors that are bugs
                 if change.is_unfinished:
                     if not change.record.resources:
                         remove_record(change.record)

@@ -25,9 +25,6 @@ from peagle.data import data_folder
 from peagle.engine.gpus import check_driver, this_machine_in, visible_gpus
 from peagle.engine.machine import MachineCheck, find_engine, machine_checks
 from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
-from peagle.findings import errors
-from peagle.options import Options
-from peagle.planning import make_plan
 from peagle.text import plain
 
 
@@ -78,6 +75,10 @@ def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
         fix = (error.fix, tuple(error.command))
         yield MachineCheck("GPU engine", error.message, False, use, *fix)
         yield MachineCheck("Driver", driver, True, use)
+    from peagle.findings import errors  # explain and demo plan nothing
+    from peagle.options import Options
+    from peagle.planning import make_plan
+
     fitting = [
         target.short_name
         for target in catalog.targets.values()

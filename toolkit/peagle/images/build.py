@@ -41,7 +41,7 @@ from peagle.data import weights_folder
 from peagle.errors import EngineError, Fix, NotFound, Unsupported, UserError
 from peagle.findings import Finding
 from peagle.images.docker import Docker, Image, Progress, parsing_output, show_image
-from peagle.planning.plan import Plan, Weights
+from peagle.planning.plan import ABOUT_AWS, Plan, Weights
 from peagle.render.image import (
     VOCABULARY,
     Baked,
@@ -270,15 +270,13 @@ def _digest(members: list[Member]) -> str:
 
 
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
-_OF_SAGEMAKER = frozenset(
+_OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
     {
-        "ami-unverified", "cache-below-concurrency",
-        "context-shortened", "conversations-spread", "gpus-idle",
-        "host-memory-below-weights",
-        "instance-region-unknown", "instance-scarce", "k-below-fastest", "limit-before-start",
+        "cache-below-concurrency", "context-shortened", "conversations-spread", "gpus-idle",
+        "host-memory-below-weights", "instance-scarce", "k-below-fastest",
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
-        "price-unknown", "queue-unbounded", "scale-to-zero-refused",
+        "queue-unbounded", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
         "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",

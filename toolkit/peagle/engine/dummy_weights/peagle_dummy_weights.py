@@ -7,6 +7,7 @@ draft one token at all positions. A version of vLLM that has other functions sta
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 OWN_TENSORS = "PEAGLE_DUMMY_OWN_TENSORS"
@@ -15,11 +16,11 @@ OWN_TENSORS = "PEAGLE_DUMMY_OWN_TENSORS"
 
 def install() -> None:
     """Replace what vLLM loads, and what its drafters propose."""
-    _keep_own_tensors(os.environ.get(OWN_TENSORS, "").split(","))
-    _draft_random_tokens()
+    keep_own_tensors(os.environ.get(OWN_TENSORS, "").split(","))
+    draft_random_tokens()
 
 
-def _keep_own_tensors(names: list[str]) -> None:
+def keep_own_tensors(names: Collection[str]) -> None:
     """Make a head keep these tensors. Dummy weights of one shape are equal, and vLLM shares equal
     tensors, so one row of the head's is changed."""
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
@@ -45,7 +46,7 @@ def _keep_own_tensors(names: list[str]) -> None:
     DummyModelLoader.load_weights = load_weights
 
 
-def _draft_random_tokens() -> None:
+def draft_random_tokens() -> None:
     """Make drafters of model runner V1 propose random tokens, after their usual work: verifying one
     token again and again reads far fewer experts than a trained drafter's tokens do."""
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
