@@ -15,9 +15,10 @@ from peagle.catalog.tables import HERE
 from peagle.deploy.preflight import preflight
 from peagle.engine import gpus as module
 from peagle.engine import state as records
+from peagle.engine.dummy import dummy_variables, with_dummy_weights
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
-from peagle.errors import OutOfRange, Refused
+from peagle.errors import NotFound, OutOfRange, Refused
 from peagle.planning import Options, make_plan
 from peagle.render import render
 from tests.support import in_process, raises_code
@@ -185,3 +186,24 @@ def test_engines_run_on_gpus_of_their_own(
         assert done.document["notes"] == []
     assert in_process("local", "up", "tiny", "--name", "e0").code == 0  # it runs already
     assert in_process("local", "up", "tiny", "--name", "e2").code == Refused.exit_code
+
+
+def test_dummy_weights_have_the_shapes_and_a_tokenizer_of_words(own_home: Path) -> None:
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny", k=3), catalog)
+    dummy = with_dummy_weights(plan, catalog, ["time", "person", "time"])
+    assert dummy.environment["SM_VLLM_LOAD_FORMAT"] == "dummy"
+    assert "SM_VLLM_REVISION" not in dummy.environment
+    config = json.loads(dummy.environment["SM_VLLM_SPECULATIVE_CONFIG"])
+    assert (config["model"], config["num_speculative_tokens"]) == ("/opt/ml/model/drafter", 3)
+    target = Path(dummy.target.weights.location)
+    assert (target / "config.json").is_file()
+    vocabulary = json.loads((target / "tokenizer.json").read_text())["model"]["vocab"]
+    assert [*vocabulary][:4] == ["<unk>", "<eos>", "time", "person"]
+    assert len(vocabulary) == json.loads((target / "config.json").read_text())["vocab_size"]
+    variables = dummy_variables(dummy, catalog)
+    assert (Path(variables["PYTHONPATH"]) / "peagle_dummy_weights.py").is_file()
+    assert variables["PEAGLE_DUMMY_OWN_TENSORS"] == "lm_head"
+    unknown = make_plan(Options(pair="qwen3-coder-30b"), catalog)
+    with raises_code("not-found", NotFound):
+        with_dummy_weights(unknown, catalog, ["time"])
