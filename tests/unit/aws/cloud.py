@@ -62,7 +62,7 @@ Hook = Callable[[str], None]
 
 
 def foreign_alarm(endpoint: str) -> dict[str, Any]:
-    """What PutMetricAlarm gets for somebody else's alarm of an endpoint."""
+    """What PutMetricAlarm gets for another user's alarm of an endpoint."""
     return {
         "Dimensions": [{"Name": "EndpointName", "Value": endpoint}], "MetricName": "Errors",
         "Namespace": "theirs", "Period": 60, "EvaluationPeriods": 1, "Threshold": 1.0,
@@ -271,7 +271,7 @@ class Cloud:
         self.sagemaker.scripts = scripts
 
     def scale_copies(self, name: str, count: int) -> None:
-        """As Application Auto Scaling, or somebody else, does it; done at once."""
+        """As Application Auto Scaling, or another user, does it; done at once."""
         runtime = {"CopyCount": count}
         self.sagemaker.update_component({"InferenceComponentName": name, "RuntimeConfig": runtime})
         component = self.components[name]
@@ -291,7 +291,7 @@ class Cloud:
         }  # fmt: skip
 
     def put_alarm(self, name: str, **changes: Any) -> None:
-        """As somebody else's change, or alarm."""
+        """As another user's change, or alarm."""
         before = self.made_alarms.get(name, {})
         self._pass_on("put_metric_alarm", {"AlarmName": name, **before, **changes})
 
@@ -333,7 +333,7 @@ class Cloud:
         }
 
     def add_scalable_target(self, resource: str, most: int = 2) -> None:
-        """As somebody else's, which may be of what does not exist here."""
+        """As another user's, which may be of what does not exist here."""
         self.backends["application-autoscaling"].register_scalable_target(
             "sagemaker", resource, DIMENSION, 1, most, "", None
         )
@@ -377,7 +377,7 @@ class Cloud:
         return {role.name for role in self.roles.values()} & {*self._roles_created}
 
     def add_role(self, name: str, trusts: Any = TRUSTS_SAGEMAKER) -> Any:
-        """A role of somebody else's."""
+        """A role of another user."""
         policy = json.dumps(trusts)
         return self.backends["iam"].create_role(name, policy, "/", None, "", [], "3600")
 
@@ -666,7 +666,7 @@ class Cloud:
 
     def _batch_get_image(self, registryId: str, imageIds: list[dict[str, str]], **_: Any) -> Any:
         """``digests`` by tag; like ECR, no error for an unknown tag or digest. The registries of
-        other accounts have every image; its digest is not told unless it is known."""
+        other accounts have every image; its digest is not reported unless it is known."""
         (requested,) = imageIds
         images = [
             {"imageId": {"imageTag": tag, "imageDigest": digest}}

@@ -107,7 +107,7 @@ class ScriptedEndpoint(_Scripted, SandboxEndpoint):  # type: ignore[misc]
 
     @count.setter
     def count(self, count: int) -> None:
-        """As somebody else's UpdateEndpointWeightsAndCapacities, which is done."""
+        """As another user's UpdateEndpointWeightsAndCapacities, which is done."""
         assert self.current is not None
         self._work = _no_work
         self.current.resize(self.current.variants[0], count, self.tag_engine)
@@ -149,7 +149,7 @@ class ScriptedSageMaker(SageMakerBackend):
         return model
 
     def check_model(self, parameters: Parameters) -> None:
-        """The plans of unit tests name roles, images and weights that nobody made."""
+        """The plans of unit tests name roles, images and weights that do not exist."""
 
     def register_endpoint_config(self, parameters: Parameters) -> EndpointConfig:
         config = super().register_endpoint_config(deepcopy(parameters))

@@ -181,14 +181,13 @@ def test_a_start_is_waited_for_as_long_as_sagemaker_does(
 
 
 def test_an_update_in_steps_is_waited_for_longer() -> None:
-    one = FIRST
     rollout = Rollout(
         kind="rolling", step=Step(value=1, unit="instances"), baking_seconds=60,
         extra_instances=1, extra_usd_per_hour=None, alarms=("errors",),
     )  # fmt: skip
     plan = a_plan().model_copy(update={"rollout": rollout, "instance_count": 3})
-    stepped = one.model_copy(update={"plan": plan})
-    assert limit_seconds(stepped) == 3 * limit_seconds(one) + 4 * 60
+    stepped = FIRST.model_copy(update={"plan": plan})
+    assert limit_seconds(stepped) == 3 * limit_seconds(FIRST) + 4 * 60
 
 
 def test_streamed_weights_are_in_use_too() -> None:
@@ -447,8 +446,8 @@ def test_the_leaves_that_differ(
 
 
 def test_the_keys_that_differ() -> None:
-    found = compare_keys("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
-    assert [*found] == [Change("x.a", None, 1), Change("x.c", 3, None)]
+    changes = compare_keys("x", {"a": 1, "b": 2}, {"b": 2, "c": 3})
+    assert [*changes] == [Change("x.a", None, 1), Change("x.c", 3, None)]
 
 
 @pytest.mark.parametrize(("actual", "fields"), [

@@ -260,6 +260,6 @@ def test_a_broken_endpoint_is_replaced_and_its_reason_told(
     world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [(status, reason)]
     world.deploy(another(a_plan()))
-    (told,) = [progress.line for progress in world.shown if progress.state == "Removing"]
-    assert told == f"the endpoint is {status}: {shown}"
+    (line,) = [progress.line for progress in world.shown if progress.state == "Removing"]
+    assert line == f"the endpoint is {status}: {shown}"
     assert world.cloud.endpoints[NAME].status == "InService"

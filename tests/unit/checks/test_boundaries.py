@@ -1,5 +1,5 @@
 """Where each rule begins and ends: the largest value that it accepts and the smallest that it
-reports, and the cases beside it that it leaves alone."""
+reports, and the neighbouring cases that it leaves alone."""
 
 from typing import Any
 

@@ -169,10 +169,10 @@ def test_what_chooses_an_account_excludes_engines_of_this_machine(
 
 
 def test_each_state_is_said_once() -> None:
-    said: list[str] = []
-    observe = make_observer(said.append)
+    lines: list[str] = []
+    observe = make_observer(lines.append)
     for progress in (Progress("A", line="x"), Progress("A", 9.0, line="x"), Progress("B")):
         observe(progress)
     observe(Progress("A", line="x"))
     make_observer(None)(Progress("A"))
-    assert said == ["A | x", "B", "A | x"]
+    assert lines == ["A | x", "B", "A | x"]

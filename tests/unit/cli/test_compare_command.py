@@ -107,7 +107,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     assert "Which one is faster is unknown" in text, "one minute has no spread"
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
+@pytest.mark.parametrize(("words", "code", "message"), [
     (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
     (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
     (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
@@ -119,10 +119,10 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     (("promote", NAME), 3, "has no comparison"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(
-    roomy: Terminal, words: tuple[str, ...], code: int, said: str
+    roomy: Terminal, words: tuple[str, ...], code: int, message: str
 ) -> None:
     done = roomy.run(*words)
-    assert (done.code, said in done.error) == (code, True), done.error
+    assert (done.code, message in done.error) == (code, True), done.error
 
 
 STATED = (

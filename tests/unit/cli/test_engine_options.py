@@ -44,8 +44,8 @@ def test_a_command_reads_the_argv_of_its_options(name: str) -> None:
     words = ["tiny", *arguments(asked)]
     parsed = command.make_context(name, words, parent=click.Context(cli)).params
     fields = {field: parsed[field] for field in (*kind.TAKES, "no_speculation") if field in parsed}
-    given = given_options(fields)
-    assert {key: value for key, value in given.items() if key in VALUES[kind]} == VALUES[kind]
+    options = given_options(fields)
+    assert {key: value for key, value in options.items() if key in VALUES[kind]} == VALUES[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

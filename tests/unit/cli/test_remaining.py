@@ -41,9 +41,9 @@ def world(plain_writes: None) -> World:
 def remaining(world: World, command: str, error: BaseException, record: Deployment) -> Any:
     """What ``--json`` has next to the error of ``command``."""
     root = click.Context(cli, info_name="peagle", obj={})
-    found = cli.get_command(root, command)
-    assert found
-    with found.make_context(command, [*LINES[command]], parent=root) as ctx:
+    typed = cli.get_command(root, command)
+    assert typed
+    with typed.make_context(command, [*LINES[command]], parent=root) as ctx:
         session = CommandSession("us-east-1")
         session.report_remaining(DeploymentChange(session, world.aws, record), error)
         return ctx.obj["remaining"]

@@ -169,7 +169,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     mine.close()
 
 
-@pytest.mark.parametrize(("config", "server", "said", "ping"), [
+@pytest.mark.parametrize(("config", "server", "sent", "ping"), [
     (CONFIG, {}, "healthy", 200),
     (CONFIG, {"drafts": 0}, "failed speculation is configured, and 16 tokens were", 503),
     (CONFIG, {"status": 500}, "failed the engine responded to its first request with 500", 503),
@@ -179,14 +179,14 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
 ], ids=["drafts", "no drafts", "fails", "no prompts", "no metrics", "no speculation"])  # fmt: skip
 def test_it_is_ready_when_a_drafter_has_drafted(
     play: Play, monkeypatch: pytest.MonkeyPatch, config: str, server: dict[str, int],
-    said: str, ping: int,
+    sent: str, ping: int,
 ) -> None:  # fmt: skip
     if not config:
         monkeypatch.delenv(SPECULATION)
 
     async def scene(world: World) -> None:
         hello, state = await world.begin()
-        assert (hello, state[: len(said)]) == ("hello", said)
+        assert (hello, state[: len(sent)]) == ("hello", sent)
         assert bool(world.server.calls) is bool(config), "only a drafter is asked"
         assert await world.ask("/ping") == await world.ask("/health") == ping
 
