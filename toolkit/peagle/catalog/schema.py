@@ -281,7 +281,9 @@ class Speed(Measurement):
     """Output tokens per second of one engine, with this drafter (name or id of its weights) and K,
     at this load; tokens are per request. Speed and latencies are those of the fastest of the
     ``repetitions``, since other work on the host only slows one down; ``low`` and ``high`` are the
-    slowest and the fastest."""
+    slowest and the fastest. ``cached_prompt_tokens`` of a prompt came from the prefix cache, of
+    these ``shared_prompt_tokens`` are in all prompts. ``max_cudagraph_capture_size`` is the largest
+    batch with a CUDA graph, in tokens; ``None`` is vLLM's default."""
 
     drafter: str | None
     k: NotNegative
@@ -293,6 +295,9 @@ class Speed(Measurement):
     acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     prompt_tokens: Positive | None = None
     output_tokens: Positive | None = None
+    cached_prompt_tokens: NotNegative = 0
+    shared_prompt_tokens: NotNegative = 0
+    max_cudagraph_capture_size: Positive | None = None
     ttft_seconds: Seconds | None = None
     itl_seconds: Seconds | None = None
     tpot_seconds: Seconds | None = None
