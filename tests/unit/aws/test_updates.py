@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack, RolledBackOnAlarm
-from peagle.deploy.proving import prove
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
@@ -76,7 +74,7 @@ def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     with pytest.raises(NotProved):
         world.deploy(another(a_plan()), keep_unproved=True)
     world.cloud.engine.acceptance = GOOD
-    proved = prove(world.aws, NAME, load_catalog(), world.saved(), clock=world.clock)
+    proved = world.prove()
     record = world.saved()
     assert proved.passed
     assert world.state() == "InService"
