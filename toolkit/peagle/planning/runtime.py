@@ -72,7 +72,9 @@ def choose_runtime(
     """
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
-    asked = Options(pair=options.pair, vllm=version, image=options.image)
+    asked = Options(
+        pair=options.pair, vllm=version, image=options.image, instance_type=options.instance_type
+    )
     case = build_case(catalog, target, drafter, asked)
     unknown = unknown_version(case, takes_image=takes_image)
     if unknown is not None:
@@ -92,6 +94,8 @@ def choose_image(
     region lacks it: the rules that check the whole plan take every image with a name for the
     user's."""
     image = options.image
+    if image is None and not runtime.tag:  # for this machine only, where a process needs no image
+        image = f"vllm/vllm-openai:v{runtime.vllm}"
     if image is None:
         asked = Options(pair=options.pair, vllm=runtime.vllm, region=region)
         case = build_case(catalog, pair.target, pair.drafter, asked)
