@@ -269,7 +269,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
     """What ``--json`` tells of an engine."""
     document: dict[str, Any] = plain(engine)
     process = document.pop("process")
-    for name in ("environment", "ready", "chat"):
+    for name in ("environment", "ready", "chat", "copy_of"):
         del document[name]
     return document | {
         "state": engine.state,
