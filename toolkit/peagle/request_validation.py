@@ -61,15 +61,15 @@ def validate(
     wrong = tuple(Invalid("", line) for line in lines)
     if any(invalid.message.startswith("Invalid type") for invalid in wrong):
         return wrong  # the limits are those of values of the right type
-    late = _reported_late(operation, parameters, region)
-    return (*wrong, *_beyond(shape, parameters, "", instance_types), *late)
+    at_start = _check_start(operation, parameters, region)
+    return (*wrong, *_check_limits(shape, parameters, "", instance_types), *at_start)
 
 
 _REQUEST_INVALID = "request-invalid"
 """AWS would reject a request of the plan: its model or a limit forbids a value."""
 
 
-def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
+def request_findings(requests: Iterable[Request], region: str) -> tuple[Finding, ...]:
     """What AWS would reject in those requests, as findings."""
     return tuple(
         error(
@@ -78,7 +78,7 @@ def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...
             invalid.message,
             invalid.fix or "change the option of the plan that this value comes from",
         )
-        for request in made
+        for request in requests
         for invalid in validate(request.service, request.operation, request.parameters, region)
     )
 
@@ -99,7 +99,9 @@ def api_name(service: str, operation: str) -> str:
     return _api_names(service)[operation]
 
 
-def _beyond(shape: Any, value: Any, path: str, types: Collection[str] | None) -> Iterator[Invalid]:
+def _check_limits(
+    shape: Any, value: Any, path: str, types: Collection[str] | None
+) -> Iterator[Invalid]:
     """Values, of the right type, that break a limit of the model. ``path`` is written as in the
     request (``Tags[0].Key``)."""
     kind = shape.type_name
@@ -116,15 +118,15 @@ def _beyond(shape: Any, value: Any, path: str, types: Collection[str] | None) ->
         for name, item in value.items():
             if name in shape.members:
                 inside = f"{path}.{name}" if path else name
-                yield from _beyond(shape.members[name], item, inside, types)
+                yield from _check_limits(shape.members[name], item, inside, types)
     elif kind == "list":
         for number, item in enumerate(value):
-            yield from _beyond(shape.member, item, f"{path}[{number}]", types)
+            yield from _check_limits(shape.member, item, f"{path}[{number}]", types)
     elif kind == "map":
         for key, item in value.items():
             name = shortened(key, 60)
-            yield from _beyond(shape.key, key, f"{path}.{name} (the name)", types)
-            yield from _beyond(shape.value, item, f"{path}.{name}", types)
+            yield from _check_limits(shape.key, key, f"{path}.{name} (the name)", types)
+            yield from _check_limits(shape.value, item, f"{path}.{name}", types)
     elif kind == "string":
         allowed = list(getattr(shape, "enum", None) or ())
         newer = shape.name.endswith("InstanceType") and (
@@ -152,9 +154,9 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
             return None
 
 
-def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -> Iterator[Invalid]:
-    """What AWS's documentation forbids and its models do not say: an image of another region, a
-    prefix that mounts nothing, and variables that are too long together."""
+def _check_start(operation: str, parameters: Mapping[str, Any], region: str) -> Iterator[Invalid]:
+    """What AWS reports only once an instance starts, by its documentation: an image of another
+    region, a prefix that mounts nothing, and variables that are too long together."""
     if operation != "create_model":
         return
     containers = [parameters.get("PrimaryContainer") or {}, *(parameters.get("Containers") or ())]

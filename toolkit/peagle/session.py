@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import Preflight
     from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
+    from peagle.engine.state import LocalEngine
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
     from peagle.planning.plan import Plan
@@ -210,13 +211,16 @@ class Session(Account):
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
-        from peagle.deploy.proving import make_revision_request, prove
+        from peagle.deploy.proving import make_revision_request, prove, record_proof
 
         record, aws = self.find_served(name)
-        proof = prove(
+        proof, revision = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
         report(proof, aws.region)
+        if revision:
+            with self.changing(name, aws.region) as change:
+                change.run(record_proof, revision, continues=False)
         pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
@@ -323,19 +327,34 @@ class Session(Account):
         chat: bool | None = None,
         max_tokens: int = 256,
         temperature: float = 0.0,
+        stream: bool = True,
+        payload: dict[str, Any] | None = None,
+        wake_timeout: float = 30 * 60,
         on_text: Say | None = None,
+        say: Say | None = None,
+        review: Callable[[LocalEngine | None, Aws | None, Deployment | None], object] | None = None,
     ) -> InvokeResult:
-        """Send a prompt to an endpoint, as a chat or a completion (by default what the target is
-        made for). ``on_text`` gets the answer piece by piece. The result has tokens, times in
-        seconds, and where known the acceptance length.
+        """Send a prompt to an endpoint, or to the local engine of that name, as a chat or a
+        completion (by default what the target is made for), or a ``payload`` as it is. ``on_text``
+        gets the answer piece by piece. An endpoint that scaled to zero is waited for, at most
+        ``wake_timeout`` seconds. ``review`` gets what answers: a local engine, or a connection and
+        the deployment, if there is a record. The result has tokens, times in seconds, and where
+        known the acceptance length.
 
-        Raises NotFound, UserError when the engine rejects the prompt, and CloudError.
+        Raises NotFound, UserError when the engine rejects the prompt, CloudError, and EngineError.
         """
-        from peagle.deploy.invoke import InvokeRequest, invoke
+        from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke, invoke_local
 
-        record, aws = self.find_served(name)
-        request = InvokeRequest(prompt, chat, max_tokens, temperature)
-        return invoke(aws, name, record, request, on_text or silent)
+        engine = self.local_engine(name)
+        record, aws = (None, None) if engine else self.find_served(name)
+        if review:
+            review(engine, aws, record)
+        request = InvokeRequest(prompt, chat, max_tokens, temperature, stream, payload)
+        if engine:
+            return invoke_local(engine, request, on_text or silent)
+        assert aws is not None
+        wake_up = WakeUpOptions(wake_timeout, say or silent)
+        return invoke(aws, name, record, request, on_text or silent, wake_up)
 
     def status(self, name: str) -> dict[str, Any]:
         """What ``peagle status --json`` prints of a deployment: state, acceptance, address, price,

@@ -106,20 +106,14 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
 
-@pytest.mark.parametrize(("code", "expected"), [
-    ("AccessDeniedException", "access denied: pricing:"),
-    ("ExpiredTokenException", "credentials have expired"),
-])  # fmt: skip
-def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str, expected: str) -> None:
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
+def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> None:
     world.cloud.before = denied("get_products", code=code)
     fresh = fresh_prices(world.aws, TABLE)
     (finding,) = fresh.findings
     assert fresh.table == TABLE
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
-    assert "snapshot of 2026-07-01" in finding.message
-    assert expected in finding.message
-    assert finding.fix
     assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
     assert hourly_price(world.aws, "ml.g5.xlarge") is None
 

@@ -86,6 +86,15 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
 
 
+def test_an_engine_of_this_machine_needs_no_image_of_aws(cards: Cards) -> None:
+    cards(H200)
+    options = "gpt-oss-20b", "--vllm", "0.33.0", "--set", "device-memory-utilization=0.8", "--json"
+    plan = in_process("plan", *options, "--here").document
+    assert plan["runtime"]["vllm"] == "0.33.0"
+    assert in_process("plan", *options[:-1], "--here", "--image", "my/vllm:0.33.0").code == 0
+    assert in_process("plan", *options).code != 0
+
+
 def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
     cards: Cards, tmp_path: Path
 ) -> None:

@@ -360,8 +360,9 @@ _SWEEP_OPTIONS = (
     option("--engine engine_kind", "Run the engines as processes or in containers.",
            ("process", "docker"), default="process"),
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
-    option("--impose-acceptance acceptance FILE|published", "GPU: impose the acceptance in FILE, a "
-           "result of bench --acceptance, or the one that the catalogue quotes.", OUTPUT),
+    option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
+           "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
+           "mean length.", OUTPUT),
     option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
            bool),
     option("--domain", "With --impose-acceptance: of this domain only."),

@@ -12,7 +12,7 @@ import click
 
 from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
@@ -32,7 +32,6 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
     print_documents,
     print_json,
     print_line,
@@ -122,11 +121,10 @@ _UP_OPTIONS = (
 )  # fmt: skip
 
 
-@local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
+@command("peagle local up tiny --port 8000", of=local, cls=ProjectCommand)
 @partial(plan_options, tag_flag=None)
 @add_options(_UP_OPTIONS)
 @partial(here_option, is_local=True)
-@json_option
 def up(
     plan: Plan,
     port: int | None,
@@ -136,7 +134,6 @@ def up(
     build_first: bool,
     base: str | None,
     emit_compose: Path | None,
-    as_json: bool,
 ) -> None:
     """Run PAIR or PLAN, and prove that it speculates.
 
@@ -170,7 +167,7 @@ def up(
             click.echo(text, nl=False)
         else:
             write_output(emit_compose, text.encode())
-        if as_json:
+        if wants_json():
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
             up = (*find_compose(), "--file", str(emit_compose), "up")
@@ -180,7 +177,7 @@ def up(
     with StatusLine() as status:
         plan = with_weights_here(plan, status) if runner.gpus else plan
         engines = start_copies(plan, copies, port, status.show, runner)
-    if as_json:
+    if wants_json():
         documents = [engine_document(engine) for engine in engines]
         return print_json({"engines": documents} if copies > 1 else documents[0])
     for engine in engines:
@@ -309,9 +306,7 @@ def engine() -> None:
     """Install vLLM for this machine, and show what is installed."""
 
 
-@engine.command(
-    cls=PeagleCommand, epilog="Example: peagle engine install --python /usr/bin/python3.12"
-)
+@command("peagle engine install --python /usr/bin/python3.12", of=engine)
 @click.option("--vllm", metavar="VERSION", help="vLLM version.  [default: the catalogue's]")
 @click.option(
     "--python",
@@ -319,11 +314,8 @@ def engine() -> None:
     help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
 )
 @click.option("--gpu", is_flag=True, help="vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.")
-@json_option
 @click.pass_context
-def install(
-    ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool, as_json: bool
-) -> None:
+def install(ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and a minute or more, with --gpu 14 GB and ten minutes; does nothing if

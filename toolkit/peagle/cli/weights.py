@@ -229,7 +229,7 @@ def _print_copy(report: CopyReport, count: int) -> None:
 
 
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
-    """Copy, with progress on stderr; after an error it is said how to go on, or to clean up."""
+    """Copy, with progress on stderr; after an error, print how to go on, or to clean up."""
     try:
         with _sigterm_as_interrupt(), StatusLine() as status:
             return sync_weights(aws, plan, partial(show_copy, status), take_over, company)
