@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 from peagle.workload import parse_slo
+
+if TYPE_CHECKING:
+    from peagle.engine.gpus import Gpus
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -219,9 +222,23 @@ def is_here(ctx: click.Context) -> bool:
     is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
     if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
         return False
-    from peagle.engine.gpus import find_gpus
+    return machine_gpus(ctx) is not None
 
-    return find_gpus() is not None
+
+_GPUS = "peagle.gpus"
+"""Key in click's ``Context.meta`` of what NVML has reported to the command."""
+
+
+def machine_gpus(ctx: click.Context | None = None) -> Gpus | None:
+    """The GPUs of this machine, or ``None``; read once in a command, since a driver that nothing
+    keeps loaded takes seconds for it."""
+    ctx = ctx or click.get_current_context()
+    if _GPUS not in ctx.meta:
+        from peagle.engine.gpus import find_gpus
+
+        ctx.meta[_GPUS] = find_gpus()
+    gpus: Gpus | None = ctx.meta[_GPUS]
+    return gpus
 
 
 _CATALOG = "peagle.catalog"
@@ -251,7 +268,7 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
         if is_here(ctx):
             from peagle.engine.gpus import this_machine_in
 
-            catalog = this_machine_in(catalog)
+            catalog = this_machine_in(catalog, machine_gpus(ctx))
         ctx.meta[_CATALOG] = catalog
     kept: Catalog = ctx.meta[_CATALOG]
     return kept
