@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -75,11 +74,9 @@ def test_a_file_that_is_no_document_is_refused(
 
 
 @pytest.mark.parametrize("read", [read_plan, read_verdict])
-def test_a_folder_or_a_pipe_is_no_file(read: Callable[[Path], object], tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        with raises_code("plan-file" if read is read_plan else "verdict-file"):
-            read(path)
+def test_a_folder_is_no_file(read: Callable[[Path], object], tmp_path: Path) -> None:
+    with raises_code("plan-file" if read is read_plan else "verdict-file"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(("content", "code"), [

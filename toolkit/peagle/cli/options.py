@@ -142,14 +142,6 @@ def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
     return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
 
 
-def examples_text(*examples: str) -> str:
-    """The examples at the end of a command's help."""
-    if len(examples) == 1:
-        return f"Example: {examples[0]}"
-    lines = "\n".join(f"  {example}" for example in examples)
-    return f"\b\nExamples:\n{lines}\n"
-
-
 def command(
     *examples: str,
     name: str | None = None,
@@ -166,7 +158,8 @@ def command(
             function = json_flag(function)
             options = vars(function)["__click_params__"]  # the last one first
             options.insert(0, options.pop())
-        epilog = examples_text(*examples)
+        lines = "\n".join(f"  {example}" for example in examples)
+        epilog = f"\b\nExamples:\n{lines}\n" if examples[1:] else f"Example: {examples[0]}"
         made = click.command(name, cls=cls, epilog=epilog, **settings)(function)
         if of is not None:
             of.add_command(made)
