@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from measurements.gpu.evidence import is_disturbed, read, repeats_experts, speed_of
-from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.bench.evidence import SCRIPT
 from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
@@ -25,7 +24,27 @@ from peagle.workload import Workload
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py", SCRIPT)
-"""The scripts that measure speed: on a GPU host, its earlier place, and ``peagle bench``."""
+"""The script, its earlier place, which evidence of that time names, and ``peagle bench`` in place of
+them; the script is in the history of the repository."""
+CATALOG_IDS = {
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "gemma-4-31b": "google/gemma-4-31B-it",
+}
+WITH_EXPERTS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b")
+"""The pairs whose target is a mixture of experts."""
+ADAPTIVE = "-adaptive"
+"""Suffix of a drafter whose draft length vLLM chooses for each step, up to K (0.30.0 and later)."""
+INTERVAL = 0.05
+"""Repetitions ended when the slowest and the fastest differed by less than this share."""
+DISTURBED = 0.2
+"""How much longer than with other prompts one request's median ITL is in a disturbed row, as a
+share. In the first evidence 14 of 18 settings are within 14 %, the others beyond 30 %."""
+
+_SPEED_KEYS = frozenset(Speed.model_fields)
+
+RawRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
     whose sender was the limit."""
     all_rows = []
     for path in sorted(folder.glob("*.json")):
-        document = read(path)
+        document = json.loads(path.read_text())
         if document.get("script") not in SCRIPTS or document.get("gpu") == NO_GPU:
             continue
         measured = _of_bench if document["script"] == SCRIPT else _of_gpu_host
@@ -99,20 +118,17 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
     return all_rows
 
 
-Raw = Mapping[str, Any]
-
-
-def _of_gpu_host(document: Mapping[str, Any]) -> Iterator[tuple[Raw, Raw]]:
+def _of_gpu_host(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
     """The speeds that measurements/gpu/speed.py wrote, and their raw rows."""
     name = next(name for name, pair in CATALOG_IDS.items() if pair == document["pair"])
     raws = document.get("raw", ())
     for raw in raws:
         adaptive = (raw["drafter"] or "").endswith(ADAPTIVE)
         if not (repeats_experts(raw, name) or is_disturbed(raw, raws) or adaptive):
-            yield speed_of(raw), raw
+            yield _speed_of(raw), raw
 
 
-def _of_bench(document: Mapping[str, Any]) -> Iterator[tuple[Raw, Raw]]:
+def _of_bench(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
     """The speeds that ``peagle bench`` wrote, and their raw rows: without those whose sender was
     the limit, and without a known size."""
     for speed, raw in zip(document.get("speeds", ()), document.get("raw", ()), strict=True):
@@ -120,7 +136,65 @@ def _of_bench(document: Mapping[str, Any]) -> Iterator[tuple[Raw, Raw]]:
             yield speed, raw
 
 
-def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: Raw) -> Row:
+def repeats_experts(raw: RawRow, pair: str) -> bool:
+    """Whether dummy weights made the tokens of a row's steps use the same experts.
+
+    The biases of GPT-OSS's routers outweigh what a token has of its own, and a parallel drafter
+    proposes one token at all positions, unless the biases were zero and the drafts random.
+    """
+    if pair not in WITH_EXPERTS:
+        return False
+    if raw["k"] and raw.get("drafted_tokens") != "random":
+        return True
+    biased = pair.startswith("gpt-oss") and raw.get("biases") != "zero"
+    return biased and raw["concurrency"] > 1
+
+
+def is_disturbed(raw: RawRow, document: Sequence[RawRow]) -> bool:
+    """Whether other work on the host slowed this row down, according to the rows of its document.
+
+    It did where the repetition before the others, in which vLLM compiles kernels, is the fastest.
+    And one request's step reads the same weights whatever the prompt (the KV cache of 2,048 tokens
+    adds 0.03 ms to 5 ms): with speculation the CPU determines much of it, and a step that is much
+    longer than with other prompts waited for the CPU.
+    """
+    best: float = _fastest(raw)["output_tokens_per_second"]
+    if raw.get("not_counted", 0.0) > (1 + INTERVAL) * best:
+        return True
+    if raw["concurrency"] != 1:
+        return False
+    engine = ("drafter", "k", "concurrency")
+    same = (other for other in document if all(other[key] == raw[key] for key in engine))
+    return _median_itl(raw) > (1 + DISTURBED) * min(map(_median_itl, same))
+
+
+def _median_itl(raw: RawRow) -> float:
+    seconds: float = _fastest(raw)["itl_seconds"]["p50"]
+    return seconds
+
+
+def _speed_of(raw: RawRow) -> dict[str, Any]:
+    """The row of ``speeds`` for a raw one: the fastest repetition. The mean tokens of prompts, and
+    those that the prefix cache held, are as the engine counted them: prompts of later turns are
+    longer than the first one."""
+    best = _fastest(raw)
+    speeds = [attempt["output_tokens_per_second"] for attempt in raw["tries"]]
+    values = {**raw, **best, "low": min(speeds), "high": max(speeds), "repetitions": len(speeds)}
+    values["cached_prompt_tokens"] = 0
+    if best.get("cache_queries"):
+        tokens = best["output_tokens_per_second"] * best["seconds"]
+        requests = round(tokens / raw["output_tokens"])
+        values["prompt_tokens"] = round(best["cache_queries"] / requests)
+        values["cached_prompt_tokens"] = round(best["cache_hits"] / requests)
+    return {name: value for name, value in values.items() if name in _SPEED_KEYS}
+
+
+def _fastest(raw: RawRow) -> RawRow:
+    tries: Sequence[RawRow] = raw["tries"]
+    return max(tries, key=lambda attempt: float(attempt["output_tokens_per_second"]))
+
+
+def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> Row:
     prompt, answer = speed.prompt_tokens, speed.output_tokens
     first, between = speed.ttft_seconds, speed.itl_seconds
     if not (prompt and answer and first and between):

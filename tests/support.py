@@ -233,7 +233,7 @@ def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
         replace(request, parameters=with_replaced(request.parameters, examples))
         for request in requests(plan)
     ]
-    return request_findings(filled, plan.region)
+    return request_findings(filled)
 
 
 def decide_alike(first: Plan, second: Plan) -> bool:

@@ -25,7 +25,6 @@ _ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver", "tensor_parall
                      "temperature")  # fmt: skip
 _SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "low", "high",
                "repetitions", "acceptance_length", "prompt_tokens", "output_tokens",
-               "cached_prompt_tokens", "max_cudagraph_capture_size",
                "ttft_seconds", "itl_seconds", "tpot_seconds")  # fmt: skip
 _ONCE_PER_SPEED_DOCUMENT = (*_ONE_PER_DOCUMENT, "host", "command")
 _ROW_PER_LINE = ("speeds", "raw")
@@ -190,7 +189,13 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         raise ValueError(f"these rows are from several versions: {sorted(software)}")
     ((pair, device, vllm, torch, driver, size, _),) = software
     ordered = list({_order(row): row for row in sorted(rows, key=_order)}.values())
-    speeds = speeds_of(pair, ordered)
+    speeds = [
+        {key: {**row, **load.fastest(row["tries"])}[key] for key in _SPEED_KEYS}
+        for row in ordered
+        if acceptance_is_imposed(row) and not is_disturbed(row, ordered)
+    ]
+    alone = any(row["drafter"] is None for row in rows)
+    comparable = alone and not any(repeats_experts(row, pair) for row in rows)
     not_raw = {*_ONCE_PER_SPEED_DOCUMENT, *load.fastest(ordered[0]["tries"])}
     raw = [{key: value for key, value in row.items() if key not in not_raw} for row in ordered]
     return {
@@ -209,39 +214,8 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         **_caveat(pair, rows),
         "synthetic": True,
         "script": "measurements/gpu/speed.py",
-        **({"speeds": speeds} if speeds else {}),
+        **({"speeds": speeds} if comparable else {}),
         "raw": raw,
-    }
-
-
-def speeds_of(pair: str, rows: Sequence[Row]) -> list[Row]:
-    """The rows that plans use, of the raw ones of a document; none where nothing is comparable."""
-    alone = any(row["drafter"] is None for row in rows)
-    if not alone or any(repeats_experts(row, pair) for row in rows):
-        return []
-    return [
-        speed_of(row) for row in rows if acceptance_is_imposed(row) and not is_disturbed(row, rows)
-    ]
-
-
-def speed_of(row: Row) -> Row:
-    """The row of ``speeds`` for a raw one."""
-    values = {**row, **load.fastest(row["tries"]), **prompts_of(row)}
-    return {key: values.get(key) for key in _SPEED_KEYS}
-
-
-def prompts_of(row: Row) -> dict[str, int]:
-    """The mean tokens of a row's prompts, and those of them that the prefix cache held, as the
-    engine counted them: prompts of later turns are longer than the first one."""
-    last = row["tries"][-1]
-    if "cached_prompt_tokens" in row or not last.get("cache_queries"):
-        cached = row.get("cached_prompt_tokens", 0)
-        return {"prompt_tokens": row["prompt_tokens"], "cached_prompt_tokens": cached}
-    tokens = last["output_tokens_per_second"] * last["seconds"]
-    requests = round(tokens / row["output_tokens"])
-    return {
-        "prompt_tokens": round(last["cache_queries"] / requests),
-        "cached_prompt_tokens": round(last["cache_hits"] / requests),
     }
 
 

@@ -29,7 +29,6 @@ from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError
 from peagle.findings import refuse_errors
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.store import SANDBOX
-from peagle.text import sanitize
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -72,7 +71,7 @@ class Account:
     ) -> None:
         self.region, self.profile = region, profile
         self._chosen = sandbox
-        self._folder = None if catalog is None else read_path(catalog, "the catalogue")
+        self._folder = None if catalog is None else Path(catalog)
 
     def __repr__(self) -> str:
         where = "sandbox" if self._chosen else self.profile or "default credentials"
@@ -411,12 +410,3 @@ def make_observer(say: Say | None) -> Observer:
             say(line)
 
     return observe
-
-
-def read_path(value: Any, what: str) -> Path:
-    """The path of ``what``. Raises UserError for a value of another type."""
-    try:
-        return Path(value)
-    except TypeError:
-        message = f"{what} cannot be {sanitize(repr(value), 60)}"
-        raise UserError(message, "use the path of a file or a folder") from None

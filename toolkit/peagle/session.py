@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peagle.account import Account, Say, read_path, silent
+from peagle.account import Account, Say, silent
 from peagle.catalog import find_pair
 from peagle.deploy.diff import compare_plans
 from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import Preflight
     from peagle.deploy.removal import Ended, EndedSearch, Reaped
     from peagle.deploy.state import Deployment, Resource
+    from peagle.engine.state import LocalEngine
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
     from peagle.planning.plan import Plan
@@ -85,7 +86,7 @@ class Session(Account):
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
         reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
-        file = read_path(verdict, "the verdict") if verdict is not None else None
+        file = None if verdict is None else Path(verdict)
         if not online:
             return plan_pair(pair, fields, catalog, reader, file)
         self.start()
@@ -94,16 +95,15 @@ class Session(Account):
     def read_plan(self, path: str | Path) -> Plan:
         """The plan in a file of ``save_plan`` or ``peagle plan -o``. Raises PlanFileError when it
         is missing, damaged, or was edited."""
-        return read_plan(read_path(path, "the plan file"))
+        return read_plan(Path(path))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, atomically. Raises Refused for a plan with an error, PlanFileError for
         unpinned warm starts, and UserError when the file cannot be written."""
         _check_plans(plan)
         refuse_errors(plan.findings)
-        file = read_path(path, "the plan file")
-        refuse_unpinned_warm(plan, str(file))
-        write_output(file, plan_bytes(plan))
+        refuse_unpinned_warm(plan, str(path))
+        write_output(Path(path), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """The results of two plans side by side, and the settings that differ."""
@@ -210,13 +210,16 @@ class Session(Account):
 
         Raises NotProved, NotFound when there is no such endpoint, and CloudError.
         """
-        from peagle.deploy.proving import make_revision_request, prove
+        from peagle.deploy.proving import make_revision_request, prove, record_proof
 
         record, aws = self.find_served(name)
-        proof = prove(
+        proof, revision = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
         report(proof, aws.region)
+        if revision:
+            with self.changing(name, aws.region) as change:
+                change.run(record_proof, revision, continues=False)
         pair = make_revision_request(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
         return proof
@@ -323,19 +326,34 @@ class Session(Account):
         chat: bool | None = None,
         max_tokens: int = 256,
         temperature: float = 0.0,
+        stream: bool = True,
+        payload: dict[str, Any] | None = None,
+        wake_timeout: float = 30 * 60,
         on_text: Say | None = None,
+        say: Say | None = None,
+        review: Callable[[LocalEngine | None, Aws | None, Deployment | None], object] | None = None,
     ) -> InvokeResult:
-        """Send a prompt to an endpoint, as a chat or a completion (by default what the target is
-        made for). ``on_text`` gets the answer piece by piece. The result has tokens, times in
-        seconds, and where known the acceptance length.
+        """Send a prompt to an endpoint, or to the local engine of that name, as a chat or a
+        completion (by default what the target is made for), or a ``payload`` as it is. ``on_text``
+        gets the answer piece by piece. An endpoint that scaled to zero is waited for, at most
+        ``wake_timeout`` seconds. ``review`` gets what answers: a local engine, or a connection and
+        the deployment, if there is a record. The result has tokens, times in seconds, and where
+        known the acceptance length.
 
-        Raises NotFound, UserError when the engine rejects the prompt, and CloudError.
+        Raises NotFound, UserError when the engine rejects the prompt, CloudError, and EngineError.
         """
-        from peagle.deploy.invoke import InvokeRequest, invoke
+        from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke, invoke_local
 
-        record, aws = self.find_served(name)
-        request = InvokeRequest(prompt, chat, max_tokens, temperature)
-        return invoke(aws, name, record, request, on_text or silent)
+        engine = self.local_engine(name)
+        record, aws = (None, None) if engine else self.find_served(name)
+        if review:
+            review(engine, aws, record)
+        request = InvokeRequest(prompt, chat, max_tokens, temperature, stream, payload)
+        if engine:
+            return invoke_local(engine, request, on_text or silent)
+        assert aws is not None
+        wake_up = WakeUpOptions(wake_timeout, say or silent)
+        return invoke(aws, name, record, request, on_text or silent, wake_up)
 
     def status(self, name: str) -> dict[str, Any]:
         """What ``peagle status --json`` prints of a deployment: state, acceptance, address, price,

@@ -55,7 +55,7 @@ def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None
     logging.cloud.streams[TWO].acceptance = None
     with raises_code("drafts-nothing", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
-    assert f"{TWO} responds but drafts nothing" in failed.value.message
+    assert TWO in failed.value.message
     assert len(logging.cloud.streams[TWO].prompts) < 20, "no prompt can change that"
 
 
@@ -66,17 +66,16 @@ def test_an_engine_without_statistics_is_not_proved(
     world.cloud.engine.acceptance = None
     with raises_code("no-statistics", NotProved) as failed:
         world.deploy(from_the_log())
-    assert "--disable-log-stats" in failed.value.fix
     assert failed.value.command == ("peagle", "logs", NAME)
 
 
 def test_lines_before_the_first_prompt_do_not_count(logging: World) -> None:
     del logging.cloud.streams[TWO]
-    record = logging.deploy(from_the_log())
+    logging.deploy(from_the_log())
     for line in 30 * Engine(1.1).statistics():
         logging.cloud.write_log(line)
     logging.cloud.now += 60
-    prove(logging.aws, NAME, load_catalog(), record, clock=logging.clock)
+    logging.prove()
     assert proved(logging).acceptance_length == 3.0
 
 
@@ -118,9 +117,9 @@ def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> 
     )
     logging.cloud.engine.prompts.clear()
     tags["peagle:pair"] = "peagle/tiny+p-eagle"
-    proof = prove(logging.aws, NAME, catalog, clock=logging.clock)
+    proof, _ = prove(logging.aws, NAME, catalog, clock=logging.clock)
     tags["peagle:pair"] = "unknown/model+head"
-    unknown = prove(logging.aws, NAME, catalog, clock=logging.clock)
+    unknown, _ = prove(logging.aws, NAME, catalog, clock=logging.clock)
     (drafter,) = [each for each in target.drafters if each.name == "p-eagle"]
     assert proof.floor == drafter.acceptance_floor
     assert unknown.floor == 1.0
@@ -130,16 +129,16 @@ def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> 
 
 
 def test_a_floor_of_an_endpoint_that_does_not_speculate_fails(world: World) -> None:
-    record = world.deploy(a_plan(speculation=None, drafter=None))
-    assert prove(world.aws, NAME, load_catalog(), record, clock=world.clock).passed
+    world.deploy(a_plan(speculation=None, drafter=None))
+    assert world.prove().passed
     with raises_code("no-speculation", NotProved):
-        prove(world.aws, NAME, load_catalog(), record, floor=1.5, clock=world.clock)
+        world.prove(floor=1.5)
 
 
 def test_only_an_endpoint_in_service_is_proved(world: World) -> None:
     with raises_code("no-such-endpoint", NotFound):
         prove(world.aws, NAME, load_catalog())
-    record = world.deploy(a_plan())
+    world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Updating", None)] * 9
     with raises_code("endpoint-not-in-service"):
-        prove(world.aws, NAME, load_catalog(), record, clock=world.clock)
+        world.prove()

@@ -13,10 +13,12 @@ from peagle.deploy.comparison import drop, promote, require_comparable, start_co
 from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
+from peagle.deploy.proving import prove, record_proof
 from peagle.deploy.removal import destroy
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import decide_state
 from peagle.planning.plan import Plan
+from peagle.proof import Proof
 from tests.unit.aws.cloud import Cloud, FakeAws
 
 NAME = "peagle-pair"
@@ -71,6 +73,15 @@ class World:
 
     def rollback(self) -> Deployment:
         return rollback(self.context(), self.catalog)
+
+    def prove(self, **choices: Any) -> Proof:
+        """Prove what serves again, and record that."""
+        proof, revision = prove(
+            self.aws, NAME, load_catalog(), self.saved(), clock=self.clock, **choices
+        )
+        if revision:
+            record_proof(self.context(), revision)
+        return proof
 
     def remove_previous(self) -> tuple[Resource, ...]:
         return remove_previous(self.context())

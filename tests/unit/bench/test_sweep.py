@@ -22,6 +22,7 @@ from peagle.bench.sweep import (
     Sweep,
     SweepProgress,
     SweepRequest,
+    make_sweep,
     parse_ks,
     plan_with,
 )
@@ -350,3 +351,16 @@ def test_a_plan_with_another_k_differs_in_its_speculation_only() -> None:
     assert (alone.speculation, alone.drafter, alone.pair) == (None, None, "peagle/tiny")
     assert SPECULATION not in alone.environment
     assert "--speculative-config" not in alone.engine_arguments
+
+
+def test_a_length_is_imposed_as_rates_by_position() -> None:
+    def sweep_with(length: str) -> Sweep:
+        request = SweepRequest((0, 4), make_loads("short-prompt", (1,)), Path(length))
+        return make_sweep(request, lambda setting: plan_with(PLAN, setting), CATALOG)[0]
+
+    alone, drafting = sweep_with("2.5").settings
+    assert (alone.imposed_rates, len(drafting.imposed_rates)) == ((), 4)
+    assert 1 + sum(drafting.imposed_rates) == pytest.approx(2.5, abs=1e-3)
+    for length in ("1", "5", "nan"):  # none accepted, more than K + 1
+        with raises_code("acceptance-file", UserError):
+            sweep_with(length)

@@ -39,7 +39,7 @@ def test_another_model_keeps_the_configuration_of_the_instances() -> None:
     made = [
         type(each)(each.service, each.operation, filled(each.parameters)) for each in requests(plan)
     ]
-    assert [*request_findings(made, plan.region)] == []
+    assert [*request_findings(made)] == []
 
 
 BSD_DATE = """

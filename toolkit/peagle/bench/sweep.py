@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
-from peagle.speed.acceptance import published_rates
+from peagle.speed.acceptance import published_rates, rates_for_length
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_usd, plain
 
@@ -48,7 +48,8 @@ PlanOf = Callable[[BenchSetting], Plan]
 @dataclass(frozen=True)
 class SweepRequest:
     """What a sweep measures: each of the ``ks``, of which 0 is no speculation, with each load.
-    ``acceptance`` is a result that is imposed. ``again``: measure again what the file has."""
+    ``acceptance`` is imposed: a result, ``published``, or a length. ``again``: measure again what
+    the file has."""
 
     ks: tuple[int, ...]
     loads: tuple[BenchLoad, ...]
@@ -296,7 +297,8 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
     without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
     is_published = request.acceptance == PUBLISHED
     measured = None
-    if request.acceptance and not is_published:
+    length = _as_length(request.acceptance)
+    if request.acceptance and not is_published and length is None:
         measured = read_acceptance(request.acceptance)
     if request.domain and not measured:
         raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
@@ -308,12 +310,31 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
     settings = []
     for k in request.ks:
         rates = compute_rates(measured, k, request.domain) if measured and k else ()
-        if is_published and k:
+        if length is not None and k:
+            rates = _rates_for(length, k, catalog)
+        elif is_published and k:
             rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
+
+
+def _as_length(acceptance: Path | None) -> float | None:
+    """The length in place of a file, such as ``2.5``."""
+    with suppress(ValueError):
+        return float(str(acceptance))
+    return None
+
+
+def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
+    if not 1 < length < k + 1:
+        raise UserError(
+            f"no acceptance length of {length:g} is possible with K={k}",
+            f"use a length above 1 and below {k + 1}",
+            "acceptance-file",
+        )
+    return rates_for_length(length, k, catalog.speed_model.decay)
 
 
 def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:

@@ -196,12 +196,14 @@ class Scarcity(Frozen):
 HERE = "here"
 """The instance type that is this machine: its GPUs, without AWS and without a price."""
 
+InstanceType = Annotated[str, Field(pattern=rf"^(ml\.[a-z0-9\-]+\.[a-z0-9]+|{HERE})$")]
+
 
 class Instance(Frozen):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``regions`` are all whose endpoints can
     have it, empty means unknown; ``quota_default`` is AWS's for endpoints."""
 
-    type: Annotated[str, Field(pattern=rf"^(ml\.[a-z0-9\-]+\.[a-z0-9]+|{HERE})$")]
+    type: InstanceType
     gpu: str
     gpu_count: Positive
     gpu_memory_mib: Positive

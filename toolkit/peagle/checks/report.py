@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from peagle.case import build_case
+from peagle.case import Case, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
@@ -100,34 +100,9 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
-    target, entry, drafter = pair.target, pair.drafter, pair.drafter
-    if location is not None:
-        if entry is None or entry.method in DRAFTLESS:
-            how = f"{entry.name} drafts" if entry else f"{target.short_name} is served"
-            heads = (head.name for head in target.drafters if head.method not in DRAFTLESS)
-            names = ", ".join(f"{target.short_name}+{name}" for name in heads)
-            raise UserError(
-                f"{how} without a head, and --drafter {location} would not be used",
-                f"leave --drafter out, or use a pair that drafts with a head: {names}",
-                code="drafts-without-head",
-            )
-        if location != HUB and split_revision(location)[0] != entry.weights:
-            drafter = own_drafter(location, target, entry, None)
-
-    def checkpoint(where: str | None, of: Target | Drafter) -> Checkpoint | None:
-        """The checkpoint there, else beside the catalogue's file; ``None``: not read."""
-        if where not in (None, HUB):
-            return read(where)
-        if of.weights is not None and of.weights.startswith("./"):
-            folder = Path(catalog.origins[target.id]).parent / of.weights
-            return read(str(folder) if folder.is_absolute() else f"./{folder}")
-        if where is None:
-            return None
-        if of.weights is None:
-            message = f"{of.title} is not on the Hub"
-            raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
-        return read(f"{of.weights}@{of.revision}" if of.revision else of.weights)
-
+    target, entry = pair.target, pair.drafter
+    drafter = _served_drafter(pair, location)
+    checkpoint = partial(_read_checkpoint, catalog, target, read)
     model = checkpoint(options.target, target)
     build = partial(
         build_case,
@@ -145,7 +120,53 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if entry is not None and not errors(other):
         read_head = {"drafter_checkpoint": checkpoint(location, entry)}
         case = build(case.options.model_copy(update=read_head))
-    head = case.drafter_checkpoint
+    return _report(options.pair, case, model)
+
+
+def _served_drafter(pair: Pair, location: str | None) -> Drafter | None:
+    """The pair's drafter, or the user's own head at ``location``. Raises UserError where the pair
+    drafts without a head."""
+    target, entry = pair.target, pair.drafter
+    if location is None:
+        return entry
+    if entry is None or entry.method in DRAFTLESS:
+        how = f"{entry.name} drafts" if entry else f"{target.short_name} is served"
+        heads = (head.name for head in target.drafters if head.method not in DRAFTLESS)
+        names = ", ".join(f"{target.short_name}+{name}" for name in heads)
+        raise UserError(
+            f"{how} without a head, and --drafter {location} would not be used",
+            f"leave --drafter out, or use a pair that drafts with a head: {names}",
+            code="drafts-without-head",
+        )
+    if location == HUB or split_revision(location)[0] == entry.weights:
+        return entry
+    return own_drafter(location, target, entry, None)
+
+
+def _read_checkpoint(
+    catalog: Catalog,
+    target: Target,
+    read: ReadCheckpoint,
+    location: str | None,
+    entry: Target | Drafter,
+) -> Checkpoint | None:
+    """The checkpoint there, else beside the catalogue's file; ``None``: not read."""
+    if location not in (None, HUB):
+        return read(location)
+    if entry.weights is not None and entry.weights.startswith("./"):
+        folder = Path(catalog.origins[target.id]).parent / entry.weights
+        return read(str(folder) if folder.is_absolute() else f"./{folder}")
+    if location is None:
+        return None
+    if entry.weights is None:
+        message = f"{entry.title} is not on the Hub"
+        raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
+    return read(f"{entry.weights}@{entry.revision}" if entry.revision else entry.weights)
+
+
+def _report(typed: str, case: Case, model: Checkpoint | None) -> CheckReport:
+    """The findings of the case, what was read for it, and how to read the rest."""
+    target, drafter, head = case.target, case.drafter, case.drafter_checkpoint
     title, places = pair_name(target, drafter), {}
     if drafter is not None and drafter not in target.drafters:  # the user's own
         revision = f"@{drafter.revision}" if drafter.revision else ""
@@ -170,7 +191,7 @@ def check(options: CheckOptions, catalog: Catalog, read: ReadCheckpoint) -> Chec
         ),
         rules=len(registry.list_rules()),
         unread=tuple(places),
-        read_command=("peagle", "check", options.pair, *words) if places else (),
+        read_command=("peagle", "check", typed, *words) if places else (),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from peagle.aws.client import MAX_TOKEN_SECONDS
+from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import is_typed
 from peagle.cli.options import (
@@ -33,9 +33,9 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.watch import print_proof
-from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
-from peagle.deploy.invoke import invoke as send_prompt
+from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in
+from peagle.engine.state import LocalEngine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.proof import MIN_DRAFTS, Proof
 from peagle.render import read_plan
@@ -89,19 +89,19 @@ def invoke(
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    engine = session.local_engine(name)
-    record, aws = (None, None) if engine else session.find_served(name)
     text = _read_prompt(prompt)
-    request = InvokeRequest(text, chat, max_tokens, temperature, stream, _payload(text))
-    in_sandbox = aws is not None and aws.in_sandbox
-    if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
-        print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
-    on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
-    if on_cpu and temperature > 0 and (record is None or record.current.served.k > 0):
-        print_status(
-            "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): use "
-            "--temperature 0 here."
-        )
+
+    def review(engine: LocalEngine | None, aws: Aws | None, record: Deployment | None) -> None:
+        in_sandbox = aws is not None and aws.in_sandbox
+        if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
+            print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
+        on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
+        if on_cpu and temperature > 0 and (record is None or record.current.served.k > 0):
+            print_status(
+                "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): "
+                "use --temperature 0 here."
+            )
+
     line, has_text = StatusLine(), False
 
     def show(text: str) -> None:
@@ -112,13 +112,13 @@ def invoke(
         if not wants_json():
             click.echo(text, nl=False)
 
-    wake_up = WakeUpOptions(wake_timeout, line.show_line)
     try:
-        if engine:
-            result = invoke_local(engine, request, show)
-        else:
-            assert aws is not None
-            result = send_prompt(aws, name, record, request, show, wake_up)
+        result = session.invoke(
+            name, text,
+            chat=chat, max_tokens=max_tokens, temperature=temperature, stream=stream,
+            payload=_payload(text), wake_timeout=wake_timeout,
+            on_text=show, say=line.show_line, review=review,
+        )  # fmt: skip
     finally:
         if not has_text:
             line.clear()

@@ -6,13 +6,13 @@ import os
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
@@ -21,6 +21,7 @@ from peagle.cli.options import (
     command_catalog,
     complete_instance_type,
     here_option,
+    machine_gpus,
     names_own_image,
     option,
     refuse_errors,
@@ -31,7 +32,6 @@ from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
 from peagle.cli.view.console import (
     StatusLine,
-    json_option,
     print_documents,
     print_json,
     print_line,
@@ -40,8 +40,7 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.watch import print_engine
-from peagle.engine.gpus import find_gpus
-from peagle.engine.local import start_local, stop_local
+from peagle.engine.local import start_copies, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import (
     find_engine,
@@ -54,6 +53,7 @@ from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalRunner, find_image
 from peagle.engine.state import (
     LocalEngine,
+    copy_names,
     local_engine_names,
     local_engines,
     read_warm_start,
@@ -91,7 +91,10 @@ from peagle.sandbox.client import (
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
-from peagle.text import plain
+from peagle.text import format_duration, format_rate, format_size, plain
+
+if TYPE_CHECKING:
+    from peagle.weights.sync import SyncProgress
 
 
 @click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
@@ -118,11 +121,10 @@ _UP_OPTIONS = (
 )  # fmt: skip
 
 
-@local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
+@command("peagle local up tiny --port 8000", of=local, cls=ProjectCommand)
 @partial(plan_options, tag_flag=None)
 @add_options(_UP_OPTIONS)
 @partial(here_option, is_local=True)
-@json_option
 def up(
     plan: Plan,
     port: int | None,
@@ -132,12 +134,12 @@ def up(
     build_first: bool,
     base: str | None,
     emit_compose: Path | None,
-    as_json: bool,
 ) -> None:
     """Run PAIR or PLAN, and prove that it speculates.
 
     Returns when the engine is ready; the engine runs until `peagle local down`. Repeating the
-    command changes nothing. Only this machine can reach the engine. On a CPU the model is compiled
+    command changes nothing. Only this machine can reach the engine. On GPUs, --copies N runs N
+    engines, NAME-1 to NAME-N, and weights in S3 are downloaded once. On a CPU the model is compiled
     only with --compile; `peagle warm --local` makes such starts faster.
     """
     refuse_errors(findings_on_this_machine(plan, engine_kind))
@@ -153,10 +155,11 @@ def up(
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
-    on_gpus = image is None and find_gpus() is not None
+    machine = machine_gpus() if image is None else None
+    on_gpus = machine is not None
     if on_gpus and compiled:
         raise OptionsConflict("--compile is for a CPU", "omit it: vLLM compiles on a GPU")
-    runner = LocalRunner(image, gpus or on_gpus, compiled)
+    runner = LocalRunner(image, gpus or on_gpus, compiled, machine=machine)
     if emit_compose:
         text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
@@ -164,17 +167,45 @@ def up(
             click.echo(text, nl=False)
         else:
             write_output(emit_compose, text.encode())
-        if as_json:
+        if wants_json():
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
             up = (*find_compose(), "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
+    copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
     with StatusLine() as status:
-        engine = start_local(plan, port, status.show, runner)
-    if as_json:
-        return print_json(engine_document(engine))
-    return print_engine(engine)
+        plan = with_weights_here(plan, status) if runner.gpus else plan
+        engines = start_copies(plan, copies, port, status.show, runner)
+    if wants_json():
+        documents = [engine_document(engine) for engine in engines]
+        return print_json({"engines": documents} if copies > 1 else documents[0])
+    for engine in engines:
+        print_engine(engine)
+    return None
+
+
+def with_weights_here(plan: Plan, status: StatusLine) -> Plan:
+    """The plan with folders of this machine in place of prefixes in S3, downloaded where they are
+    missing, with the AWS account of the environment."""
+    weights = [model.weights for model in (plan.target, plan.drafter) if model]
+    if not any(each and each.kind == "s3" for each in weights):
+        return plan
+    from peagle.weights.sync import with_local_weights  # most engines read no S3
+
+    session = new_session()
+    return with_local_weights(
+        lambda: session.aws(plan.region), plan, lambda progress: show_copy(status, progress)
+    )
+
+
+def show_copy(status: StatusLine, progress: SyncProgress) -> None:
+    """Show how far a copy of weights is."""
+    text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
+    if progress.seconds_left is not None:
+        left = format_duration(progress.seconds_left)
+        text += f" | {format_rate(progress.speed)} | {left} left"
+    status.show_line(text)
 
 
 @command("peagle local down peagle-tiny", of=local)
@@ -182,13 +213,15 @@ def up(
 @option("--all everything", "Stop all engines.", bool)
 @option("--now", "Do not wait for running requests.", bool)
 def down(name: str | None, everything: bool, now: bool) -> None:
-    """Stop the engine NAME and remove its log and state.
+    """Stop the engine NAME, or all copies of NAME, and remove its log and state.
 
     Waits up to a minute for running requests; new ones are rejected.
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    names = local_engine_names() if everything else (str(name),)
+    names = local_engine_names()
+    if name is not None:
+        names = (name,) if name in names else copy_names(name) or (name,)
     stopped = []
     for engine in names:
         with StatusLine() as status:
@@ -233,7 +266,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
     """What ``--json`` tells of an engine."""
     document: dict[str, Any] = plain(engine)
     process = document.pop("process")
-    for name in ("environment", "ready", "chat"):
+    for name in ("environment", "ready", "chat", "copy_of"):
         del document[name]
     return document | {
         "state": engine.state,
@@ -273,9 +306,7 @@ def engine() -> None:
     """Install vLLM for this machine, and show what is installed."""
 
 
-@engine.command(
-    cls=PeagleCommand, epilog="Example: peagle engine install --python /usr/bin/python3.12"
-)
+@command("peagle engine install --python /usr/bin/python3.12", of=engine)
 @click.option("--vllm", metavar="VERSION", help="vLLM version.  [default: the catalogue's]")
 @click.option(
     "--python",
@@ -283,11 +314,8 @@ def engine() -> None:
     help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
 )
 @click.option("--gpu", is_flag=True, help="vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.")
-@json_option
 @click.pass_context
-def install(
-    ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool, as_json: bool
-) -> None:
+def install(ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and a minute or more, with --gpu 14 GB and ten minutes; does nothing if

@@ -351,7 +351,7 @@ def preflight(
         more = 0
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
-        findings += request_findings(desired.requests, plan.region)
+        findings += request_findings(desired.requests)
         if as_candidate and record and live:
             findings += _candidate_quota(aws, priced, record, live, instances)
         else:

@@ -270,7 +270,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     if request.source == "counters" and live.engine_count <= 1:
         before = runtime.counters(aws, name, **target)
     if before is None:
-        proved = _by_log(aws, request, live, clock, ask, say)
+        proved = _prove_by_log(aws, request, live, clock, ask, say)
         return replace(proved, floor_source=source)
     until, latest = clock.now() + PROOF_SECONDS, before
 
@@ -287,7 +287,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     return replace(proved, floor_source=source)
 
 
-def _by_log(
+def _prove_by_log(
     aws: Aws,
     request: ProofRequest,
     live: Endpoint,
@@ -353,12 +353,12 @@ def prove(
     min_drafts: int = MIN_DRAFTS,
     say: Say = lambda line: None,
     clock: Clock | None = None,
-) -> Proof:
+) -> tuple[Proof, Revision | None]:
     """Prove that the endpoint ``name`` speculates; one that scaled to zero is woken first. With a
-    ``record``, the plan in service says what to prove, and the proof is recorded if it is by that
-    standard; else the catalogue does, for the pair in the endpoint's tag. A proof that fails is
-    returned too. Raises NotFound, Refused, NotAwake, and NotProved for a ``floor`` without
-    speculation."""
+    ``record``, the plan in service says what to prove, else the catalogue does, for the pair in the
+    endpoint's tag. Returns the proof, also one that fails, and the revision in service with it for
+    ``record_proof``, if it is by the standard of that revision. Raises NotFound, Refused, NotAwake,
+    and NotProved for a ``floor`` without speculation."""
     clock = clock or Clock()
     live = sagemaker.describe(aws, name)
     if live is None:
@@ -380,9 +380,9 @@ def prove(
     variant = VARIANT if record and revisions.compares_now(record, live) else None
     request = replace(request, min_drafts=min_drafts, variant=variant)
     proved = _prove(aws, request, clock, say)
-    if record and served and floor is None and min_drafts >= MIN_DRAFTS:
-        _record(aws, record, live, served.model_copy(update={"proof": proved}), clock)
-    return proved
+    if served is None or floor is not None or min_drafts < MIN_DRAFTS:
+        return proved, None
+    return proved, served.model_copy(update={"proof": proved})
 
 
 def prove_request(context: DeploymentContext, request: ProofRequest, started: float = 0.0) -> Proof:
@@ -411,14 +411,17 @@ def tag_proofs(
         sagemaker.retag(aws, live.arn, tags)
 
 
-def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, clock: Clock) -> None:
-    """Write the proof to the tags and the record, unless another command has changed that
-    meanwhile. A proof that passes ends an update that was kept unproved."""
+def record_proof(context: DeploymentContext, revision: Revision) -> None:
+    """Write the proof of the revision in service to the tags and the record, unless another command
+    has changed what serves meanwhile. A proof that passes ends an update that was kept unproved. A
+    deployment of another machine gets no record here."""
+    record = context.record
+    kept = (record.serving, record.pending)
+    if all(each is None or each.fingerprint != revision.fingerprint for each in kept):
+        return
     fields = revisions.fields_with_proof(record, revision)
     if fields.get("pending") is None:
-        tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)
-    with records.deployment_lock(*record.key):
-        now = records.load_record(*record.key)
-        in_service = revisions.revision_in_service(now, live.revision) if now else None
-        if now and in_service and in_service.fingerprint == revision.fingerprint:
-            records.save(now.model_copy(update=revisions.fields_with_proof(now, revision)))
+        previous = fields.get("previous", record.previous)
+        tag_proofs(context.aws, record.name, revision, previous, context.clock)
+    if records.load_record(*record.key):
+        context.change(**fields)

@@ -167,7 +167,8 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """``to`` a fixed number, other bounds or another target, or ``off``. Raises UserError for
+    """What the user of ``peagle scale`` asks for; ``Options`` are a plan's, and this changes what
+    runs. ``to`` a fixed number, other bounds or another target, or ``off``. Raises UserError for
     nothing, and for parts that contradict each other."""
 
     to: int | None = None

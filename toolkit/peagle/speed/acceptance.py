@@ -129,7 +129,16 @@ def published_rates(drafter: Drafter, k: int, decay: float) -> tuple[float, ...]
     lengths = _known_lengths(drafter, (), ())[0]
     if not lengths:
         return ()
-    curve = curve_through(tuple(sorted(lengths.items())), decay)
+    return _rates(curve_through(tuple(sorted(lengths.items())), decay), k)
+
+
+def rates_for_length(length: float, k: int, decay: float) -> tuple[float, ...]:
+    """The share of drafts accepted at each of K positions, of which an acceptance of ``length``
+    tokens, above 1 and below K + 1, results."""
+    return _rates(curve_through(((k, length),), decay), k)
+
+
+def _rates(curve: Curve, k: int) -> tuple[float, ...]:
     return tuple(round(curve.first * curve.decay**position, 4) for position in range(k))
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from peagle.findings import Finding
 
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNLIMITED = 10_000
 """The width of a pipe, which another program may read."""
@@ -55,11 +54,6 @@ _FLAGS = frozenset(
     }
 )  # fmt: skip
 """Values of ``Finding.where`` that are planning options."""
-
-
-def json_option(command: Command) -> Command:
-    """Add ``--json``: one document on stdout and nothing else; the command gets ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
 json_flag = add_flag("as_json", "--json", help="Print one JSON document.")
