@@ -41,7 +41,7 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.watch import print_engine
 from peagle.engine.local import start_copies, stop_local
-from peagle.engine.logs import local_log
+from peagle.engine.logs import crash_error, local_log, read_crash
 from peagle.engine.machine import (
     find_engine,
     install_engine,
@@ -252,8 +252,13 @@ def logs(name: str, follow: bool) -> None:
 @command("peagle local list --json", name="list", of=local)
 def list_() -> None:
     """List the engines of this machine."""
-    documents = [engine_document(engine) for engine in local_engines()]
+    engines = local_engines()
+    documents = [engine_document(engine) for engine in engines]
     print_result({"engines": documents}, lambda _: print_documents(documents, _LISTED))
+    logs = {e.name: Path(e.process.log) for e in engines if e.state == "dead" and not wants_json()}
+    for name, log in logs.items():
+        if read_crash(log).line:
+            print_status(f"{name}: {crash_error(log)}")
     if not documents and not wants_json():
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
