@@ -24,8 +24,8 @@ from peagle.workload import Workload
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py", SCRIPT)
-"""The script, its earlier place, which evidence of that time names, and ``peagle bench``. The script
-is in the history of the repository."""
+"""The script, its earlier place, which evidence names, and ``peagle bench``. The script is in the
+history of the repository."""
 CATALOG_IDS = {
     "gpt-oss-20b": "openai/gpt-oss-20b",
     "gpt-oss-120b": "openai/gpt-oss-120b",
