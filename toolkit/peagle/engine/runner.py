@@ -386,7 +386,7 @@ class LocalRunner:
         sizes = (int(plan.environment.get(name, "1")) for name in _ONE_RANK)
         share = float(plan.environment.get(_UTILIZATION, GPU_MEMORY_UTILIZATION))
         running = [engine for engine in state.local_engines() if is_alive(engine.process)]
-        taken = {uuid for engine in running for uuid in engine.gpus}
+        taken = {uuid: engine.name for engine in running for uuid in engine.gpus}
         return choose_gpus(visible_gpus(), math.prod(sizes), share, taken)
 
     def start(
