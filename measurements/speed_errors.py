@@ -10,16 +10,18 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from measurements.published_speeds import PUBLISHED, Published
 from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
+from peagle.fit.estimate import cache_layout
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import performance
 from peagle.speed.ranking import Setting, rank_settings
+from peagle.vllm.defaults import tokens_lost
 from peagle.workload import Workload
 
 
@@ -55,7 +57,8 @@ class Compared:
 @dataclass(frozen=True)
 class Errors:
     """Some estimates together: median and 90th percentile of the error's size, the share within
-    the range, the median errors of TTFT and ITL (``None`` where unknown), and the regrets."""
+    the range, the median errors of TTFT and ITL and the 90th percentile of TTFT's (``None`` where
+    unknown), and the regrets."""
 
     name: str
     rows: int
@@ -63,15 +66,15 @@ class Errors:
     p90: float
     inside: float
     first: float | None
+    first_p90: float | None
     between: float | None
     regrets: tuple[Regret, ...]
 
     @property
     def markdown(self) -> str:
         """A row of the table in docs/estimates.md."""
-        first, between = (
-            "-" if error is None else f"{error:.0%}" for error in (self.first, self.between)
-        )
+        first = "-" if self.first is None else f"{self.first:.0%}, {self.first_p90:.0%}"
+        between = "-" if self.between is None else f"{self.between:.0%}"
         choice = "-"
         if self.regrets:
             worse = [regret for regret in self.regrets if regret.loss > 0.05]
@@ -87,17 +90,22 @@ def errors_of(name: str, compared: Sequence[Compared]) -> Errors:
     """The errors of these estimates."""
     sizes = sorted(abs(row.error) for row in compared)
     betweens = [abs(row.between_error) for row in compared if row.row.between]
-    firsts = [abs(row.first_error) for row in compared if row.row.first]
+    firsts = sorted(abs(row.first_error) for row in compared if row.row.first)
     return Errors(
         name=name,
         rows=len(sizes),
         median=statistics.median(sizes),
-        p90=sizes[min(round(0.9 * len(sizes)), len(sizes) - 1)],
+        p90=_p90(sizes),
         inside=sum(row.inside for row in compared) / len(sizes),
         first=statistics.median(firsts) if firsts else None,
+        first_p90=_p90(firsts) if firsts else None,
         between=statistics.median(betweens) if betweens else None,
         regrets=tuple(regrets(compared)),
     )
+
+
+def _p90(ascending: Sequence[float]) -> float:
+    return ascending[min(round(0.9 * len(ascending)), len(ascending) - 1)]
 
 
 @dataclass(frozen=True)
@@ -151,10 +159,16 @@ def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
 
 def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performance:
     """The performance that the model gives for a row's engine, with the row's acceptance."""
-    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs)
+    workload = row.workload
+    if row.cached:
+        # The row has what a hit loses with a drafter taken off.
+        blocks = [group.block_tokens for group in cache_layout(case).groups]
+        lost = tokens_lost(case.drafter.method if case.drafter else None, blocks)
+        workload = replace(workload, cached_prompt_tokens=row.cached + lost)
     return performance(
         case._replace(engine=case.engine._replace(vllm=row.vllm)),
-        Workload(row.prompt, row.answer),
+        workload,
         row.load,
         Acceptance(row.length, "imposed" if row.k else "none", row.file),
         model,
@@ -173,7 +187,9 @@ def regrets(compared: Iterable[Compared]) -> list[Regret]:
     for place, choices in places.items():
         if len(choices) < 2:
             continue
-        by_setting = {Setting(drafter=row.row.drafter, k=row.row.k): row for row in choices}
+        # Of two engines with other CUDA graphs, a plan takes the one that is estimated faster.
+        ordered = sorted(choices, key=lambda row: row.estimate.tokens_per_second or 0.0)
+        by_setting = {Setting(drafter=row.row.drafter, k=row.row.k): row for row in ordered}
         estimates = {setting: row.estimate for setting, row in by_setting.items()}
         chosen = by_setting[rank_settings(estimates, "p-eagle").tied[0]].row
         best = max(choices, key=lambda row: row.row.tokens_per_second).row

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import mul
+from typing import NamedTuple
 
 from measurements.speed_rows import Row, catalog, summarize_times
 from peagle.catalog.tables import SpeedModel, StepConstants
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds
-from peagle.workload import Workload
 
-LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "logits",
-          "drafter", "drafter_layer")  # fmt: skip
+LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "converted",
+          "logits", "drafter", "drafter_layer")  # fmt: skip
 PRIOR = {
     "step": (1.0e-3, 0.7),
     "layer": (4.0e-5, 0.7),
@@ -33,7 +33,8 @@ PRIOR = {
     "weights": (1.2, 0.25),
     "cache": (1.5, 0.5),
     "compute": (1.4, 0.1),
-    "grouped": (1.8, 0.3),
+    "grouped": (2.4, 0.3),
+    "converted": (1.8, 0.3),
     "logits": (5.0, 0.5),
     "drafter": (5.0e-4, 0.7),
     "drafter_layer": (1.0e-4, 0.7),
@@ -42,8 +43,11 @@ PRIOR = {
 ``compute`` or ``grouped`` a fifth higher or lower, the medians of held-out errors are at most 13 %
 and their 90th percentiles 26 %."""
 
-LAUNCHES = {"prefill_layer": 5e-4, "uncaptured": 5e-2}
+LAUNCHES = {"prefill_layer": 5e-4, "prefill_uncaptured": 5e-2, "uncaptured": 5e-2}
 """Guesses of the seconds of launches: of 10 kernels, and of 1,000, at 50 microseconds."""
+
+_RATES = ("weights", "cache", "compute", "grouped", "converted")
+"""Factors on the time that the data sheet implies."""
 
 _NOISE = 0.06
 """The relative error that a row is expected to have; larger ones weigh less."""
@@ -60,13 +64,23 @@ def fitted(of: Sequence[Row], model: SpeedModel) -> SpeedModel:
     for _ in range(_ROUNDS):
         constants, weights = _linear(_steps(of, model, constants), constants, weights)
         constants = constants.model_copy(update=_others(of, model, constants))
-        launch = _best_launch(of, model, constants)
-        constants = constants.model_copy(update={"uncaptured": launch})
+        launches = {
+            "prefill_uncaptured": _best_launch(_uncaptured_prompts(of, constants)),
+            "uncaptured": _best_launch(_uncaptured_steps(of, model, constants)),
+        }
+        constants = constants.model_copy(update=launches)
     return model.model_copy(update={"constants": rounded(constants)})
 
 
 def _captured(row: Row, model: SpeedModel) -> bool:
     return row.load * (row.k + 1) <= summarize_times(row, model).geometry.captured
+
+
+def _decodes(row: Row) -> bool:
+    """Whether the median ITL is that of a step of all requests: the KV cache holds them, and fewer
+    than half of the steps process prompts, too."""
+    prompts = row.load * row.workload.new_prompt_tokens / MEASURED_STEP
+    return row.together and prompts < row.answer / row.length / 2
 
 
 def _steps(
@@ -77,11 +91,11 @@ def _steps(
     steps = []
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
-        if row.gpus == 1 and row.together and _captured(row, model):
+        if row.gpus == 1 and _decodes(row) and _captured(row, model):
             steps.append((terms.decode, row.step))
-        if row.gpus == 1 and row.load * row.prompt >= 2 * MEASURED_STEP:
+        if row.gpus == 1 and not row.cached and row.load * row.prompt >= 2 * MEASURED_STEP:
             seconds = terms.seconds(constants) - constants.step
-            if seconds > uncaptured_seconds(0.0, terms.layers, constants):
+            if seconds > uncaptured_seconds(0.0, terms.layers, constants.prefill_uncaptured):
                 steps.append((terms.prompts, seconds))
     return steps
 
@@ -138,15 +152,17 @@ def terms_of(row: Row, without_async: float, nvlink_reduce: float) -> _RowTerms:
     fixed = {"without_async": without_async, "nvlink_reduce": nvlink_reduce}
     constants = model.constants.model_copy(update=fixed)
     times = summarize_times(row, model.model_copy(update={"constants": constants}))
-    first_steps, steps, tokens = prefill_steps(row.load, row.prompt, MEASURED_STEP)
-    tokens = tokens or row.prompt
+    workload = row.workload
+    new = workload.new_prompt_tokens
+    first_steps, steps, tokens = prefill_steps(row.load, new, MEASURED_STEP)
+    tokens = tokens or new
     captured = times.geometry.captured
     return _RowTerms(
         decode=times.decode_terms(row.load, row.prompt + row.answer / 2),
-        prompt=times.prefill_terms(row.prompt, Workload(row.prompt, row.answer)),
-        prompts=times.prefill_terms(tokens, Workload(row.prompt, row.answer)),
+        prompt=times.prefill_terms(new / first_steps, workload),
+        prompts=times.prefill_terms(tokens, workload),
         layers=times.geometry.layers,
-        prompt_captured=row.prompt <= captured,
+        prompt_captured=new <= captured,
         prompts_captured=tokens <= captured,
         first=row.first,
         others=(1 - 1 / row.load)
@@ -178,7 +194,8 @@ def coefficients_of(terms: Terms, bounds: tuple[bool, ...]) -> Mapping[str, floa
         if waits or kernel.converts:
             factors["cache" if kernel.of_cache else "weights"] += kernel.read
         if not waits or kernel.converts:
-            factors["grouped" if kernel.grouped else "compute"] += kernel.compute
+            computes = "grouped" if kernel.grouped else "compute"
+            factors["converted" if kernel.converts else computes] += kernel.compute
     others = ("step", "layer", "request", "logits", "drafter", "drafter_layer")
     return factors | {name: getattr(terms, name) for name in others}
 
@@ -213,7 +230,7 @@ def _solved(products: Sequence[Sequence[float]], weights: Iterable[float]) -> li
 def _least_share(name: str) -> float:
     """Nothing is faster than the data sheet; the other constants are at least a tenth of the
     guess."""
-    return 1 / PRIOR[name][0] if name in ("weights", "cache", "compute", "grouped") else 0.1
+    return 1 / PRIOR[name][0] if name in _RATES else 0.1
 
 
 def _positive(matrix: list[list[float]], right: list[float]) -> list[float]:
@@ -254,7 +271,7 @@ def _others(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> d
         changed = model.model_copy(update={"constants": constants})
         values["nvlink_reduce"] = max(_reduce(parallel, changed), 1e-6)
     terms = [terms_of(row, constants.without_async, constants.nvlink_reduce)
-             for row in of if row.load == 1]  # fmt: skip
+             for row in of if row.load == 1 and not row.cached]  # fmt: skip
     launches = [
         _other_side(term.first - constants.step, term.prompt.seconds(constants)) / term.layers
         for term in terms
@@ -262,7 +279,26 @@ def _others(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> d
     ]
     if launches:
         values["prefill_layer"] = statistics.median(launches)
+    hashing = list(_hashing(of, model, constants))
+    if hashing:
+        values["hashed"] = max(statistics.median(hashing), 1e-9)
     return values
+
+
+def _hashing(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> Iterator[float]:
+    """The seconds for a token of a prompt that is looked up in the prefix cache: what the steps of
+    several prompts leave of their TTFT."""
+    changed = model.model_copy(update={"constants": constants})
+    for row in of:
+        if row.cached and row.load > 1:
+            times = summarize_times(row, changed)
+            _, first = times.prefill_seconds(row.load, row.workload, MEASURED_STEP)
+            yield (row.first - first) / hashed_tokens(row)
+
+
+def hashed_tokens(row: Row) -> float:
+    """The tokens that are looked up in the prefix cache before a prompt is processed; a mean."""
+    return row.prompt * (row.load + 1) / 2 if row.cached else 0.0
 
 
 def _other_side(whole: float, side: float) -> float:
@@ -273,35 +309,48 @@ def _other_side(whole: float, side: float) -> float:
 _CANDIDATES = [5e-3 * 1.1**number for number in range(35)]
 
 
-def _best_launch(of: Sequence[Row], model: SpeedModel, constants: StepConstants) -> float:
-    """The seconds of a step's launches with which times to the first token of prompts beyond the
-    largest CUDA graph, and decode steps beyond it, agree best. The guess counts as one row."""
-    steps = list(_uncaptured(of, model, constants))
-    guess = LAUNCHES["uncaptured"]
+class _Uncaptured(NamedTuple):
+    """A step without a CUDA graph: the kernels' seconds, the target's layers, the seconds beside
+    the kernels, and the measured seconds."""
+
+    busy: float
+    layers: int
+    after: float
+    seconds: float
+
+
+def _best_launch(measured: Iterable[_Uncaptured]) -> float:
+    """The seconds of a step's launches with which these steps agree best. The guess counts as one
+    of them."""
+    steps, guess = list(measured), LAUNCHES["uncaptured"]
 
     def error(launch: float) -> float:
-        with_it = constants.model_copy(update={"uncaptured": launch})
         shares = (
-            (uncaptured_seconds(busy, layers, with_it) + after) / seconds
-            for busy, layers, after, seconds in steps
+            (uncaptured_seconds(step.busy, step.layers, launch) + step.after) / step.seconds
+            for step in steps
         )
         return sum(abs(math.log(ratio)) for ratio in (*shares, launch / guess))
 
     return min(_CANDIDATES, key=error)
 
 
-def _uncaptured(
+def _uncaptured_steps(
     of: Sequence[Row], model: SpeedModel, constants: StepConstants
-) -> Iterator[tuple[float, int, float, float]]:
-    """Of steps without a CUDA graph: the kernels' seconds, the target's layers, the seconds beside
-    the kernels, and the measured seconds."""
+) -> Iterator[_Uncaptured]:
+    """The decode steps beyond the largest CUDA graph."""
+    for row in of:
+        if _decodes(row) and not _captured(row, model):
+            terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
+            yield _Uncaptured(terms.decode.seconds(constants), terms.layers, 0.0, row.step)
+
+
+def _uncaptured_prompts(of: Sequence[Row], constants: StepConstants) -> Iterator[_Uncaptured]:
+    """The steps of prompts beyond it."""
     for row in of:
         terms = terms_of(row, constants.without_async, constants.nvlink_reduce)
-        if row.together and not _captured(row, model):
-            yield terms.decode.seconds(constants), terms.layers, 0.0, row.step
-        if not terms.prompts_captured:
-            seconds = terms.seconds(constants)
-            yield terms.prompts.seconds(constants), terms.layers, constants.step, seconds
+        if not (terms.prompts_captured or row.cached):
+            busy, seconds = terms.prompts.seconds(constants), terms.seconds(constants)
+            yield _Uncaptured(busy, terms.layers, constants.step, seconds)
 
 
 def _reduce(of: Sequence[Row], model: SpeedModel) -> float:

@@ -29,7 +29,7 @@ from measurements.speed_errors import (
     refitted,
 )
 from measurements.speed_fit import fitted
-from measurements.speed_rows import catalog, rows
+from measurements.speed_rows import Row, catalog, rows
 from peagle.catalog.tables import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
@@ -51,6 +51,9 @@ def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
     for name, compared_rows in compared.items():
         if compared_rows:
             lines.append(errors_of(name, compared_rows))
+        if name in HELD_OUT:
+            turns = [row for row in compared_rows if isinstance(row.row, Row) and row.row.cached]
+            lines += [errors_of(f"{name}: conversations", turns)] if turns else []
         if name == _BY_PLACE:
             lines += by_place(name, compared_rows)
     return lines

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from peagle.bench.evidence import SCRIPT
 from peagle.case import build_case
 from peagle.catalog.loading import load_catalog
-from peagle.catalog.schema import Catalog, Speed
+from peagle.catalog.schema import NO_GPU, Catalog, Speed
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case
 from peagle.fit.estimate import FitCase
 from peagle.options import Options
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.step import StepTimes, read_geometry
+from peagle.workload import Workload
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
-SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")
-"""The script and its earlier place, which evidence of that time names; it is in the history of the
-repository, ``peagle bench`` took its place."""
+SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py", SCRIPT)
+"""The script, its earlier place, which evidence names, and ``peagle bench``. The script is in the
+history of the repository."""
 CATALOG_IDS = {
     "gpt-oss-20b": "openai/gpt-oss-20b",
     "gpt-oss-120b": "openai/gpt-oss-120b",
@@ -39,6 +41,8 @@ INTERVAL = 0.05
 DISTURBED = 0.2
 """How much longer than with other prompts one request's median ITL is in a disturbed row, as a
 share. In the first evidence 14 of 18 settings are within 14 %, the others beyond 30 %."""
+
+_SPEED_KEYS = frozenset(Speed.model_fields)
 
 RawRow = Mapping[str, Any]
 
@@ -57,6 +61,8 @@ class Row:
     load: int
     prompt: int
     answer: int
+    cached: int
+    graphs: int | None
     length: float
     tokens_per_second: float
     low: float
@@ -69,7 +75,13 @@ class Row:
     @property
     def key(self) -> tuple[object, ...]:
         """What tells this row from all others."""
-        return self.file, self.drafter, self.k, self.load, self.prompt, self.answer
+        sizes = self.prompt, self.answer, self.cached
+        return self.file, self.drafter, self.k, self.load, *sizes, self.graphs
+
+    @property
+    def workload(self) -> Workload:
+        """The size of its requests."""
+        return Workload(self.prompt, self.answer, self.cached)
 
     @property
     def setting(self) -> str:
@@ -78,35 +90,50 @@ class Row:
 
     @property
     def place(self) -> str:
-        """File, request size and load: what the rows of a choice share."""
-        return f"{self.file}, {self.prompt} + {self.answer} tokens, {self.load}"
+        """Host, request size and load: what the rows of a choice share. The prefix cache holds a
+        block less of a prompt with a drafter."""
+        cached = ", conversation" if self.cached else ""
+        return f"{self.file}, {self.prompt} + {self.answer} tokens{cached}, {self.load}"
 
 
 def key_of(file: str, speed: Speed) -> tuple[object, ...]:
     """``Row.key`` of a row of ``speeds``."""
-    sizes = speed.prompt_tokens, speed.output_tokens
-    return file, speed.drafter, speed.k, speed.concurrency, *sizes
+    sizes = speed.prompt_tokens, speed.output_tokens, speed.cached_prompt_tokens
+    graphs = speed.max_cudagraph_capture_size
+    return file, speed.drafter, speed.k, speed.concurrency, *sizes, graphs
 
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
-    """The rows of the evidence files that measurements/gpu/speed.py wrote, without those of
-    adaptive verification, those that repeat experts, and those that other work on the host
-    disturbed."""
-    names = {identifier: name for name, identifier in CATALOG_IDS.items()}
+    """The rows of the evidence files that these scripts wrote, without those of adaptive
+    verification, those that repeat experts, those that other work on the host disturbed, and those
+    whose sender was the limit."""
     all_rows = []
-    for path in sorted(folder.glob("speed-*.json")):
+    for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text())
-        if document.get("script") not in SCRIPTS:
-            continue  # users save results of "peagle bench" there, with other keys
-        name = names[document["pair"]]
-        all_rows += [
-            _row(path.name, document, raw)
-            for raw in document.get("raw", ())
-            if not repeats_experts(raw, name)
-            and not is_disturbed(raw, document["raw"])
-            and not (raw["drafter"] or "").endswith(ADAPTIVE)
-        ]
+        if document.get("script") not in SCRIPTS or document.get("gpu") == NO_GPU:
+            continue
+        measured = _of_bench if document["script"] == SCRIPT else _of_gpu_host
+        for speed, raw in measured(document):
+            all_rows.append(_row(path.name, document, Speed.model_validate(speed), raw))
     return all_rows
+
+
+def _of_gpu_host(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
+    """The speeds that measurements/gpu/speed.py wrote, and their raw rows."""
+    name = next(name for name, pair in CATALOG_IDS.items() if pair == document["pair"])
+    raws = document.get("raw", ())
+    for raw in raws:
+        adaptive = (raw["drafter"] or "").endswith(ADAPTIVE)
+        if not (repeats_experts(raw, name) or is_disturbed(raw, raws) or adaptive):
+            yield _speed_of(raw), raw
+
+
+def _of_bench(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
+    """The speeds that ``peagle bench`` wrote, and their raw rows: without those whose sender was
+    the limit, and without a known size."""
+    for speed, raw in zip(document.get("speeds", ()), document.get("raw", ()), strict=True):
+        if not raw.get("saturated") and speed["ttft_seconds"] and speed["itl_seconds"]:
+            yield speed, raw
 
 
 def repeats_experts(raw: RawRow, pair: str) -> bool:
@@ -146,31 +173,52 @@ def _median_itl(raw: RawRow) -> float:
     return seconds
 
 
+def _speed_of(raw: RawRow) -> dict[str, Any]:
+    """The row of ``speeds`` for a raw one: the fastest repetition. The mean tokens of prompts, and
+    those that the prefix cache held, are as the engine counted them: prompts of later turns are
+    longer than the first one."""
+    best = _fastest(raw)
+    speeds = [attempt["output_tokens_per_second"] for attempt in raw["tries"]]
+    values = {**raw, **best, "low": min(speeds), "high": max(speeds), "repetitions": len(speeds)}
+    values["cached_prompt_tokens"] = 0
+    if best.get("cache_queries"):
+        tokens = best["output_tokens_per_second"] * best["seconds"]
+        requests = round(tokens / raw["output_tokens"])
+        values["prompt_tokens"] = round(best["cache_queries"] / requests)
+        values["cached_prompt_tokens"] = round(best["cache_hits"] / requests)
+    return {name: value for name, value in values.items() if name in _SPEED_KEYS}
+
+
 def _fastest(raw: RawRow) -> RawRow:
     tries: Sequence[RawRow] = raw["tries"]
     return max(tries, key=lambda attempt: float(attempt["output_tokens_per_second"]))
 
 
-def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
-    best = _fastest(raw)
-    requests, prompt, answer = raw["concurrency"], raw["prompt_tokens"], raw["output_tokens"]
+def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> Row:
+    prompt, answer = speed.prompt_tokens, speed.output_tokens
+    first, between = speed.ttft_seconds, speed.itl_seconds
+    if not (prompt and answer and first and between):
+        raise ValueError(f"{file}: a row without sizes or latencies")
+    requests = speed.concurrency
     return Row(
         file=file,
         pair=document["pair"],
         gpu=document["gpu"],
         gpus=document["tensor_parallel_size"],
         vllm=document["engine"]["version"],
-        drafter=raw["drafter"],
-        k=raw["k"],
+        drafter=speed.drafter,
+        k=speed.k,
         load=requests,
         prompt=prompt,
         answer=answer,
-        length=best["acceptance_length"] or 1.0,
-        tokens_per_second=best["output_tokens_per_second"],
-        low=min(attempt["output_tokens_per_second"] for attempt in raw["tries"]),
-        first=best["ttft_seconds"]["mean"],
-        between=best["itl_seconds"]["mean"],
-        step=best["itl_seconds"]["p50"],
+        cached=speed.cached_prompt_tokens,
+        graphs=speed.max_cudagraph_capture_size,
+        length=speed.acceptance_length or 1.0,
+        tokens_per_second=speed.output_tokens_per_second,
+        low=speed.low or speed.output_tokens_per_second,
+        first=first.mean,
+        between=between.mean,
+        step=between.p50,
         together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
     )
 
@@ -182,29 +230,36 @@ def catalog() -> Catalog:
 
 
 @cache
-def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> FitCase:
+def case_of(
+    pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1, graphs: int | None = None
+) -> FitCase:
     """The pair on the smallest instance with this GPU, with the options of the measured engines."""
     bundled = catalog()
     target = bundled.targets[pair]
     head = next((d for d in target.drafters if d.name == drafter), None)
     types = [i for i in bundled.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
     instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
+    settings = {"max-num-batched-tokens": str(MEASURED_STEP)}
+    if graphs is not None:
+        settings["max-cudagraph-capture-size"] = str(graphs)
     options = Options(
         pair=pair,
         k=k or None,
         instance_type=instance.type,
         concurrency=128,
-        settings={"max-num-batched-tokens": str(MEASURED_STEP)},
+        settings=settings,
     )
     case = build_case(bundled, target, head, options, tensor_parallel_size=tp)
     return fit_case(case, instance)
 
 
 @cache
-def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -> StepTimes:
+def reference_times(
+    pair: str, gpu: str, drafter: str | None, k: int, tp: int, graphs: int | None
+) -> StepTimes:
     """The step times of an engine with the bundled constants."""
     model = catalog().speed_model
-    case = case_of(pair, gpu, drafter, k, tp)
+    case = case_of(pair, gpu, drafter, k, tp, graphs)
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
     if speed is None:
         raise ValueError(f"{gpu} is not in speed_model.yaml")
@@ -213,5 +268,5 @@ def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -
 
 def summarize_times(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs)
     return replace(times, model=model)

@@ -18,17 +18,17 @@ BUDGET = {
     "speed": (1_600, 1_500),
     "planning": (5_550, 3_850),
     "render": (3_500, 3_000),
-    "engine": (2_630, 1_800),
+    "engine": (2_740, 1_800),
     "images": (880, 700),
-    "aws": (3_670, 2_450),
-    "weights": (2_010, 1_500),
+    "aws": (3_690, 2_450),
+    "weights": (2_080, 1_500),
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_700, 3_100),
     "sandbox": (4_880, 5_000),
-    "cli": (8_760, 6_000),
+    "cli": (8_820, 6_000),
 }
-MOST_LINES, MOST_FILES = 61_300, 230
+MOST_LINES, MOST_FILES = 61_550, 230
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -16,7 +16,7 @@ from peagle.text import (
     format_price,
     format_size,
     format_usd,
-    one_of,
+    join_with_or,
     parse_duration,
     parse_requests,
     parse_share,
@@ -38,7 +38,7 @@ TEXTS: list[tuple[Callable[[Any], Any], dict[Any, Any]]] = [
     (parse_tokens, {
         "1": 1, "8192": 8192, "8,192": 8192, "131_072": 131072, "8k": 8192, "64K": 65536,
         "1.5k": 1536, "1m": 1048576}),
-    (one_of, {("a",): "a", ("a", "b"): "a or b", ("a", "b", "c"): "a, b or c"}),
+    (join_with_or, {("a",): "a", ("a", "b"): "a or b", ("a", "b", "c"): "a, b or c"}),
     (format_size, {4e5: "0.4 MB", 9.2e6: "9.2 MB", 1.4e7: "14 MB", 1.38e10: "13.8 GB"}),
     (parse_share, {"10%": 0.1, "0.25": 0.25, "99.9%": 0.999, "0.1%": 0.001}),
 ]  # fmt: skip

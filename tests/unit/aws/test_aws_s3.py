@@ -16,6 +16,7 @@ from peagle.checkpoints import Checkpoint, read_checkpoint
 from peagle.checkpoints.contents import files_below
 from peagle.errors import CheckpointError, CloudError, PeagleError
 from peagle.weights.bucket import Bucket
+from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
 from tests.unit.checkpoints.files import CONFIG, ONE, index_of, weights
 from tests.unit.checkpoints.web import MEGABYTE, Reply, Web, WebRequest, serve
@@ -188,25 +189,23 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert checkpoint.bytes_read < 100_000
 
 
-@pytest.mark.parametrize(("uri", "expected"), [
-    ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
-    (f"s3://{MODELS}/nowhere", f"there are no objects directly below s3://{MODELS}/nowhere/"),
-    (f"s3://{MODELS}/deep", f"there are no objects directly below s3://{MODELS}/deep/"),
-    (f"s3://{MODELS}/parts2", "has no config.json"),
+@pytest.mark.parametrize(("uri", "code"), [
+    ("s3://no-such-bucket/x", "no-bucket"),
+    (f"s3://{MODELS}/nowhere", "no-objects"),
+    (f"s3://{MODELS}/deep", "no-objects"),
+    (f"s3://{MODELS}/parts2", "config-missing"),
 ])  # fmt: skip
-def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, expected: str, moto: Aws) -> None:
+def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, code: str, moto: Aws) -> None:
     moto.client("s3").put_object(Bucket=MODELS, Key="parts2/readme", Body=b"")
-    with pytest.raises(CheckpointError) as refused:
+    with raises_code(code, CheckpointError) as refused:
         read(moto, uri)
-    assert expected in refused.value.message
     assert refused.value.exit_code == 2
 
 
 def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(403, "AccessDenied", "User x is not authorized")
     error = refusal(aws, AccessDenied)
-    assert error.message.startswith("access denied: s3:ListBucket (")
-    assert "User x is not authorized" in error.message
+    assert "s3:ListBucket" in error.message
     assert f"s3:GetObject on arn:aws:s3:::{MODELS}/big/model/*" in error.fix
     assert error.exit_code == 4
 
@@ -226,6 +225,4 @@ def test_an_object_that_cannot_be_read_is_an_error(
 
 def test_a_bucket_in_another_region_is_an_error(web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(301, "PermanentRedirect")
-    error = refusal(aws, CloudError)
-    assert error.message == f"the bucket {MODELS} is in a different region from us-east-1"
-    assert "--region" in error.fix
+    assert refusal(aws, CloudError).code == "PermanentRedirect"

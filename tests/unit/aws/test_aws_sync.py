@@ -3,22 +3,34 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError
+from peagle.catalog import load_catalog
+from peagle.engine.runner import local_folders
+from peagle.errors import (
+    CheckpointError,
+    CloudError,
+    HubFailed,
+    NotFound,
+    PeagleError,
+    UserError,
+)
+from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
 from peagle.weights.bucket import copied_pair
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
-from peagle.weights.sync import SyncProgress, sync_weights
+from peagle.weights.sync import SyncProgress, sync_weights, with_local_weights
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.weights import check_mounted_weights
@@ -120,6 +132,71 @@ def test_other_bytes_of_the_same_size_are_replaced(aws: Aws, target: Path) -> No
     for name in ("model.safetensors", "tokenizer.json"):
         assert stored(aws, f"pair/target/{name}") == (target / name).read_bytes()
     assert outcome.moved == weights.stat().st_size + 2
+
+
+def test_weights_in_s3_are_downloaded_once_for_an_engine_of_this_machine(
+    aws: Aws, target: Path, drafter: Path, calls: Calls, own_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
+    place = {part: PLACE.part_uri(part) for part in ("target", "drafter")}
+    options = Options(pair="tiny", model_source=place["target"], drafter=place["drafter"])
+    plan = make_plan(options, load_catalog())
+    seen: list[int] = []
+
+    def folders() -> list[Path]:
+        local = with_local_weights(lambda: aws, plan, lambda progress: seen.append(progress.total))
+        assert local.environment == plan.environment
+        mounted = local_folders(local)
+        assert {*mounted} == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
+        return [mounted[f"/opt/ml/model/{part}"] for part in ("target", "drafter")]
+
+    def fail(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "get_object" and parameters.get("Range", "").startswith(f"bytes={PART}-"):
+            raise CloudError("S3 is away", code="away")
+
+    calls.before = fail
+    with raises_code("away", CloudError):
+        folders()
+    calls.forget()
+    first = folders()
+    downloaded = {params["Key"] for _, params in calls.made if "IfMatch" in params}
+    assert "pair/target/tokenizer.json" not in downloaded  # it was there
+    assert MODEL in downloaded
+    for original, folder in zip((target, drafter), first, strict=True):
+        assert sorted(file.name for file in folder.iterdir()) == sorted(os.listdir(original))
+        for file in original.iterdir():
+            assert (folder / file.name).read_bytes() == file.read_bytes()
+    (first[0] / "model.safetensors.0a1B2c3D").write_bytes(b"of a download that was killed")
+    seen.clear()
+    assert folders() == first
+    assert (seen, len([*first[0].iterdir()])) == ([], 3)
+    put(aws, "pair/target/tokenizer.json", b"[]")
+    changed = folders()
+    assert (changed[0] != first[0], changed[1]) == (True, first[1])
+    put(aws, "pair/drafter/tokenizer.json", b"[1]")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10))
+    with raises_code("disk-full", UserError):
+        folders()
+
+
+def test_an_object_that_changes_during_a_download_is_an_error(
+    aws: Aws, target: Path, calls: Calls
+) -> None:
+    sync(aws, target=folder_weights(target))
+
+    def change(operation: str, parameters: dict[str, Any]) -> None:
+        if "IfMatch" in parameters and parameters["Key"] == MODEL:
+            calls.forget()
+            put(aws, MODEL, shard("w", LARGE, seed=7))
+
+    calls.before = change
+    plan = make_plan(
+        Options(pair="tiny", speculation=False, model_source=PLACE.part_uri("target")),
+        load_catalog(),
+    )
+    with raises_code("source-changed", CheckpointError):
+        with_local_weights(lambda: aws, plan, lambda progress: None)
 
 
 def test_a_failed_sync_keeps_the_finished_files_and_no_parts(

@@ -20,7 +20,7 @@ from peagle.deploy.kinds import (
     EXISTS,
     AppliedPlan,
     Kind,
-    Tagged,
+    TaggedDeployment,
     compare_keys,
     compare_kind,
     compare_leaves,
@@ -595,12 +595,14 @@ class Account:
         self.deleted.append((operation, parameters))
 
 
-def names(kind: Kind, account: Account, tagged: Tagged, leftovers: bool = False) -> list[str]:
+def names(
+    kind: Kind, account: Account, tagged: TaggedDeployment, leftovers: bool = False
+) -> list[str]:
     listed = (kind.find_leftovers if leftovers else kind.find)(account, tagged)  # type: ignore[arg-type]
     return [resource.name for resource in listed]
 
 
-DEMO = Tagged("demo", "first")
+DEMO = TaggedDeployment("demo", "first")
 LOG_NAME = "/aws/sagemaker/Endpoints/demo"
 
 
@@ -653,7 +655,9 @@ def test_scaling_targets_of_the_endpoint(resource: str, dimension: str) -> None:
     (replace(DEMO, ends=True, copies=True), 2, 1),
     (replace(DEMO, copies=True), 0, 0),
 ])  # fmt: skip
-def test_a_deployment_with_an_end_has_schedules(tagged: Tagged, schedules: int, roles: int) -> None:
+def test_a_deployment_with_an_end_has_schedules(
+    tagged: TaggedDeployment, schedules: int, roles: int
+) -> None:
     assert len(names(SCHEDULE, Account(), tagged)) == schedules
     assert len(names(ROLE, Account(), tagged)) == roles
 

@@ -24,14 +24,14 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     with raises_code("rolled-back", RolledBack) as failed:
         world.deploy(another(a_plan()))
     assert failed.value.exit_code == 3
-    assert "acceptance length 1.40" in failed.value.message
-    assert f"serves {before} again" in failed.value.message
+    assert "1.40" in failed.value.message
+    assert before in failed.value.message
     assert world.serves() == before
     assert world.state() == "InService"
     assert set(world.cloud.configs) == set(world.cloud.models) == {before}
     status = deployment_status(world.aws, world.saved())
     assert status.acceptance_length == pytest.approx(GOOD)
-    assert "rolled back" in str(status.failure_reason)
+    assert status.failure_reason == failed.value.message
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert tags["peagle:revision"] == status.fingerprint
     assert f"revision={status.fingerprint} passed=yes" in tags["peagle:proof"]

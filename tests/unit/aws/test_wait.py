@@ -80,7 +80,6 @@ def test_a_fatal_line_ends_the_wait_at_once_and_deletes_nothing(
     error = _fails(world, *lines)
     assert error.code == "will-not-serve"
     assert error.exit_code == 4
-    assert error.fix
     assert world.cloud.now - START < 5
     assert "delete_endpoint" not in world.cloud.calls
     record = world.saved()
@@ -143,26 +142,23 @@ def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: 
     with raises_code("update-will-fail", CloudError) as failed:
         updating.deploy(another(a_plan()))
     assert "CUDA out of memory" in failed.value.message
-    assert "the earlier configuration keeps serving" in failed.value.fix
     assert not any(call.startswith("delete_") for call in updating.cloud.calls)
     assert updating.cloud.now - START < 3700
 
 
-@pytest.mark.parametrize(("status", "code", "meaning"), [
-    ("Failed", "endpoint-failed", "the reason"),
-    ("OutOfService", "endpoint-failed", "the reason"),
-    ("UpdateRollbackFailed", "endpoint-failed", "the reason"),
-    ("InService", "endpoint-rolled-back", "the update was rolled back"),
+@pytest.mark.parametrize(("status", "code"), [
+    ("Failed", "endpoint-failed"),
+    ("OutOfService", "endpoint-failed"),
+    ("UpdateRollbackFailed", "endpoint-failed"),
+    ("InService", "endpoint-rolled-back"),
 ])  # fmt: skip
-def test_each_bad_end_of_an_update_has_its_code(
-    updating: World, status: str, code: str, meaning: str
-) -> None:
+def test_each_bad_end_of_an_update_has_its_code(updating: World, status: str, code: str) -> None:
     updating.cloud.next_scripts = [[("Updating", None), (status, "the reason")]]
     logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
     with raises_code(code, CloudError) as failed:
         updating.deploy(another(a_plan()))
-    assert meaning in failed.value.message
-    assert "log: torch.OutOfMemoryError: CUDA out of memory" in failed.value.message
+    for text in ("the reason", "torch.OutOfMemoryError: CUDA out of memory"):
+        assert text in failed.value.message
     assert updating.state() == status
 
 
@@ -173,8 +169,7 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
         world.deploy(a_plan())
     (notice,) = [progress for progress in world.shown if progress.is_notice]
     for text in (notice.line, silent.value.message):
-        assert "no log yet: AWS probably has no free ml.g5.xlarge, or still pulls" in text
-    assert "40 minutes" in silent.value.message
+        assert "ml.g5.xlarge" in text
     before = [progress.seconds for progress in world.shown[: world.shown.index(notice)]]
     assert max(before) == pytest.approx(SILENT_SECONDS, abs=10)
 

@@ -88,9 +88,8 @@ def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
 
 
 def test_streamed_weights_are_refused() -> None:
-    with raises_code("weights-streamed", Refused) as caught:
+    with raises_code("weights-streamed", Refused):
         warming.find_weights_prefix(in_s3(mounts=()))
-    assert "weights_by mount" in caught.value.fix
 
 
 def test_the_artifact_is_stored_beside_the_weights_manifest_last(stocked: World) -> None:

@@ -76,7 +76,6 @@ def test_a_copy_of_the_target_that_the_head_is_for_gets_a_warning(is_own: bool, 
 def test_only_a_head_without_public_weights_is_not_public(pair: str, is_reported: bool) -> None:
     report = check(catalog_case(pair), only={"head-not-public"})
     assert bool(report) is is_reported
-    assert all("another drafter" in finding.message for finding in report)
 
 
 @pytest.mark.parametrize(("target", "head", "level"), [
@@ -110,7 +109,7 @@ def test_a_mask_that_is_a_token_of_text_gets_a_warning(
     target = case.target.model_copy(update={"special_tokens": tokens})
     report = check(replace(case, target=target), only={"mask-token-used"})
     assert len(report) == bool(words)
-    assert all(f"is 7, the {words} of" in finding.message for finding in report)
+    assert all(words in finding.message for finding in report)
 
 
 @pytest.mark.parametrize(("damage", "code", "counted"), [

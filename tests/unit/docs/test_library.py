@@ -77,9 +77,6 @@ def test_a_value_of_another_type_is_refused() -> None:
         lambda value: session.verdict("tiny", gpu=value),
         lambda value: session.verdict("tiny", gpu="H100", concurrency=[value - 5]),
         lambda value: session.check("tiny", target=value),
-        lambda value: session.plan("tiny", verdict=value),
-        session.read_plan,
-        lambda value: peagle.Session(catalog=value),
     )
     for call in calls:
         with pytest.raises(UserError, match="cannot be"):

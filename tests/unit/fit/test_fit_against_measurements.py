@@ -165,3 +165,23 @@ def test_the_tokens_of_a_known_cache_are_exact() -> None:
         in_flight = in_flight_tokens(engine, row.case.drafter)
         tokens, _ = layout.capacity(round(row.kv_gib * GIB), engine.max_model_len, in_flight)
         assert tokens == row.tokens, row.name
+
+
+@pytest.mark.parametrize(("pair", "file"), [
+    ("qwen3-coder-30b", "graphs-qwen3-coder-30b-h200.json"),
+    ("gpt-oss-20b", "conversations-gpt-oss-20b-h200.json"),
+])  # fmt: skip
+def test_the_cache_beside_larger_cuda_graphs_is_within_one_percent(pair: str, file: str) -> None:
+    """vLLM 0.28.0, whose log has the tokens of the KV cache: up to 2,560 tokens a graph."""
+    for raw in json.loads((EVIDENCE.parent / file).read_text())["raw"]:
+        engine = H200._replace(
+            vllm="0.28.0",
+            gpu_memory_gib=150_109_880_320 / GIB,
+            max_num_seqs=raw["max_num_seqs"],
+            k=raw["k"],
+            max_cudagraph_capture_size=raw["max_cudagraph_capture_size"],
+            prefix_caching=raw["prefix_caching"],
+        )
+        head = drafter(pair, raw["drafter"]) if raw["drafter"] else None
+        tokens = compute_fit(FitCase(target(pair), head, engine)).kv_cache_tokens
+        assert tokens == pytest.approx(raw["kv_cache_tokens"], rel=0.01), engine

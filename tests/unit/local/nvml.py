@@ -43,10 +43,12 @@ class Nvml:
     free: list[float] = field(default_factory=list)
     cuda: int = 13000
     silent: bool = False
+    reads: int = 0
     NVMLError = NVMLError
     NVML_CLOCK_MEM, NVML_CLOCK_SM = 2, 1
 
     def nvmlInit(self) -> None:
+        self.reads += 1
         if not self.cards:
             raise NVMLError("Driver Not Loaded")
 

@@ -14,12 +14,15 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import HERE
 from peagle.deploy.preflight import preflight
 from peagle.engine import gpus as module
+from peagle.engine import local
 from peagle.engine import state as records
 from peagle.engine.dummy import dummy_variables, with_dummy_weights
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
+from peagle.engine.local import StepProgress
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
-from peagle.errors import NotFound, OutOfRange, Refused
-from peagle.planning import Options, make_plan
+from peagle.engine.state import LocalEngine
+from peagle.errors import NotFound, NotProved, OptionsConflict, OutOfRange, Refused
+from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
@@ -83,6 +86,15 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
 
 
+def test_an_engine_of_this_machine_needs_no_image_of_aws(cards: Cards) -> None:
+    cards(H200)
+    options = "gpt-oss-20b", "--vllm", "0.33.0", "--set", "device-memory-utilization=0.8", "--json"
+    plan = in_process("plan", *options, "--here").document
+    assert plan["runtime"]["vllm"] == "0.33.0"
+    assert in_process("plan", *options[:-1], "--here", "--image", "my/vllm:0.33.0").code == 0
+    assert in_process("plan", *options).code != 0
+
+
 def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
     cards: Cards, tmp_path: Path
 ) -> None:
@@ -96,6 +108,15 @@ def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
     shown = in_process("plan", "tiny", "--here").out
     assert "Next: peagle local up tiny --here" in shown
     assert "ml." not in shown
+
+
+def test_a_verdict_for_this_machine_has_no_price(cards: Cards) -> None:
+    cards(H200)
+    verdict = in_process("verdict", "gpt-oss-20b", "--here", "--json").document
+    assert (verdict["instance_type"], verdict["usd_per_hour"]) == (HERE, None)
+    assert not any("price" in change["text"] for change in verdict["changes"])
+    both = in_process("verdict", "gpt-oss-20b", "--here", "--instance-type", "ml.p5.48xlarge")
+    assert both.code == OptionsConflict.exit_code
 
 
 def test_an_unknown_gpu_is_planned_from_what_nvml_reports_with_a_wide_range(cards: Cards) -> None:
@@ -172,20 +193,44 @@ def test_a_driver_that_is_too_old_is_refused_before_a_start(
 
 
 @pytest.mark.thorough
-def test_engines_run_on_gpus_of_their_own(
+def test_engines_and_copies_run_on_gpus_of_their_own(
     cards: Cards, engine_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cards(H200, H200)
+    nvml = cards(H200, H200, H200)
     monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
     monkeypatch.setattr(module, "run_python", lambda python, code: "13.0")
-    for number in range(2):
-        done = in_process("local", "up", "tiny", "--name", f"e{number}", "--json")
-        assert done.code == 0, done.err
-        received = json.loads((records.locate_folder(f"e{number}") / "given.json").read_text())
+    up = ("local", "up", "tiny", "--name")
+    assert in_process(*up, "e0", "--json").document["notes"] == []
+    assert nvml.reads == 1
+    done = in_process(*up, "e", "--copies", "2", "--json")
+    assert done.code == 0, done.err
+    engines = done.document["engines"]
+    assert [engine["name"] for engine in engines] == ["e-1", "e-2"]
+    assert len({engine["port"] for engine in engines}) == 2
+    for number, name in enumerate(("e0", "e-1", "e-2")):
+        received = json.loads((records.locate_folder(name) / "given.json").read_text())
         assert received["environment"]["CUDA_VISIBLE_DEVICES"] == f"GPU-{number}"
-        assert done.document["notes"] == []
-    assert in_process("local", "up", "tiny", "--name", "e0").code == 0  # it runs already
-    assert in_process("local", "up", "tiny", "--name", "e2").code == Refused.exit_code
+    assert in_process(*up, "e0").code == 0  # it runs already, as the copies do
+    again = in_process(*up, "e", "--copies", "2", "--json").document["engines"]
+    assert [engine["pid"] for engine in again] == [engine["pid"] for engine in engines]
+    assert in_process(*up, "e2").code == Refused.exit_code
+    assert in_process("invoke", "e", "Hi", "--json").refusal["code"] == "several-engines"
+    assert in_process("local", "down", "e", "--json").document["ended"] == ["e-1", "e-2"]
+    assert records.local_engine_names() == ("e0",)
+    assert in_process("local", "down", "e").code == NotFound.exit_code
+    started, prove = list[str](), local._prove
+
+    def prove_first(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
+        started[:] = [running.name for running in records.local_engines()]
+        if engine.name == "e-2":
+            raise NotProved("no draft was accepted")
+        return prove(plan, engine, progress)
+
+    monkeypatch.setattr(local, "_prove", prove_first)
+    assert in_process(*up, "e", "--copies", "2").code == NotProved.exit_code
+    assert started == ["e-1", "e-2", "e0"]
+    assert [running.name for running in records.local_engines()] == ["e0"]
+    assert in_process("local", "down", "e", "--json").document["removed"] == ["e-1", "e-2"]
 
 
 def test_dummy_weights_have_the_shapes_and_a_tokenizer_of_words(own_home: Path) -> None:

@@ -275,6 +275,10 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
     stop_engine(start_local(plan_for()).process, 1.0)
     with raises_code("local-engine-not-ready", UserError):
         _command("invoke", NAME, "Hi")
+    assert "OutOfMemoryError" not in _command("local", "list").stderr
+    with records.log_of(NAME).open("a") as log:
+        log.write("(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert "OutOfMemoryError" in _command("local", "list").stderr
 
 
 @pytest.mark.thorough

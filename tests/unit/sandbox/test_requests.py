@@ -267,7 +267,7 @@ def problems(instance_type: str, **more: Any) -> str:
         **more,
     }
     parameters = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-    return problems_text("sagemaker", "create_endpoint_config", parameters, "us-east-1")
+    return problems_text("sagemaker", "create_endpoint_config", parameters)
 
 
 def test_types_of_a_clients_catalogue_and_keys_of_a_newer_client_are_accepted() -> None:

@@ -28,11 +28,10 @@ from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.operation import rolling_step
-from peagle.store import SANDBOX, home, read_json, write_json
+from peagle.store import home, read_json, write_json
 
 SOURCE = "AWS Pricing API"
-STAND_IN = "a stand-in for the AWS Pricing API"
-"""The source of a price: Amazon, ``sandbox``, or another substitute."""
+"""The source of a price, or ``sandbox``."""
 
 PRICE_SNAPSHOT = "price-snapshot"
 """Finding: prices are the catalogue's, because AWS did not answer."""
@@ -41,7 +40,7 @@ NOT_LISTED = "price-not-listed"
 """Finding: AWS has prices for the region, but none for the instance type."""
 
 NOT_FROM_AWS = "price-not-from-aws"
-"""Finding: the prices are the sandbox's, or another substitute's."""
+"""Finding: the prices are the sandbox's."""
 
 PRICE_COMPONENT = "Hosting"
 """Filter: the same instance has other prices for notebooks and training."""
@@ -90,11 +89,10 @@ _LIST = TypeAdapter(PriceList)
 
 def hosting_prices(aws: Aws) -> PriceList:
     """Prices of all instance types in the connection's region, read at most once a day."""
-    if path := _file(aws):
-        with suppress(OSError, ValueError):
-            kept = _LIST.validate_python(read_json(path))
-            if kept.usd and kept.fetched == today():
-                return kept
+    with suppress(OSError, ValueError):
+        kept = _LIST.validate_python(read_json(_file(aws)))
+        if kept.usd and kept.fetched == today():
+            return kept
     return fetch_prices(aws)
 
 
@@ -105,12 +103,9 @@ def fetch_prices(aws: Aws) -> PriceList:
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
     )
-    usd, path = prices_in(rows, aws.region), _file(aws)
-    source = aws.record_scope or (SOURCE if path else STAND_IN)
-    listed = PriceList(aws.region, today(), usd, source)
-    if path:
-        with suppress(OSError):
-            write_json(path, _LIST.dump_python(listed, mode="json"))
+    listed = PriceList(aws.region, today(), prices_in(rows, aws.region), aws.record_scope or SOURCE)
+    with suppress(OSError):
+        write_json(_file(aws), _LIST.dump_python(listed, mode="json"))
     return listed
 
 
@@ -118,11 +113,9 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def _file(aws: Aws) -> Path | None:
-    """Where the prices are kept; ``None`` where they are not."""
-    is_amazon = ".amazonaws." in str(aws.client("pricing").meta.endpoint_url)
-    owner = aws.record_scope or ("amazon" if is_amazon else None)
-    return home() / "online" / owner / f"{aws.region}.json" if owner else None
+def _file(aws: Aws) -> Path:
+    """Where the prices are kept."""
+    return home() / "online" / (aws.record_scope or "amazon") / f"{aws.region}.json"
 
 
 def hourly_price(aws: Aws, instance_type: str) -> Price | None:
@@ -145,9 +138,8 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
         return FreshPrices(table, None, (warning(PRICE_SNAPSHOT, "price", message, fix),))
     findings: tuple[Finding, ...] = ()
     if listed.source != SOURCE:
-        sandbox = "the sandbox, which repeats the catalogue"
-        source = sandbox if listed.source == SANDBOX else STAND_IN
-        message = f"these are not AWS's prices; they come from {source}"
+        message = "these are not AWS's prices; they come from the sandbox, which repeats the "
+        message += "catalogue"
         fix = Fix("use an AWS account for AWS's prices")
         findings = (note(NOT_FROM_AWS, "price", message, fix),)
     return FreshPrices(listed.applied_to(table), listed, findings)

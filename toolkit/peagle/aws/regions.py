@@ -25,10 +25,6 @@ class Tagged:
     tags: dict[str, str]
 
     @property
-    def service(self) -> str:
-        return self.arn.split(":")[2]
-
-    @property
     def kind(self) -> str:
         """The type in the ARN, such as ``endpoint-config``; empty for a bucket."""
         return self._path[0] if len(self._path) == 2 else ""
@@ -43,7 +39,7 @@ class Tagged:
         return self.arn.split(":", 5)[5].split("/", 1)
 
 
-def tagged(
+def find_by_tag(
     aws: Aws, key: str, value: str | None = None, kinds: tuple[str, ...] = ()
 ) -> Iterator[Tagged]:
     """The resources of the region with the tag ``key``, and that ``value`` if one is given.

@@ -13,7 +13,7 @@ from peagle.aws.errors import Missing
 
 Route = Literal["interface", "endpoint", "gateway", "none", "unknown"]
 """How a subnet reaches a destination: an interface endpoint, which has an address in the VPC, a
-gateway endpoint, a NAT gateway, not at all, or through something that EC2 does not tell about, such
+gateway endpoint, a NAT gateway, not at all, or through something that EC2 does not describe, such
 as a transit gateway or an appliance."""
 
 Outbound = Literal["anywhere", "vpc", "nowhere"]

@@ -196,12 +196,14 @@ class Scarcity(Frozen):
 HERE = "here"
 """The instance type that is this machine: its GPUs, without AWS and without a price."""
 
+InstanceType = Annotated[str, Field(pattern=rf"^(ml\.[a-z0-9\-]+\.[a-z0-9]+|{HERE})$")]
+
 
 class Instance(Frozen):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``regions`` are all whose endpoints can
     have it, empty means unknown; ``quota_default`` is AWS's for endpoints."""
 
-    type: Annotated[str, Field(pattern=rf"^(ml\.[a-z0-9\-]+\.[a-z0-9]+|{HERE})$")]
+    type: InstanceType
     gpu: str
     gpu_count: Positive
     gpu_memory_mib: Positive
@@ -410,8 +412,8 @@ class GpuSpeed(Frozen):
 
 class StepConstants(Frozen):
     """Seconds for one step, layer, request or logit; others are factors on the time that the data
-    sheet implies, so 1.25 means 80 %. ``cached_prefill`` is the factor on the time of prompts of
-    which all but a little is in the prefix cache (measurements/conversations.py)."""
+    sheet implies, so 1.25 means 80 %. ``hashed`` is for one token of a prompt that is looked up in
+    the prefix cache."""
 
     step: Constant
     layer: Constant
@@ -420,11 +422,13 @@ class StepConstants(Frozen):
     cache: Constant
     compute: Constant
     grouped: Constant
+    converted: Constant
     logits: Constant
     drafter: Constant
     drafter_layer: Constant
     prefill_layer: Constant
-    cached_prefill: Constant
+    hashed: Constant
+    prefill_uncaptured: Constant
     uncaptured: Constant
     without_async: Constant
     nvlink_reduce: Constant

@@ -1,4 +1,4 @@
-"""What config.json says of a model: its architecture, as Hugging Face writes it and vLLM reads it.
+"""The architecture of a model in its config.json, as Hugging Face writes it and vLLM reads it.
 
 Any decoder with the usual keys is read, also nested under ``text_config`` and, of ``speculators``
 heads, under ``transformer_layer_config``. Public files leave out what the config class of the model

@@ -53,7 +53,7 @@ from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
-from peagle.cli.local import local_image
+from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
     LOADS,
     OUTPUT,
@@ -531,8 +531,12 @@ def _on_this_machine(
                     f"greedy answers, {server}", f"{done} of {count} prompts"
                 ),
             )
+
+        def local_plan_of(setting: BenchSetting) -> Plan:
+            return with_weights_here(plan_of(setting), status) if runner.gpus else plan_of(setting)
+
         result = sweep_on_this_machine(
-            request, file, plan_of, runner, catalog, status.show, observe, lossless
+            request, file, local_plan_of, runner, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 

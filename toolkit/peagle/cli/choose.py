@@ -17,11 +17,13 @@ from peagle.cli.options import (
     command,
     command_catalog,
     complete_pair,
+    here_option,
+    is_here,
     option,
     output_option,
     raise_first_error,
 )
-from peagle.cli.plan_options import engine_options, given_options
+from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import (
@@ -160,6 +162,7 @@ def fit(pair: str | None, **options: Any) -> None:
 )
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
+@here_option
 @option(
     "--acceptance FILE",
     "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
@@ -185,6 +188,8 @@ def verdict(
     """
     from peagle.bench.acceptance import with_text_acceptance
 
+    if is_here(click.get_current_context()):
+        options |= choose_here(options)
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     asked = VerdictOptions(pair=pair, **given_options(options))

@@ -6,14 +6,12 @@ import os
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
-from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
     add_options,
@@ -21,6 +19,7 @@ from peagle.cli.options import (
     command_catalog,
     complete_instance_type,
     here_option,
+    machine_gpus,
     names_own_image,
     option,
     refuse_errors,
@@ -39,9 +38,8 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.watch import print_engine
-from peagle.engine.gpus import find_gpus
-from peagle.engine.local import start_local, stop_local
-from peagle.engine.logs import local_log
+from peagle.engine.local import start_copies, stop_local
+from peagle.engine.logs import crash_error, local_log, read_crash
 from peagle.engine.machine import (
     find_engine,
     install_engine,
@@ -53,6 +51,7 @@ from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalRunner, find_image
 from peagle.engine.state import (
     LocalEngine,
+    copy_names,
     local_engine_names,
     local_engines,
     read_warm_start,
@@ -90,7 +89,10 @@ from peagle.sandbox.client import (
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
-from peagle.text import plain
+from peagle.text import format_duration, format_rate, format_size, plain
+
+if TYPE_CHECKING:
+    from peagle.weights.sync import SyncProgress
 
 
 @click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
@@ -134,7 +136,8 @@ def up(
     """Run PAIR or PLAN, and prove that it speculates.
 
     Returns when the engine is ready; the engine runs until `peagle local down`. Repeating the
-    command changes nothing. Only this machine can reach the engine. On a CPU the model is compiled
+    command changes nothing. Only this machine can reach the engine. On GPUs, --copies N runs N
+    engines, NAME-1 to NAME-N, and weights in S3 are downloaded once. On a CPU the model is compiled
     only with --compile; `peagle warm --local` makes such starts faster.
     """
     refuse_errors(findings_on_this_machine(plan, engine_kind))
@@ -150,10 +153,11 @@ def up(
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
-    on_gpus = image is None and find_gpus() is not None
+    machine = machine_gpus() if image is None else None
+    on_gpus = machine is not None
     if on_gpus and compiled:
         raise OptionsConflict("--compile is for a CPU", "omit it: vLLM compiles on a GPU")
-    runner = LocalRunner(image, gpus or on_gpus, compiled)
+    runner = LocalRunner(image, gpus or on_gpus, compiled, machine=machine)
     if emit_compose:
         text, published = runner.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
@@ -167,11 +171,39 @@ def up(
             up = (*find_compose(), "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
+    copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
     with StatusLine() as status:
-        engine = start_local(plan, port, status.show, runner)
+        plan = with_weights_here(plan, status) if runner.gpus else plan
+        engines = start_copies(plan, copies, port, status.show, runner)
     if wants_json():
-        return print_json(engine_document(engine))
-    return print_engine(engine)
+        documents = [engine_document(engine) for engine in engines]
+        return print_json({"engines": documents} if copies > 1 else documents[0])
+    for engine in engines:
+        print_engine(engine)
+    return None
+
+
+def with_weights_here(plan: Plan, status: StatusLine) -> Plan:
+    """The plan with folders of this machine in place of prefixes in S3, downloaded where they are
+    missing, with the AWS account of the environment."""
+    weights = [model.weights for model in (plan.target, plan.drafter) if model]
+    if not any(each and each.kind == "s3" for each in weights):
+        return plan
+    from peagle.weights.sync import with_local_weights  # most engines read no S3
+
+    session = new_session()
+    return with_local_weights(
+        lambda: session.aws(plan.region), plan, lambda progress: show_copy(status, progress)
+    )
+
+
+def show_copy(status: StatusLine, progress: SyncProgress) -> None:
+    """Show how far a copy of weights is."""
+    text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
+    if progress.seconds_left is not None:
+        left = format_duration(progress.seconds_left)
+        text += f" | {format_rate(progress.speed)} | {left} left"
+    status.show_line(text)
 
 
 @command("peagle local down peagle-tiny", of=local)
@@ -179,13 +211,15 @@ def up(
 @option("--all everything", "Stop all engines.", bool)
 @option("--now", "Do not wait for running requests.", bool)
 def down(name: str | None, everything: bool, now: bool) -> None:
-    """Stop the engine NAME and remove its log and state.
+    """Stop the engine NAME, or all copies of NAME, and remove its log and state.
 
     Waits up to a minute for running requests; new ones are rejected.
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    names = local_engine_names() if everything else (str(name),)
+    names = local_engine_names()
+    if name is not None:
+        names = (name,) if name in names else copy_names(name) or (name,)
     stopped = []
     for engine in names:
         with StatusLine() as status:
@@ -216,8 +250,13 @@ def logs(name: str, follow: bool) -> None:
 @command("peagle local list --json", name="list", of=local)
 def list_() -> None:
     """List the engines of this machine."""
-    documents = [engine_document(engine) for engine in local_engines()]
+    engines = local_engines()
+    documents = [engine_document(engine) for engine in engines]
     print_result({"engines": documents}, lambda _: print_documents(documents, _LISTED))
+    logs = {e.name: Path(e.process.log) for e in engines if e.state == "dead" and not wants_json()}
+    for name, log in logs.items():
+        if read_crash(log).line:
+            print_status(f"{name}: {crash_error(log)}")
     if not documents and not wants_json():
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
@@ -230,7 +269,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
     """What ``--json`` tells of an engine."""
     document: dict[str, Any] = plain(engine)
     process = document.pop("process")
-    for name in ("environment", "ready", "chat"):
+    for name in ("environment", "ready", "chat", "copy_of"):
         del document[name]
     return document | {
         "state": engine.state,
@@ -250,6 +289,9 @@ def local_image(
     NotFound."""
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
+        from peagle.aws.images import ImageRequest  # with boto3, which a start does not need
+        from peagle.cli.image import build_with_status
+
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
         return build_with_status(request, new_session()).image
     docker = connect_docker()

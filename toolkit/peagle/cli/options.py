@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 from peagle.workload import parse_slo
+
+if TYPE_CHECKING:
+    from peagle.engine.gpus import Gpus
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -139,14 +142,6 @@ def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
     return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
 
 
-def examples_text(*examples: str) -> str:
-    """The examples at the end of a command's help."""
-    if len(examples) == 1:
-        return f"Example: {examples[0]}"
-    lines = "\n".join(f"  {example}" for example in examples)
-    return f"\b\nExamples:\n{lines}\n"
-
-
 def command(
     *examples: str,
     name: str | None = None,
@@ -163,7 +158,8 @@ def command(
             function = json_flag(function)
             options = vars(function)["__click_params__"]  # the last one first
             options.insert(0, options.pop())
-        epilog = examples_text(*examples)
+        lines = "\n".join(f"  {example}" for example in examples)
+        epilog = f"\b\nExamples:\n{lines}\n" if examples[1:] else f"Example: {examples[0]}"
         made = click.command(name, cls=cls, epilog=epilog, **settings)(function)
         if of is not None:
             of.add_command(made)
@@ -226,9 +222,23 @@ def is_here(ctx: click.Context) -> bool:
     is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
     if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
         return False
-    from peagle.engine.gpus import find_gpus
+    return machine_gpus(ctx) is not None
 
-    return find_gpus() is not None
+
+_GPUS = "peagle.gpus"
+"""Key in click's ``Context.meta`` of what NVML has reported to the command."""
+
+
+def machine_gpus(ctx: click.Context | None = None) -> Gpus | None:
+    """The GPUs of this machine, or ``None``; read once in a command, since a driver that nothing
+    keeps loaded takes seconds for it."""
+    ctx = ctx or click.get_current_context()
+    if _GPUS not in ctx.meta:
+        from peagle.engine.gpus import find_gpus
+
+        ctx.meta[_GPUS] = find_gpus()
+    gpus: Gpus | None = ctx.meta[_GPUS]
+    return gpus
 
 
 _CATALOG = "peagle.catalog"
@@ -258,7 +268,7 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
         if is_here(ctx):
             from peagle.engine.gpus import this_machine_in
 
-            catalog = this_machine_in(catalog)
+            catalog = this_machine_in(catalog, machine_gpus(ctx))
         ctx.meta[_CATALOG] = catalog
     kept: Catalog = ctx.meta[_CATALOG]
     return kept

@@ -24,7 +24,7 @@ from peagle.cli.context import (
     typed_command,
 )
 from peagle.cli.deploy import show_and_refuse
-from peagle.cli.local import local_image
+from peagle.cli.local import local_image, show_copy
 from peagle.cli.options import (
     add_options,
     catalog_of,
@@ -78,7 +78,6 @@ from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import (
     format_duration,
-    format_rate,
     format_size,
     format_unit_price,
     format_usd,
@@ -104,7 +103,6 @@ from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_pref
 from peagle.weights.sync import (
     REPLACING_CODES,
     SyncPlan,
-    SyncProgress,
     SyncResult,
     find_pair_weights,
     plan_sync,
@@ -180,21 +178,21 @@ def sync_command(
     locations = {part: weights_at(source) for part, source in sources.items() if source}
     chosen = find_pair_weights(session.catalog, pair, locations, parts)
     price = load_storage(catalog_of(ctx)).price_in(region)
-    with session.starting(region) as aws:
-        with StatusLine() as status:
-            status.show("Inspecting", place.uri)
-            plan = plan_sync(aws, place, chosen)
-        print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
-        print_facts(_sync_facts(plan, price, session.sandbox), label=9)
-        refuse_errors((*chosen.findings, *plan.findings))
-        if not even_if_used:
-            refuse_weights_in_use(
-                {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
-                aws.scope,
-                "the next instance of the endpoint would start with different weights",
-                "use a different prefix, or ",
-            )
-        confirm(f"Copy this to {place.uri}?", "not copied")
+    aws = session.connect(region)
+    with StatusLine() as status:
+        status.show("Inspecting", place.uri)
+        plan = plan_sync(aws, place, chosen)
+    print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
+    print_facts(_sync_facts(plan, price, session.sandbox), label=9)
+    refuse_errors((*chosen.findings, *plan.findings))
+    if not even_if_used:
+        refuse_weights_in_use(
+            {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
+            aws.scope,
+            "the next instance of the endpoint would start with different weights",
+            "use a different prefix, or ",
+        )
+    confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
     result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
@@ -231,10 +229,10 @@ def _print_copy(report: CopyReport, count: int) -> None:
 
 
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
-    """Copy, with progress on stderr; after an error it is said how to go on, or to clean up."""
+    """Copy, with progress on stderr; after an error, print how to go on, or to clean up."""
     try:
         with _sigterm_as_interrupt(), StatusLine() as status:
-            return sync_weights(aws, plan, partial(_show_copy, status), take_over, company)
+            return sync_weights(aws, plan, partial(show_copy, status), take_over, company)
     except (CloudError, KeyboardInterrupt):
         remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
         print_status("The same command copies what is missing. Remove what was copied", remove)
@@ -295,14 +293,6 @@ def _storage_text(size: int, price: StoragePrice | None, region: str, sandbox: b
 
 def _usd_per_month(size: int, price: StoragePrice | None) -> float | None:
     return round(price.month_usd(size), 4) if price else None
-
-
-def _show_copy(status: StatusLine, progress: SyncProgress) -> None:
-    text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
-    if progress.seconds_left is not None:
-        left = format_duration(progress.seconds_left)
-        text += f" | {format_rate(progress.speed)} | {left} left"
-    status.show_line(text)
 
 
 def use_command(

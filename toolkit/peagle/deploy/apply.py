@@ -593,7 +593,8 @@ def deploy_where_possible(
         except InsufficientCapacity as full:
             outcome, error = "no-capacity", full
             after = format_duration(clock.now() - started)
-            _tell(context, "No capacity", f"{plan.instance_type}, after {after}: {full.message}")
+            text = f"{plan.instance_type}, after {after}: {full.message}"
+            context.notice(text, "No capacity")
             return full
         except PeagleError as failed:
             error = failed
@@ -619,7 +620,7 @@ def deploy_where_possible(
             except (Refused, UserError) as refused:
                 kind = plan.instance_type
                 attempts.append(Attempt(kind, 0, None, 0.0, "refused", refused.message))
-                _tell(context, "Refused", f"{kind}: {refused}")
+                context.notice(f"{kind}: {refused}", "Refused")
                 plans.remove(plan)
                 continue
             full = attempt(preflight)
@@ -636,10 +637,6 @@ def deploy_where_possible(
             context.observe(Progress("Waiting for capacity", clock.now() - began, line=text))
             clock.sleep(min(pause, TICK_SECONDS))
         left = list(plans)
-
-
-def _tell(context: DeploymentContext, state: str, line: str) -> None:
-    context.observe(Progress(state, line=line, is_notice=True))
 
 
 def _remove_failed_start(context: DeploymentContext, error: WillNotServe) -> None:

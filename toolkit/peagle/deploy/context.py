@@ -66,17 +66,13 @@ class Progress:
 Observer = Callable[[Progress], object]
 
 
-def unobserved(progress: Progress) -> None:
-    """The default observer: shows nothing."""
-
-
 @dataclass
 class DeploymentContext:
     """One command on one deployment. ``record`` always equals the record file."""
 
     aws: Aws
     record: Deployment
-    observe: Observer = unobserved
+    observe: Observer = lambda progress: None
     clock: Clock = field(default_factory=Clock)
 
     def change(self, **fields: Any) -> None:
@@ -121,9 +117,11 @@ class DeploymentContext:
         """Report progress to the observer."""
         self.observe(Progress(state, line=line, lasting=lasting))
 
-    def notice(self, text: str) -> None:
-        """Report something that the user has to know, although the work goes on."""
-        self.observe(Progress(self.record.name, line=text, lasting=False, is_notice=True))
+    def notice(self, text: str, state: str = "") -> None:
+        """Report something that the user has to know, although the work goes on; of the deployment,
+        or of a ``state``."""
+        named = state or self.record.name
+        self.observe(Progress(named, line=text, lasting=False, is_notice=True))
 
     def say_bytes(self, state: str, done: int, total: int) -> None:
         """Report how many bytes are transferred."""

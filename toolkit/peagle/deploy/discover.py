@@ -19,11 +19,11 @@ from uuid import uuid4
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.regions import tagged
+from peagle.aws.regions import find_by_tag
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.diff import Change, compare_served
-from peagle.deploy.kinds import Tagged, find_resources
+from peagle.deploy.kinds import TaggedDeployment, find_resources
 from peagle.deploy.resources import (
     ALARMS,
     BUCKET,
@@ -171,7 +171,7 @@ def _served(
 
 
 @dataclass(frozen=True)
-class TaggedResource:
+class DescribedResource:
     """A resource with our tags, and its Describe call's answer."""
 
     kind: ResourceKind
@@ -247,7 +247,7 @@ def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployme
 def find_deployments(aws: Aws, prices: Prices = lambda: None) -> list[Deployment]:
     """All deployments of the account and region, by name, without what they have in S3. Raises what
     ``find_deployment`` does."""
-    by_name: dict[str, list[TaggedResource]] = {}
+    by_name: dict[str, list[DescribedResource]] = {}
     for resource in _find_tagged(aws):
         by_name.setdefault(resource.tags[DEPLOYMENT_TAG], []).append(resource)
     deployments = (
@@ -263,30 +263,30 @@ def is_endpoint_name(name: str) -> bool:
     return _ENDPOINT_NAME.fullmatch(name) is not None
 
 
-def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[TaggedResource]:
+def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[DescribedResource]:
     """The resources with our tags that still exist. ARNs have names in lower case."""
     kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
-    for resource in tagged(aws, DEPLOYMENT_TAG, name, kinds):
+    for resource in find_by_tag(aws, DEPLOYMENT_TAG, name, kinds):
         kind = _KINDS[resource.kind]
         with suppress(Missing):
             description = sagemaker.description(aws, kind, resource.name)
-            yield TaggedResource(kind, description[f"{kind}Name"], resource.tags, description)
+            yield DescribedResource(kind, description[f"{kind}Name"], resource.tags, description)
 
 
-def _describe(aws: Aws, kind: ResourceKind, name: str) -> TaggedResource | None:
+def _describe(aws: Aws, kind: ResourceKind, name: str) -> DescribedResource | None:
     """The resource with its tags; ``None`` when it does not exist."""
     if not name:
         return None
     try:
         description = sagemaker.description(aws, kind, name)
         tags = sagemaker.read_tags(aws, description[f"{kind}Arn"])
-        return TaggedResource(kind, name, tags, description)
+        return DescribedResource(kind, name, tags, description)
     except Missing:
         return None
 
 
 def _deployment(
-    aws: Aws, name: str, resources: list[TaggedResource], prices: Prices, stored: bool = True
+    aws: Aws, name: str, resources: list[DescribedResource], prices: Prices, stored: bool = True
 ) -> Deployment | None:
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
     counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
@@ -307,7 +307,7 @@ def _deployment(
         Resource(type=each.kind, name=each.name, made=True, revision=each.fingerprint)
         for each in owned
     ]
-    outside = Tagged(
+    outside = TaggedDeployment(
         name,
         shown.fingerprint if shown else "",
         [(each.description, each.fingerprint) for each in owned if each.kind == "EndpointConfig"],
@@ -355,8 +355,8 @@ def _deployment(
 
 
 def _served_without_index(
-    aws: Aws, resources: list[TaggedResource], live: Endpoint | None
-) -> Iterator[TaggedResource]:
+    aws: Aws, resources: list[DescribedResource], live: Endpoint | None
+) -> Iterator[DescribedResource]:
     """Configuration and model in service that the index of tags does not name yet."""
     if live is None:
         return
@@ -375,7 +375,7 @@ def _served_without_index(
 
 def _revisions(
     region: str,
-    resources: list[TaggedResource],
+    resources: list[DescribedResource],
     live: Endpoint | None,
     endpoint_tags: Mapping[str, str],
     prices: Prices,

@@ -49,7 +49,7 @@ def compare_leaves(path: str, planned: Any, actual: Any) -> Iterator[Change]:
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedDeployment:
     """What the tags in the account say of a deployment: ``configs`` and ``models`` as described,
     each with its revision. ``revision`` is the one in service."""
 
@@ -106,12 +106,12 @@ class Kind:
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         """The call of AWS; ignores one that does not exist."""
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         """Those that the endpoint has, which another machine may have made: they carry no tags that
         AWS would find, but their names are known. Raises AccessDenied."""
         yield from ()
 
-    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         """Those that the endpoint had, which no deploy may have recorded. Raises AccessDenied."""
         yield from ()
 
@@ -146,7 +146,9 @@ def compare_kind(
             yield Change(kind.missing.format(name), EXISTS, None)
 
 
-def find_resources(aws: Aws, tagged: Tagged, kinds: Collection[Kind]) -> Iterator[Resource]:
+def find_resources(
+    aws: Aws, tagged: TaggedDeployment, kinds: Collection[Kind]
+) -> Iterator[Resource]:
     """What the endpoint has of these kinds, as far as it may be read."""
     for kind in kinds:
         with suppress(AccessDenied):

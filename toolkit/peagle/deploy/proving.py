@@ -270,7 +270,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     if request.source == "counters" and live.engine_count <= 1:
         before = runtime.counters(aws, name, **target)
     if before is None:
-        proved = _by_log(aws, request, live, clock, ask, say)
+        proved = _prove_by_log(aws, request, live, clock, ask, say)
         return replace(proved, floor_source=source)
     until, latest = clock.now() + PROOF_SECONDS, before
 
@@ -287,7 +287,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     return replace(proved, floor_source=source)
 
 
-def _by_log(
+def _prove_by_log(
     aws: Aws,
     request: ProofRequest,
     live: Endpoint,

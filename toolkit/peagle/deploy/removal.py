@@ -16,11 +16,11 @@ from pydantic import ConfigDict, Field
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.aws.regions import in_each_region, tagged
+from peagle.aws.regions import find_by_tag, in_each_region
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import Prices, current_deployment, is_endpoint_name
-from peagle.deploy.kinds import Tagged
+from peagle.deploy.kinds import TaggedDeployment
 from peagle.deploy.resources import KINDS, begin_deletion, remove
 from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.scaling import end_in
@@ -45,7 +45,9 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Resource, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, which a deploy may not have
     recorded. Raises AccessDenied."""
     kinds = KINDS.values()
-    return tuple(left for kind in kinds for left in kind.find_leftovers(aws, Tagged(name)))
+    return tuple(
+        left for kind in kinds for left in kind.find_leftovers(aws, TaggedDeployment(name))
+    )
 
 
 def _goes_with_endpoint(leftover: Resource) -> bool:
@@ -201,7 +203,7 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> EndedSearch:
         """By the tags of endpoints and configurations, which carry the end time."""
         return {
             resource.tags[DEPLOYMENT_TAG]
-            for resource in tagged(
+            for resource in find_by_tag(
                 there, ENDS_TAG, kinds=("sagemaker:endpoint", "sagemaker:endpoint-config")
             )
             if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))

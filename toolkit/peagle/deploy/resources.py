@@ -18,7 +18,14 @@ from peagle.aws.errors import AccessDenied, Busy, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
 from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.diff import Change
-from peagle.deploy.kinds import AppliedPlan, Body, Kind, Tagged, compare_keys, compare_leaves
+from peagle.deploy.kinds import (
+    AppliedPlan,
+    Body,
+    Kind,
+    TaggedDeployment,
+    compare_keys,
+    compare_leaves,
+)
 from peagle.deploy.state import Resource, ResourceType, Revision, parse_values, utc_text
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
@@ -84,7 +91,7 @@ class Log(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("logs", "delete_log_group", logGroupName=resource.name)
 
-    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for group in name_log_groups(tagged.name):
             groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
             if any(log["logGroupName"] == group for log in groups):
@@ -119,7 +126,7 @@ class Dashboard(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("cloudwatch", "delete_dashboards", DashboardNames=[resource.name])
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = dashboard_name(tagged.name, aws.region)
         if f'"{tagged.name}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
             yield self.resource(name, tagged.revision)
@@ -159,7 +166,7 @@ class CaptureRule(Kind):
         name = rule_id(endpoint, aws.region, prefix)
         s3.remove_lifecycle_rule(aws, prefix.bucket, name)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for config, revision in tagged.configs:
             uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
             with suppress(CloudError, ValueError):
@@ -196,7 +203,7 @@ class MetricFilter(Kind):
             place = {"logGroupName": group, "filterName": resource.name}
             aws.delete("logs", "delete_metric_filter", **place)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         names = {
             str(each["filterName"])
             for group in name_log_groups(tagged.name)
@@ -230,7 +237,7 @@ class Alarm(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = tagged.name
         for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(name)):
             # tiny and peagle-tiny name theirs alike.
@@ -239,7 +246,7 @@ class Alarm(Kind):
             if _watches(alarm, name) or alarms.metric_namespace(name) in namespaces:
                 yield self.resource(alarm["AlarmName"], tagged.revision)
 
-    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         on_log = alarms.alarm_name(tagged.name, "acceptance")
         for alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
             if _watches(alarm, tagged.name) or alarm["AlarmName"] == on_log:  # has no dimension
@@ -314,7 +321,7 @@ class ScalingTarget(Kind):
             ScalableDimension=COPY_DIMENSION if copies else DIMENSION,
         )  # fmt: skip
 
-    def find_leftovers(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find_leftovers(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for target in aws.items(
             _SCALING, "describe_scalable_targets", "ScalableTargets",
             ServiceNamespace=SERVICE_NAMESPACE,
@@ -340,7 +347,7 @@ class SchedulerRole(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         scheduler.delete_role(aws, resource.name)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         if tagged.ends:
             yield self.resource(limit_name(aws.region, tagged.name))
 
@@ -382,7 +389,7 @@ class Schedule(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         aws.delete("scheduler", "delete_schedule", Name=resource.name)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         if tagged.ends:
             names = self.schedules(aws.region, tagged.name, tagged.copies, 0)
             yield from (self.resource(name) for name in names)
@@ -402,7 +409,7 @@ class Weights(Kind):
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         s3.delete_objects(aws, S3Uri.parse(resource.name).bucket, resource.keys)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for uri, revision in _uploads(tagged).items():
             prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
             with suppress(Missing):  # without its bucket
@@ -410,7 +417,7 @@ class Weights(Kind):
             yield self.resource(uri, revision).model_copy(update={"keys": keys})
 
 
-def _uploads(tagged: Tagged) -> Mapping[str, str]:
+def _uploads(tagged: TaggedDeployment) -> Mapping[str, str]:
     """Prefix of uploaded weights -> the revision of the model that mounts them."""
     no_variant: Body = {"ProductionVariants": [{}]}
     return {
@@ -456,7 +463,7 @@ class Bucket(Kind):
         ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
         return ours and s3.delete_bucket(context.aws, resource.name)
 
-    def find(self, aws: Aws, tagged: Tagged) -> Iterator[Resource]:
+    def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         for name in sorted({S3Uri.parse(uri).bucket for uri in _uploads(tagged)}):
             is_ours = True  # also where reading its tags is denied
             with suppress(AccessDenied):

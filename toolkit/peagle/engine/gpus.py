@@ -183,10 +183,10 @@ def with_this_machine(catalog: Catalog, gpus: Gpus, machine: Machine) -> Catalog
     return replace(catalog, instances=table, speed_model=model)
 
 
-def this_machine_in(catalog: Catalog) -> Catalog:
+def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
     """The catalogue with this machine, whose GPUs ``CUDA_VISIBLE_DEVICES`` may limit. Raises
     Refused without a GPU."""
-    return with_this_machine(catalog, visible_gpus(), this_machine())
+    return with_this_machine(catalog, visible_gpus(gpus), this_machine())
 
 
 def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Mapping[str, str]) -> list[Gpu]:
@@ -256,10 +256,11 @@ def check_driver(engine: Engine, gpus: Gpus) -> None:
         )
 
 
-def visible_gpus() -> Gpus:
-    """The GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` names, by index or UUID; all without
-    it. Raises Refused for a machine without an NVIDIA GPU, and OutOfRange."""
-    gpus, visible = find_gpus(), os.environ.get(VISIBLE_DEVICES, "")
+def visible_gpus(gpus: Gpus | None = None) -> Gpus:
+    """Of ``gpus``, else of what NVML reports now, those that ``CUDA_VISIBLE_DEVICES`` names, by
+    index or UUID; all without it. Raises Refused for a machine without an NVIDIA GPU, and
+    OutOfRange."""
+    gpus, visible = gpus or find_gpus(), os.environ.get(VISIBLE_DEVICES, "")
     if gpus is None:
         raise Refused(
             "this machine has no NVIDIA GPU, or no driver for it",

@@ -6,7 +6,7 @@ import http.client
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from peagle.engine.process import (
     NO_RESPONSE,
     EngineProcess,
     drain_engine,
-    free_port,
+    free_ports,
     is_alive,
     is_healthy,
     is_port_free,
@@ -68,57 +68,102 @@ def start_local(
 ) -> LocalEngine:
     """Run ``plan`` on this machine, and prove it; an engine that already runs is returned. After an
     error it is stopped and its log kept. Raises Refused, EngineError and NotProved."""
+    return start_copies(plan, 1, port, progress, runner)[0]
+
+
+def start_copies(
+    plan: Plan,
+    copies: int,
+    port: int | None = None,
+    progress: StepProgress = lambda step, line: None,
+    runner: LocalRunner = AS_PROCESS,
+) -> tuple[LocalEngine, ...]:
+    """Run so many engines of ``plan`` at once, and prove each; several are ``NAME-1``, ``NAME-2``,
+    on GPUs of their own and on the ports from ``port``. Those that already run are returned too.
+    After an error all that were started are stopped. Raises as ``start_local``."""
     environment, notes = runner.local_environment(plan)
+    names = [plan.name] if copies == 1 else [f"{plan.name}-{n + 1}" for n in range(copies)]
+    ports = dict(zip(names, range(port, port + copies) if port else [None] * copies, strict=True))
+    template = LocalEngine(
+        name=plan.name,
+        pair=plan.pair,
+        served_as=plan.target.id,
+        vllm=plan.runtime.vllm,
+        environment=environment,
+        notes=notes,
+        process=EngineProcess(0, 0, 0, ""),
+        started_at=0.0,
+        image=runner.image_id,
+        chat=plan.proof.chat,
+        copy_of=plan.name if copies > 1 else "",
+    )
+    engines: dict[str, LocalEngine] = {}
     started: list[LocalEngine] = []
-    gpus: list[Gpu] = []
-
-    def record(process: EngineProcess) -> None:
-        engine = LocalEngine(
-            name=plan.name,
-            pair=plan.pair,
-            served_as=plan.target.id,
-            vllm=plan.runtime.vllm,
-            environment=environment,
-            notes=notes,
-            process=process,
-            started_at=time.time(),
-            image=runner.image_id,
-            chat=plan.proof.chat,
-            gpus=tuple(gpu.uuid for gpu in gpus),
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(exclusive(name, "local up"))
+            if running := _find_running(replace(template, name=name), ports[name]):
+                engines[name] = running
+        missing = [name for name in names if name not in engines]
+        chosen = zip(
+            missing, runner.choose_gpus(plan, len(missing)), free_ports(len(missing)), strict=True
         )
-        started.append(engine)
-        records.write(engine)
-
-    with exclusive(plan.name, "local up"):
-        running = records.read_local_engine(plan.name)
-        if running and running.state == "ready":
-            is_same = running.environment == environment and running.image == runner.image_id
-            if is_same and port in (None, running.process.port):
-                return running
-            raise UserError(
-                f"{running.name} is already running with another plan or port",
-                Fix("stop it first", ("peagle", "local", "down", running.name)),
-                code="already-running",
-            )
-        if running:
-            stop_engine(running.process, STOP_SECONDS)
-        if port is not None and not is_port_free(port):
-            fix = "choose another --port, or omit it to use any free port"
-            raise UserError(f"port {port} is in use", fix, code="port-in-use")
-        gpus += runner.choose_gpus(plan)
-        log = records.log_of(plan.name)
-        log.touch(mode=0o600)
-        log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
         try:
-            runner.start(plan, environment, port or free_port(), log, record, gpus)
-            _wait(started[0], plan.startup_timeout_seconds, progress)
-            ready = _prove(plan, started[0], progress)
-            records.write(ready)
-        except BaseException:  # an interrupt may come as soon as the engine is recorded
+            for name, gpus, free in chosen:
+                engine = replace(template, name=name, gpus=tuple(gpu.uuid for gpu in gpus))
+                _start(plan, engine, ports[name] or free, runner, gpus, started)
+            for engine in started:
+                _wait(engine, plan.startup_timeout_seconds, progress)
+            for engine in started:
+                engines[engine.name] = _prove(plan, engine, progress)
+                records.write(engines[engine.name])
+        except BaseException:  # an interrupt may come as soon as an engine is recorded
             for engine in started:
                 end_engine(engine)
             raise
-    return ready
+    return tuple(engines[name] for name in names)
+
+
+def _find_running(engine: LocalEngine, port: int | None) -> LocalEngine | None:
+    """The engine that runs as ``engine`` describes; what is left of one that failed is ended.
+    Raises UserError for another plan or port, and for a port in use."""
+    running = records.read_local_engine(engine.name)
+    if running and running.state == "ready":
+        is_same = running.environment == engine.environment and running.image == engine.image
+        if is_same and port in (None, running.process.port):
+            return running
+        raise UserError(
+            f"{running.name} is already running with another plan or port",
+            Fix("stop it first", ("peagle", "local", "down", running.name)),
+            code="already-running",
+        )
+    if running:
+        stop_engine(running.process, STOP_SECONDS)
+    if port is not None and not is_port_free(port):
+        fix = "choose another --port, or omit it to use any free port"
+        raise UserError(f"port {port} is in use", fix, code="port-in-use")
+    return None
+
+
+def _start(
+    plan: Plan,
+    engine: LocalEngine,
+    port: int,
+    runner: LocalRunner,
+    gpus: Sequence[Gpu],
+    started: list[LocalEngine],
+) -> None:
+    """Start the process or container of ``engine``, which is recorded and ``started`` before."""
+
+    def record(process: EngineProcess) -> None:
+        started.append(replace(engine, process=process, started_at=time.time()))
+        records.write(started[-1])
+
+    log = records.log_of(engine.name)
+    log.touch(mode=0o600)
+    log.write_text("".join(f"local: {note}\n" for note in engine.notes), encoding="utf-8")
+    named = plan.model_copy(update={"name": engine.name})
+    runner.start(named, engine.environment, port, log, record, gpus)
 
 
 def end_engine(engine: LocalEngine) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -242,7 +243,12 @@ def remove_container(name: str) -> None:
 
 def free_port() -> int:
     """A free port below the ephemeral ones, which an outgoing connection could take meanwhile."""
-    return next(filter(is_port_free, random.sample(_PORTS, len(_PORTS))))
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports as ``free_port`` finds."""
+    return list(islice(filter(is_port_free, random.sample(_PORTS, len(_PORTS))), count))
 
 
 def is_port_free(port: int) -> bool:

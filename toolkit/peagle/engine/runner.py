@@ -16,7 +16,14 @@ from typing import Any
 
 from peagle.data import weights_folder
 from peagle.engine import state
-from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, check_driver, choose_gpus, visible_gpus
+from peagle.engine.gpus import (
+    VISIBLE_DEVICES,
+    Gpu,
+    Gpus,
+    check_driver,
+    choose_gpus,
+    visible_gpus,
+)
 from peagle.engine.machine import (
     Machine,
     check_compiler,
@@ -325,13 +332,15 @@ class LocalRunner:
 
     ``gpus``: on GPUs, of which a container sees all, and a process as many as it needs;
     ``compiled``: compile on a CPU too; ``collecting``: start with empty caches, to offer what the
-    engine compiles (``peagle warm``); ``variables`` are further ones of the engine's process."""
+    engine compiles (``peagle warm``); ``variables`` are further ones of the engine's process;
+    ``machine`` is what NVML has just reported, else it is read at each start."""
 
     image: Image | None = None
     gpus: bool = False
     compiled: bool = False
     collecting: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    machine: Gpus | None = None
 
     @property
     def image_id(self) -> str | None:
@@ -370,8 +379,6 @@ class LocalRunner:
                 "not-runnable-here",
             )
         if self.gpus:
-            if engine:
-                check_driver(engine, visible_gpus())
             return dict(plan.environment), ()
         if self.compiled and engine:
             check_compiler(engine.python)
@@ -379,15 +386,20 @@ class LocalRunner:
             check_compiler_in(Docker(), self.image)
         return adapt_to_cpu(plan.environment, machine, self.compiled)
 
-    def choose_gpus(self, plan: Plan) -> list[Gpu]:
-        """The GPUs for a process: as many as the plan needs, which are free. Raises Refused."""
-        if self.image or not self.gpus:
-            return []
+    def choose_gpus(self, plan: Plan, copies: int = 1) -> list[list[Gpu]]:
+        """The GPUs for the process of each copy: as many as the plan needs, which are free. Raises
+        Refused, also for a driver that is too old."""
+        if self.image or not self.gpus or not copies:
+            return [[] for _ in range(copies)]
+        gpus = visible_gpus(self.machine)
+        check_driver(find_engine(plan.runtime.vllm, gpu=True), gpus)
         sizes = (int(plan.environment.get(name, "1")) for name in _ONE_RANK)
         share = float(plan.environment.get(_UTILIZATION, GPU_MEMORY_UTILIZATION))
         running = [engine for engine in state.local_engines() if is_alive(engine.process)]
         taken = {uuid: engine.name for engine in running for uuid in engine.gpus}
-        return choose_gpus(visible_gpus(), math.prod(sizes), share, taken)
+        each = math.prod(sizes)
+        chosen = choose_gpus(gpus, each * copies, share, taken)
+        return [chosen[start : start + each] for start in range(0, len(chosen), each)]
 
     def start(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,8 @@ class LocalEngine:
     """An engine of this machine. ``environment`` identifies its plan; ``notes`` say how a CPU
     differs from it. ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the
     proof; ``started_at`` is in epoch seconds; ``image`` is the id of the container's image,
-    ``gpus`` are the UUIDs of those that a process uses."""
+    ``gpus`` are the UUIDs of those that a process uses; ``copy_of`` is the plan's name where it
+    has several engines."""
 
     name: str
     pair: str
@@ -45,6 +47,7 @@ class LocalEngine:
     second_turn: SecondTurn | None = None
     chat: bool = True
     gpus: tuple[str, ...] = ()
+    copy_of: str = ""
 
     @property
     def speculates(self) -> bool:
@@ -90,11 +93,14 @@ LOCAL = "local"
 
 def ready_engine(name: str) -> LocalEngine | None:
     """The engine that answers requests, for ``local`` the only one; ``None`` for an unknown name.
-    Raises UserError for one that is not ready or cannot be read, NotFound where none is
-    ``local``."""
-    names = local_engine_names()
-    if name == LOCAL and name not in names:
-        ready = [engine for engine in local_engines() if engine.state == "ready"]
+    Raises UserError for one that is not ready or cannot be read, and for the name of several
+    copies; NotFound where none is ``local``."""
+    names, copies = local_engine_names(), copy_names(name)
+    if name not in names and (name == LOCAL or copies):
+        ready = [
+            engine for engine in local_engines()
+            if engine.state == "ready" and (name == LOCAL or engine.name in copies)
+        ]  # fmt: skip
         if len(ready) == 1:
             return ready[0]
         if ready:
@@ -120,6 +126,14 @@ def local_engine_names() -> tuple[str, ...]:
     """The names of all engines with a record or a log."""
     names = (path.name for path in (home() / "local").glob("*"))
     return tuple(sorted(n for n in names if _state_file(n).exists() or log_of(n).exists()))
+
+
+def copy_names(name: str) -> tuple[str, ...]:
+    """The names of the engines, and of the logs, of the plan ``name`` with several copies."""
+    numbered = re.compile(rf"{re.escape(name)}-\d+")
+    names = filter(numbered.fullmatch, local_engine_names())
+    engines = ((copy, read_local_engine(copy)) for copy in names)
+    return tuple(copy for copy, engine in engines if engine is None or engine.copy_of == name)
 
 
 def local_engines() -> tuple[LocalEngine, ...]:

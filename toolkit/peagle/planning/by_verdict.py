@@ -23,7 +23,7 @@ from peagle.vllm import versions
 
 
 class _Answer(NamedTuple):
-    """What a verdict says of the load of a plan's engines, and the setting that it selects."""
+    """The part of a verdict about the load of a plan's engines, and the setting that it selects."""
 
     size: WorkloadVerdict
     entry: LoadVerdict
@@ -38,12 +38,12 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     that it does not cover (``is_covered``), UserError for options that decide the same, and what
     ``make_plan`` raises.
     """
-    for flag, is_given in (
+    for flag, is_set in (
         ("--drafter", options.drafter is not None),
         ("--k", options.k is not None),
         ("--no-speculation", not options.speculation),
     ):
-        if is_given:
+        if is_set:
             raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
     instance_type = options.instance_type or verdict.instance_type
     gpu = find_instance(catalog.instances, instance_type).gpu
@@ -51,17 +51,17 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     _check_subject(options, file, verdict.target, target.id, gpu=verdict.gpu)
     _check_subject(options, file, verdict.gpu, gpu, instance_type=instance_type)
     options = with_workload(options).model_copy(update={"instance_type": instance_type})
-    plan, answer = _follow(options, verdict, file, catalog)
+    plan, answer = _plan_until_same(options, verdict, file, catalog)
     gpus = plan.fit.tensor_parallel_size
-    again = VerdictOptions(
+    same_gpus = VerdictOptions(
         pair=options.pair, instance_type=plan.instance_type, tensor_parallel_size=gpus
     )
-    _check_covered(plan, answer, file, again)
+    _check_covered(plan, answer, file, same_gpus)
     findings = [*plan.findings]
     compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", _command(again, file))
+        fix = Fix("create a verdict for this number of GPUs", _command(same_gpus, file))
         findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     drafter, k = answer.setting.drafter or "none", answer.setting.k
     reasons = [_reason("drafter", drafter, answer, file)]
@@ -73,12 +73,12 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     return plan.model_copy(update=changed)
 
 
-def _follow(
+def _plan_until_same(
     options: Options, verdict: Verdict, file: Path, catalog: Catalog
 ) -> tuple[Plan, _Answer]:
-    """The plan decides the numbers of instances and the size of requests, thus the load, by which
-    the verdict decides drafter and K. A setting that comes again ends it: each plan follows from
-    its setting."""
+    """Plan again until the verdict selects a setting that was planned already. A plan decides the
+    number of instances and the size of requests, thus the load of an engine, by which the verdict
+    selects the drafter and K of the next plan."""
     pair = find_pair(catalog, options.pair)
     named = pair.drafter.name if pair.drafter and "+" in options.pair else None
     load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
@@ -116,22 +116,22 @@ def _follow(
         load = plan.concurrency / plan.engines
 
 
-def _check_covered(plan: Plan, answer: _Answer, file: Path, again: VerdictOptions) -> None:
+def _check_covered(plan: Plan, answer: _Answer, file: Path, same_gpus: VerdictOptions) -> None:
     """Raise VerdictFileError for a load of each engine that is too far from the nearest one;
-    ``again`` makes a verdict on these GPUs."""
+    ``same_gpus`` makes a verdict on these GPUs."""
     planned = plan.request_size or answer.size.workload
     requests = math.ceil(plan.concurrency / plan.engines)
     if is_covered(answer.size, answer.entry, planned, requests):
         return
     sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
-    again = again.model_copy(update={"loads": (requests,), **sizes})
+    options = same_gpus.model_copy(update={"loads": (requests,), **sizes})
     size = answer.size
     raise VerdictFileError(
         f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
         f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
         f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
         f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", _command(again, file)),
+        Fix("create a verdict for this load", _command(options, file)),
         code="load-not-in-verdict",
     )
 

@@ -33,8 +33,8 @@ PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, besides a plan's own two timeouts."""
 
 ABOUT_AWS = frozenset(
-    {"ami-unverified", "image-by-tag", "image-not-in-region", "instance-region-unknown",
-     "price-unknown", "limit-before-start"}
+    {"ami-unverified", "image-by-tag", "image-not-in-ecr", "image-not-in-region",
+     "instance-region-unknown", "price-unknown", "limit-before-start"}
 )  # fmt: skip
 """Codes of findings that do not concern a plan for this machine."""
 

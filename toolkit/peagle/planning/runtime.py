@@ -72,7 +72,9 @@ def choose_runtime(
     """
     table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
-    asked = Options(pair=options.pair, vllm=version, image=options.image)
+    asked = Options(
+        pair=options.pair, vllm=version, image=options.image, instance_type=options.instance_type
+    )
     case = build_case(catalog, target, drafter, asked)
     unknown = unknown_version(case, takes_image=takes_image)
     if unknown is not None:
@@ -88,9 +90,12 @@ def choose_runtime(
 def choose_image(
     options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
-    """The image: AWS's of that version in that region, or the user's, which the rules judge with
-    the whole plan. There AWS's has a name, too: whether the region has it is asked before."""
+    """The image: the user's, or AWS's of that version in that region, with the finding that the
+    region lacks it: the rules that check the whole plan take every image with a name for the
+    user's."""
     image = options.image
+    if image is None and not runtime.tag:  # for this machine only, where a process needs no image
+        image = f"vllm/vllm-openai:v{runtime.vllm}"
     if image is None:
         asked = Options(pair=options.pair, vllm=runtime.vllm, region=region)
         case = build_case(catalog, pair.target, pair.drafter, asked)

@@ -12,7 +12,7 @@ from typing import Any
 from peagle.case import build_case
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import HERE, Instance
 from peagle.checks import check
 from peagle.errors import (
     Fix,
@@ -221,7 +221,7 @@ def make_verdict(
         fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
         raise Refused(refusal, fix, "does-not-fit")
     priced = find_price(instance, region)
-    price = priced.value
+    price, findings = priced.value, priced.findings if instance.type != HERE else ()
     question = Question(
         compared.settings(drafters),
         tuple(sorted(set(options.loads))),
@@ -246,7 +246,7 @@ def make_verdict(
         workloads=tuple(decided),
         changes=(
             *_changes(compared, question, decided, usual),
-            *(VerdictChange(kind="evidence", text=f.message) for f in priced.findings),
+            *(VerdictChange(kind="evidence", text=f.message) for f in findings),
             *_versions(compared),
         ),
     )

@@ -37,7 +37,7 @@ from peagle.planning.load import Load
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, reason
 from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import format_duration, format_size, one_of
+from peagle.text import format_duration, format_size, join_with_or
 from peagle.vllm import versions
 from peagle_serve.contract import (
     ADDITIONAL,
@@ -309,7 +309,7 @@ def streamer_variables(
         fix = Fix("leave weights_by stream out, so that SageMaker mounts the weights")
         with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
         if with_it:
-            sentence = f"use --vllm {one_of(with_it)}, or {fix.sentence}"
+            sentence = f"use --vllm {join_with_or(with_it)}, or {fix.sentence}"
             fix = Fix(sentence, options=("--vllm", with_it[-1]))
         findings.append(error("runtime-without-streamer", "weights_by", message, fix))
     locations = [weights.location for weights, _ in streamed]

@@ -226,15 +226,15 @@ def check_call(call: Call, environ: WSGIEnvironment) -> None:
     parameters = json_parameters(environ)
     if call.service in _CHECKED and call.operation in service_model(call.service).operation_names:
         operation = xform_name(call.operation)
-        if message := problems_text(call.service, operation, parameters, call.region):
+        if message := problems_text(call.service, operation, parameters):
             raise Refused("ValidationException", message)
 
 
-def problems_text(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
+def problems_text(service: str, operation: str, parameters: Mapping[str, Any]) -> str:
     """A message about every problem of a request; empty for a valid one. Instance types of the
     catalogue are allowed even if botocore does not know them yet. Keys that botocore does not know
     are ignored, as a client may be newer than the sandbox."""
-    problems = validate(service, operation, parameters, region, tuple(quota_codes()))
+    problems = validate(service, operation, parameters, tuple(quota_codes()))
     messages = [
         f"{problem.path}: {problem.message}" if problem.path else problem.message
         for problem in problems

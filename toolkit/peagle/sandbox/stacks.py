@@ -196,7 +196,7 @@ class _Resource:
     kind: str
 
     @classmethod
-    def parameters(cls, name: str, document: Document, region: str, change: str = "Create") -> Any:
+    def parameters(cls, name: str, document: Document, change: str = "Create") -> Any:
         """The parameters of an operation for the properties of a template. ``name`` is moto's for a
         resource without one. Raises moto's ValidationError for what SageMaker rejects."""
         operation = f"{change}{cls.kind}"
@@ -205,7 +205,7 @@ class _Resource:
         shape = service_model("sagemaker").operation_model(operation).input_shape
         properties = with_types(shape, document.get("Properties") or {})
         parameters = {f"{cls.kind}Name": short, **properties}
-        if problems := problems_text("sagemaker", xform_name(operation), parameters, region):
+        if problems := problems_text("sagemaker", xform_name(operation), parameters):
             raise sagemaker_exceptions.ValidationError(problems)
         return parameters
 
@@ -214,7 +214,7 @@ class _Resource:
         cls, name: str, document: Document, _: str, region: str, **of: Any
     ) -> Any:
         register = getattr(find_backend(region), f"register_{xform_name(cls.kind)}")
-        return register(cls.parameters(name, document, region))
+        return register(cls.parameters(name, document))
 
     @classmethod
     def update_from_cloudformation_json(
@@ -223,7 +223,7 @@ class _Resource:
     ) -> Any:  # fmt: skip
         """Replace it by another one, if it changes. Raises ValidationError."""
         name, old = f"{cls.kind}Name", original_resource.parameters
-        new = cls.parameters(new_resource_name, cloudformation_json, region_name)
+        new = cls.parameters(new_resource_name, cloudformation_json)
         is_named = name in cloudformation_json["Properties"]
         if old == (new if is_named else {**new, name: old[name]}):
             return original_resource
@@ -253,7 +253,7 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         """Begin to give it another configuration. Alarms that do not exist, such as those of the
         stack itself, do not watch the update."""
         name, backend = original_resource.endpoint_name, find_backend(region_name)
-        parameters = cls.parameters(name, cloudformation_json, region_name, "Update")
+        parameters = cls.parameters(name, cloudformation_json, "Update")
         parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
         deployment_config = parameters.get("DeploymentConfig") or {}
         if unknown_alarms(region_name, alarm_names(deployment_config)):

@@ -12,10 +12,11 @@ More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay
 requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
 is processed (``on_engine``).
 
-A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself.
-Other rows of the target, of this or an adjacent vLLM version, correct the estimate by the weighted
-geometric mean of their measured over modelled time, with a ratio of 1 as one row more. A row weighs
-less the further its load, K and request size are, and on other GPUs; for a drafter without rows
+A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself, if
+the steps of both have a CUDA graph, or neither's. Other rows of the target, of this or an adjacent
+vLLM version, correct the estimate by the weighted geometric mean of their measured over modelled
+time, with a ratio of 1 as one row more. A row weighs less the further its load, K and request size
+are, on the other side of the largest CUDA graph, and on other GPUs; for a drafter without rows
 those of the target alone count, with little weight.
 """
 
@@ -34,7 +35,7 @@ from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, compute_fit
 from peagle.speed.acceptance import TARGET_ALONE, Acceptance, AcceptanceBasis, Performance, is_on
 from peagle.speed.step import Geometry, StepTimes, closed_load, read_geometry
 from peagle.vllm import versions
-from peagle.vllm.defaults import cached_tokens
+from peagle.vllm.defaults import cached_tokens, capture_limit
 from peagle.workload import Workload
 
 T = TypeVar("T")
@@ -58,6 +59,13 @@ _OTHER_GPU, _ALONE = 0.3, 0.1
 _LOAD, _K, _PROMPT, _ANSWER = math.log(2.5), 2.5, math.log(5), math.log(12)
 """Distances at which a weight falls to 1/e: held-out settings and request sizes have the smallest
 errors around these, and hardly larger ones at half and twice of them."""
+
+_CACHED, _EDGE = 0.5, 2.0
+"""The same for the cached share of a prompt, and the distance between a step with a CUDA graph and
+one without, of which the CPU determines the time."""
+
+_MEASURED_REQUESTS = 128
+"""max-num-seqs of the measured engines, up to which vLLM captures graphs by default."""
 
 
 def performance(
@@ -88,7 +96,10 @@ def performance(
         fit = fit or compute_fit(case)
         conversations = int(cached_requests(case, fit, workload))
         workload = on_engine(case, fit, workload, load, engines)
-    measured = _measured(case, workload, load, runs, names, acceptance)
+    geometry = geometry or read_geometry(case)
+    default = engine._replace(max_cudagraph_capture_size=None, max_num_seqs=_MEASURED_REQUESTS)
+    graphs = capture_limit(default, shape.class_name)
+    measured = _measured(case, workload, load, runs, names, acceptance, geometry, graphs)
     if measured is not None:
         return measured
     gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
@@ -98,10 +109,10 @@ def performance(
     running = slots(case, fit or compute_fit(case), workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    times = StepTimes(geometry or read_geometry(case), gpu, model)
+    times = StepTimes(geometry, gpu, model)
     batched = engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
-    factor, width, used = _correction(times, workload, load, engine.vllm, runs, names)
+    factor, width, used = _correction(times, workload, load, engine.vllm, runs, names, graphs)
     if shape.latent or shape.recurrent or shape.unknown_cache:
         width = max(width, _UNMEASURED_WIDTH)
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
@@ -197,13 +208,15 @@ def _measured(
     runs: Iterable[SpeedRun],
     names: Collection[str | None],
     acceptance: Acceptance,
+    geometry: Geometry,
+    graphs: Graphs,
 ) -> Performance | None:
-    """The measured row at this load, or between the two loads around it; measured prompts are
-    random, so none of it is cached. A row with an imposed acceptance is not the answer where
-    another one is known."""
+    """The measured row at this load, or between the two loads around it, whose prefix cache holds
+    as much. A row with an imposed acceptance is not the answer where another one is known."""
     engine = case.engine
-    if load > engine.max_num_seqs or workload.cached_prompt_tokens:
+    if load > engine.max_num_seqs:
         return None
+    captured = geometry.holds(load)
     is_stated = acceptance.basis in ("measured", "published", "assumed")
     for run in runs:
         here = is_on(run, engine.gpu, engine.tensor_parallel_size)
@@ -216,6 +229,8 @@ def _measured(
             and row.k == engine.k
             and _alike(row.prompt_tokens, workload.prompt_tokens)
             and _alike(row.output_tokens, workload.output_tokens)
+            and _alike(_read_size(row).new_prompt_tokens, workload.new_prompt_tokens)
+            and _with_graphs(geometry, row, graphs).holds(row.concurrency) == captured
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
         others = any(not _alike(length, acceptance.length) for length in lengths)
@@ -227,6 +242,23 @@ def _measured(
         if below is not None and above is not None:
             return _between(run, below, above, load)
     return None
+
+
+Graphs = tuple[int, int]
+"""The tokens of the largest batch with a CUDA graph, and the most requests of a batch with one."""
+
+
+def _with_graphs(geometry: Geometry, row: Speed, default: Graphs) -> Geometry:
+    """The geometry with the CUDA graphs of a row's engine."""
+    size, requests = default
+    if row.max_cudagraph_capture_size is not None:
+        size = requests = row.max_cudagraph_capture_size
+    return geometry._replace(most_captured=size, captured_requests=requests)
+
+
+def _read_size(row: Speed) -> Workload:
+    """The size of a row's requests; a token where it is unknown."""
+    return Workload(row.prompt_tokens or 1, row.output_tokens or 1, row.cached_prompt_tokens)
 
 
 def _alike(have: float | None, want: float) -> bool:
@@ -267,9 +299,12 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
 
 
 class _Ratio(NamedTuple):
-    """Measured over modelled time of one row; logarithms of that, of its load and tokens."""
+    """Measured over modelled time of one row; logarithms of that, of its load and tokens.
+    ``captured``: its steps have a CUDA graph."""
 
     k: int
+    captured: bool
+    cached_share: float
     log_load: float
     log_prompt: float
     log_answer: float
@@ -297,16 +332,18 @@ def _correction(
     vllm: str,
     runs: Iterable[SpeedRun],
     names: Collection[str | None],
+    graphs: Graphs,
 ) -> tuple[float, float, list[SpeedRun]]:
     """The factor on the modelled time by the target's runs on any GPU, half the width of the range
     as a share, and the runs that it comes from."""
     geometry, model, gpu = times.geometry, times.model, times.gpu.gpu
 
     def with_rows(pair: Geometry, of: Collection[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
-        # All K and numbers of GPUs share the ratios.
+        # All K, numbers of GPUs and CUDA graphs share the ratios.
         draft = pair.draft and pair.draft._replace(passes=1)
-        pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1)
-        return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model))
+        pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1, most_captured=0)
+        pair = pair._replace(captured_requests=0)
+        return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model), graphs)
 
     trusted, run_rows = 1.0, with_rows(geometry, names)
     if geometry.k and not run_rows:
@@ -316,7 +353,7 @@ def _correction(
         here = is_on(run, gpu, geometry.tensor_parallel_size)
         same |= here
         weight_of_run = trusted * (1 if here else _OTHER_GPU)
-        weight, log = _weighed(_Identity(rows), geometry.k, load, workload)
+        weight, log = _weighed(_Identity(rows), geometry.k, geometry.holds(load), load, workload)
         total, logs = total + weight_of_run * weight, logs + weight_of_run * log
     is_fitted = any(fitted.gpu == gpu for fitted in model.evidence)
     ranges = model.ranges
@@ -329,7 +366,7 @@ _Ratios = tuple[_Ratio, ...]
 
 @lru_cache(maxsize=4096)
 def _weighed(
-    rows: _Identity[_Ratios], k: int, load: float, workload: Workload
+    rows: _Identity[_Ratios], k: int, captured: bool, load: float, workload: Workload
 ) -> tuple[float, float]:
     """The sums of the weights and of the weighted logarithms of a run's rows at this setting, which
     are the same for engines on all GPUs."""
@@ -342,6 +379,8 @@ def _weighed(
             + abs(row.k - k) / _K
             + abs(row.log_prompt - log_prompt) / _PROMPT
             + abs(row.log_answer - log_answer) / _ANSWER
+            + abs(row.cached_share - workload.cached_share) / _CACHED
+            + _EDGE * (row.captured != captured)
         )
         weight = math.exp(-distance)
         total, logs = total + weight, logs + weight * row.log_ratio
@@ -355,6 +394,7 @@ def _near_ratios(
     pair: Geometry,
     names: frozenset[str | None],
     model: _Identity[SpeedModel],
+    graphs: Graphs,
 ) -> list[tuple[SpeedRun, _Ratios]]:
     """The runs that have rows of these drafters, with their ratios. Engines of distant versions
     differ by more than the model is wrong."""
@@ -363,12 +403,16 @@ def _near_ratios(
     for run in runs.value:
         run_major, run_minor, _ = versions.parse(run.vllm)
         if run_major == major and abs(run_minor - minor) <= 1:
-            near.append((run, _ratios(run, pair, names, model.value)))
+            near.append((run, _ratios(run, pair, names, model.value, graphs)))
     return [(run, ratios) for run, ratios in near if ratios]
 
 
 def _ratios(
-    run: SpeedRun, pair: Geometry, names: frozenset[str | None], model: SpeedModel
+    run: SpeedRun,
+    pair: Geometry,
+    names: frozenset[str | None],
+    model: SpeedModel,
+    graphs: Graphs,
 ) -> _Ratios:
     """The ratios of a run's rows of these drafters."""
     ratios = []
@@ -378,12 +422,13 @@ def _ratios(
         lacks = not row.prompt_tokens or not row.output_tokens or row.drafter not in names
         if gpu is None or lacks or (row.k and not row.acceptance_length):
             continue
-        size = Workload(row.prompt_tokens or 1, row.output_tokens or 1)
-        times = StepTimes(pair.with_k(row.k), gpu, model)
+        size, of_row = _read_size(row), _with_graphs(pair.with_k(row.k), row, graphs)
+        times = StepTimes(of_row, gpu, model)
         load, length = row.concurrency, row.acceptance_length or 1.0
         timing = closed_load(times, size, load, math.inf, MEASURED_STEP, length)
         time = load * size.output_tokens / row.output_tokens_per_second
         ratio = math.log(time / timing.total)
         sizes = math.log(size.prompt_tokens), math.log(size.output_tokens)
-        ratios.append(_Ratio(row.k, math.log(load), *sizes, ratio))
+        captured = of_row.holds(load)
+        ratios.append(_Ratio(row.k, captured, size.cached_share, math.log(load), *sizes, ratio))
     return tuple(ratios)

@@ -17,9 +17,10 @@ ring's bytes over the link. A prefill step has the same kernels for up to max-nu
 tokens of prompts, and the attention between them.
 
 Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU, which runs
-ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, whatever the
-number of layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and
-nothing compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer. For prompts within the
+ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, or
+``prefill_uncaptured`` for a step of prompts, which no earlier step overlaps; whatever the number of
+layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and nothing
+compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer. For prompts within the
 largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and falls behind
 short ones, of which each layer has both: the root of the sum of the squares of both times.
 
@@ -29,8 +30,12 @@ A kernel reads bytes and computes FLOPs. Loads and tensor cores run side by side
 
 with ``cache`` in place of ``weights`` where it reads the KV cache, and ``grouped`` in place of
 ``compute`` where it multiplies one small matrix for each expert: the roofline of Williams, Waterman
-and Patterson (2009). One that converts MXFP4 weights to 16 bits in software does so with the
-threads that issue its matrix instructions, so that both times add up (``converts``).
+and Patterson (2009). One that converts MXFP4 weights to 16 bits in software (``converted``) does so
+with the threads that issue its matrix instructions, so that both times add up.
+
+With a prefix cache the CPU hashes each block of a prompt, one prompt after the other (``hashed``
+seconds per token). It is counted where a part of the prompts is cached: the others were measured
+without a prefix cache.
 """
 
 from __future__ import annotations
@@ -53,7 +58,7 @@ from peagle.fit.weights import (
     quantized_element,
     stored_parameters,
 )
-from peagle.vllm.defaults import cache_element_bytes, capture_sizes, schedules_ahead
+from peagle.vllm.defaults import cache_element_bytes, capture_limit, schedules_ahead
 from peagle.vllm.gpus import element_bytes
 from peagle.workload import Workload
 
@@ -63,9 +68,8 @@ _REDUCED_VOCABULARY = 64_000
 """Tokens that an EAGLE-3 head drafts from when its config.json was not read: 32,000 to 64,000 in
 the published ones."""
 
-_MANY, _FEWEST_LAYERS = 1024, 24
-"""Requests with which vLLM captures the most sizes, and the fewest layers of the measured targets:
-``uncaptured`` is in proportion below."""
+_FEWEST_LAYERS = 24
+"""The fewest layers of the measured targets: ``uncaptured`` is in proportion below."""
 
 _SMALLEST_TILE, _LARGEST_EXTRA, _LARGEST_MXFP4_TILE = 16, 32, 128
 """Rows of the smallest tile, of half the largest one that kernels choose for few rows, and of the
@@ -103,8 +107,8 @@ class Draft(NamedTuple):
 class Geometry(NamedTuple):
     """The sizes of a pair on an engine. ``attention`` is everything of a layer but its experts, a
     dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes. ``converts_experts``:
-    kernels convert the weights of the experts to 16 bits. ``captured`` is the number of tokens of
-    the largest batch with a CUDA graph."""
+    kernels convert the weights of the experts to 16 bits. The largest batch with a CUDA graph has
+    ``most_captured`` tokens, and those of ``captured_requests``."""
 
     layers: int
     hidden_size: int
@@ -120,10 +124,20 @@ class Geometry(NamedTuple):
     draft: Draft | None
     k: int
     tensor_parallel_size: int
-    captured: int
+    most_captured: int
+    captured_requests: int
     schedules_ahead: bool
     low_precision: bool
     converts_experts: bool
+
+    @property
+    def captured(self) -> int:
+        """The tokens of the largest batch with a CUDA graph."""
+        return min(self.most_captured, self.captured_requests * (self.k + 1))
+
+    def holds(self, requests: float) -> bool:
+        """Whether a step of so many requests has a CUDA graph."""
+        return requests * (self.k + 1) <= self.captured
 
     def with_k(self, k: int) -> Geometry:
         """The same pair with K drafts; the target alone with 0."""
@@ -150,9 +164,7 @@ def read_geometry(case: FitCase) -> Geometry:
     matrices = shape.feed_forward_matrices * (shape.blocks - shape.dense_layers) / shape.layers
     numbers = matrices * shape.hidden_size * shape.intermediate_size
     element = cache_element_bytes(engine, target.dtype)
-    # With fewer max-num-seqs vLLM captures fewer sizes, but always those that can occur.
-    most = engine._replace(k=0, max_num_seqs=max(engine.max_num_seqs, _MANY))
-    captured, _ = capture_sizes(most, None, shape.class_name)
+    captured, captured_requests = capture_limit(engine, shape.class_name)
     return Geometry(
         layers=shape.layers,
         hidden_size=shape.hidden_size,
@@ -168,7 +180,8 @@ def read_geometry(case: FitCase) -> Geometry:
         draft=_draft(case.drafter, engine.k, element) if case.drafter else None,
         k=engine.k,
         tensor_parallel_size=engine.tensor_parallel_size,
-        captured=captured[-1] if captured else 0,
+        most_captured=captured,
+        captured_requests=captured_requests,
         schedules_ahead=schedules_ahead(engine, case.drafter),
         low_precision=target.quantization in ("fp8", "nvfp4"),
         converts_experts=target.has_mxfp4_experts,
@@ -262,6 +275,8 @@ class Kernel(NamedTuple):
         """The times of its bytes and of its FLOPs."""
         reads = constants.cache if self.of_cache else constants.weights
         computes = constants.grouped if self.grouped else constants.compute
+        if self.converts:
+            computes = constants.converted
         return reads * self.read, computes * self.compute
 
 
@@ -305,9 +320,10 @@ def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, 
     return first_steps, steps, left / steps if steps else 0.0
 
 
-def uncaptured_seconds(busy: float, layers: int, constants: StepConstants) -> float:
-    """A step without a CUDA graph, whose kernels take ``busy`` seconds."""
-    return max(busy, min(layers / _FEWEST_LAYERS, 1.0) * constants.uncaptured)
+def uncaptured_seconds(busy: float, layers: int, launch: float) -> float:
+    """A step without a CUDA graph, whose kernels take ``busy`` seconds; their launch takes
+    ``launch`` in a target with enough layers."""
+    return max(busy, min(layers / _FEWEST_LAYERS, 1.0) * launch)
 
 
 def launched(busy: float, layers: int, captured: bool, constants: StepConstants) -> float:
@@ -315,7 +331,7 @@ def launched(busy: float, layers: int, captured: bool, constants: StepConstants)
     ``captured`` if a CUDA graph could hold so many tokens."""
     if captured:
         return math.hypot(busy, layers * constants.prefill_layer)
-    return uncaptured_seconds(busy, layers, constants)
+    return uncaptured_seconds(busy, layers, constants.prefill_uncaptured)
 
 
 @dataclass(frozen=True)
@@ -416,9 +432,10 @@ class StepTimes:
     def decode_seconds(self, requests: float, context: float) -> float:
         """One decode step."""
         seconds = self.decode_terms(requests, context).seconds(self.model.constants)
-        if requests * (self.geometry.k + 1) <= self.geometry.captured:
+        if self.geometry.holds(requests):
             return seconds
-        return uncaptured_seconds(seconds, self.geometry.layers, self.model.constants)
+        launch = self.model.constants.uncaptured
+        return uncaptured_seconds(seconds, self.geometry.layers, launch)
 
     def prefill_terms(self, tokens: float, workload: Workload) -> Terms:
         """The terms of a step with ``tokens`` of these prompts, without launches and the step's
@@ -496,8 +513,9 @@ def closed_load(
     together = min(load, running)
     context = workload.prompt_tokens + workload.output_tokens / 2
     prompts, first = engine.prefill_seconds(together, workload, batched)
-    slower = 1 + (engine.model.constants.cached_prefill - 1) * workload.cached_share
-    prompts, first = prompts * slower, first * slower
+    if workload.cached_prompt_tokens:
+        hashing = engine.model.constants.hashed * workload.prompt_tokens
+        prompts, first = prompts + together * hashing, first + (together + 1) / 2 * hashing
     step = engine.decode_seconds(together, context)
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
     waves = max(load / running, 1.0)

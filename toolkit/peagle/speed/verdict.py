@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from peagle.catalog.tables import NotNegative, Positive, Version
+from peagle.catalog.tables import InstanceType, NotNegative, Positive, Version
 from peagle.frozen import Frozen
 from peagle.speed.acceptance import SAME_SPEED_SHARE, AcceptanceBasis, Basis, Performance
 from peagle.speed.estimate import break_even_length
@@ -121,7 +121,7 @@ class Verdict(Frozen):
     tensor_parallel_size: Positive
     vllm: Version
     max_model_len: Positive | None = None
-    instance_type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
+    instance_type: InstanceType
     gpu_count: Positive
     region: Line
     usd_per_hour: Amount | None

@@ -28,9 +28,15 @@ KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
 """vLLM's argument, in its two spellings."""
 
+CAPTURE_SIZE = "max-cudagraph-capture-size"
+"""vLLM's argument, in 0.28.0 as in earlier and later versions of model_catalog/vllm.json."""
+
 _CAPTURED, _CAPTURED_MORE = 512, 1024
 """Largest batch, in tokens, with a CUDA graph; larger for GPT-OSS, and since 0.28 on data-centre
 Blackwell GPUs (_set_cudagraph_sizes)."""
+
+_GRID, _ANY = 16, 1 << 31
+"""Distance of captured sizes from 256 tokens on; a limit that is none."""
 
 ALL_SLOTS_RESERVED = "<0.28.0"
 """vLLM versions that reserve the draft slots of max_num_seqs requests in every step, such as 0.26.0
@@ -76,6 +82,8 @@ class EngineConfig(NamedTuple):
     a new container. ``images``: whether requests may contain images. ``draftless`` names a
     method that drafts without a model (``ngram``, ``suffix``). ``prefix_caching`` is on unless
     ``--no-enable-prefix-caching`` is set. ``expert_parallel``: each GPU has whole experts.
+    ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens; ``None`` is
+    vLLM's default.
     """
 
     gpu: str
@@ -98,6 +106,7 @@ class EngineConfig(NamedTuple):
     prefix_caching: bool = True
     expert_parallel: bool = False
     block_size: int = BLOCK_TOKENS
+    max_cudagraph_capture_size: int | None = None
 
 
 class Drafting(Protocol):
@@ -178,6 +187,21 @@ def uses_model_runner_v2(
     return drafter is None or not drafter.parallel_drafting
 
 
+def capture_limit(engine: EngineConfig, class_name: str) -> tuple[int, int]:
+    """The largest batch with a CUDA graph, in tokens, and for how many requests at most, each with
+    K + 1 tokens; 0 without graphs. ``class_name`` is the target's model class."""
+    if engine.enforce_eager:
+        return 0, 0
+    largest, requests, batch = engine.max_cudagraph_capture_size, 2 * engine.max_num_seqs, _ANY
+    if largest is None and class_name.startswith("GptOss"):
+        largest = _CAPTURED_MORE
+    elif largest is None:
+        # A compute capability of 10 is data-centre Blackwell.
+        more = engine.capability // 10 == 10 and in_range(engine.vllm, ">=0.28.0")
+        largest, batch = _CAPTURED_MORE if more else _CAPTURED, requests
+    return min(largest, engine.max_num_batched_tokens), batch
+
+
 def capture_sizes(
     engine: EngineConfig, drafter: Drafting | None, class_name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -185,23 +209,26 @@ def capture_sizes(
 
     ``class_name`` is the target's model class.
     """
-    if engine.enforce_eager:
-        return (), ()
     step = 1 + (engine.k if drafter or engine.draftless else 0)
-    largest = _CAPTURED_MORE
-    if not class_name.startswith("GptOss"):
-        # A compute capability of 10 is data-centre Blackwell.
-        more = engine.capability // 10 == 10 and in_range(engine.vllm, ">=0.28.0")
-        most = _CAPTURED_MORE if more else _CAPTURED
-        largest = min(engine.max_num_seqs * step * 2, most)
-    return _sizes(min(largest, engine.max_num_batched_tokens), step, engine.max_num_seqs)
+    largest, requests = capture_limit(engine, class_name)
+    return _sizes(min(largest, requests * step), step, engine.max_num_seqs)
+
+
+def capture_size(requests: int, k: int) -> int:
+    """The ``--max-cudagraph-capture-size`` whose CUDA graphs hold a step of so many requests with K
+    drafts. vLLM rounds it down to its grid, and sizes of the grid up to whole requests."""
+    step = k + 1
+    size = round_up(requests * step, _GRID)
+    while _sizes(size, step, requests)[0][-1] < requests * step:
+        size += _GRID
+    return size
 
 
 @lru_cache(maxsize=256)  # the instance types that a plan compares differ in few of these numbers
 def _sizes(largest: int, step: int, max_num_seqs: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     sizes = [size for size in (1, 2, 4) if size <= largest]
     sizes += range(8, min(largest + 1, 256), 8)
-    sizes += range(256, largest + 1, 16)
+    sizes += range(256, largest + 1, _GRID)
     if step > 1 and sizes:
         rounded = {round_up(size, step) for size in sizes}
         sizes = sorted(size for size in rounded if size <= sizes[-1]) or [step]

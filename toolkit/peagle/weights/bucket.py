@@ -64,10 +64,14 @@ class Bucket:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Every key below the prefix with its size in bytes."""
-        entries = self.aws.items(
-            "s3", "list_objects_v2", "Contents", Bucket=self.name, Prefix=prefix
-        )
-        return {entry["Key"]: entry["Size"] for entry in entries}
+        return {entry["Key"]: entry["Size"] for entry in self._entries(prefix)}
+
+    def etags(self, prefix: str) -> dict[str, str]:
+        """Every key below the prefix with its ETag."""
+        return {entry["Key"]: entry["ETag"] for entry in self._entries(prefix)}
+
+    def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
+        return self.aws.items("s3", "list_objects_v2", "Contents", Bucket=self.name, Prefix=prefix)
 
     def read(self, key: str) -> bytes:
         """The content of a small object, cut off after what the JSON reader accepts. Raises

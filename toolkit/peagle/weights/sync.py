@@ -1,20 +1,25 @@
 """Sync weights to S3: plan what to copy, compare what is there by its checksum, copy the rest.
 
 They come from a folder, the Hub at one commit, or another S3 prefix. A file that was interrupted is
-copied again from its beginning; files that are complete are not.
+copied again from its beginning; files that are complete are not. An engine of this machine reads
+weights in S3 from a folder, to which they are downloaded in the same way.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import sleep
+from typing import TypeVar
 
 from peagle.aws.client import Aws
 from peagle.aws.s3 import (
@@ -24,6 +29,7 @@ from peagle.aws.s3 import (
     bucket_exists,
     copy_object,
     create_bucket,
+    download_object,
     source_changed,
     upload_stream,
 )
@@ -44,10 +50,11 @@ from peagle.errors import CheckpointError, CloudError, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.options import Options
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.plan import Weights
+from peagle.planning.plan import Plan, Weights
 from peagle.planning.speculation import choose_drafter
 from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
+from peagle.store import home, locked
 from peagle.weights.bucket import (
     Bucket,
     FileEntry,
@@ -68,6 +75,8 @@ from peagle.weights.layout import (
     weights_prefix,
 )
 from peagle_serve.contract import VOCABULARY_FILE
+
+T = TypeVar("T")
 
 ATTEMPTS = 5
 """How often a part is read from the Hub before the sync fails."""
@@ -406,15 +415,23 @@ def _folders(plan: SyncPlan, copied: Mapping[str, FileEntry]) -> Manifest:
 def _copy(
     bucket: Bucket, plan: SyncPlan, progress: SyncProgress, tick: Callable[[], object]
 ) -> dict[str, FileEntry]:
-    """Bring all files to S3, several at a time; their manifest entries by key. ``tick`` is called
-    regularly. Raises the first failure, after parts in flight have ended."""
-    workers = ThreadPoolExecutor(FILES_AT_ONCE)
-    futures = {
-        key: workers.submit(_bring, bucket, key, source, name, progress)
+    """Bring all files to S3; their manifest entries by key."""
+    transfers = {
+        key: partial(_bring, bucket, key, source, name, progress)
         for part, source in plan.sources.items()
         for name in source.files
         for key in [plan.prefix.file_key(part, name)]
     }
+    return _run(transfers, progress, tick)
+
+
+def _run(
+    transfers: Mapping[str, Callable[[], T]], progress: SyncProgress, tick: Callable[[], object]
+) -> dict[str, T]:
+    """The results of transfers, several files at a time. ``tick`` is called regularly. Raises the
+    first failure, after parts in flight have ended."""
+    workers = ThreadPoolExecutor(FILES_AT_ONCE)
+    futures = {key: workers.submit(transfer) for key, transfer in transfers.items()}
     pending = set(futures.values())
     try:
         while pending:
@@ -490,3 +507,63 @@ def _is_same(source: WeightSource, name: str, head: ObjectInfo, progress: SyncPr
         return True
     progress.compare(-size)
     return False
+
+
+def with_local_weights(
+    aws: Callable[[], Aws], plan: Plan, report: Callable[[SyncProgress], object]
+) -> Plan:
+    """The plan with the folders of this machine in place of its prefixes in S3, which are
+    downloaded where they are missing; ``report`` gets the progress. Streamed weights stay in S3.
+    Raises UserError when the disk is full, and what reading S3 raises."""
+    parts: dict[str, Weights] = {}
+    for part in PARTS:
+        model = plan.target if part == "target" else plan.drafter
+        weights = model.weights if model else None
+        if weights is not None and weights.kind == "s3" and not weights.streamed:
+            folder = download_weights(aws(), weights, report)
+            parts[part] = weights.model_copy(update={"kind": "directory", "location": str(folder)})
+    changed = {
+        part: getattr(plan, part).model_copy(update={"weights": weights})
+        for part, weights in parts.items()
+    }
+    return plan.model_copy(update=changed) if changed else plan
+
+
+def download_weights(aws: Aws, weights: Weights, report: Callable[[SyncProgress], object]) -> Path:
+    """The folder below ``$PEAGLE_HOME/weights`` with the files that vLLM reads of a prefix in S3.
+    It is that of these objects, by their ETags: others of the same names get another folder, and
+    files that are there are not read again."""
+    source = open_source(weights, lambda: aws)
+    assert source.copied_from is not None, "the weights are in S3"
+    bucket, prefix = Bucket(aws, source.copied_from.bucket), source.copied_from.key
+    etags = bucket.etags(prefix)
+    if gone := [name for name in source.files if prefix + name not in etags]:
+        raise source_changed(S3Uri(bucket.name, prefix + gone[0]))
+    version = {name: (file.size, etags[prefix + name]) for name, file in source.files.items()}
+    digest = hashlib.sha256(json.dumps(version, sort_keys=True).encode()).hexdigest()[:16]
+    folder = home() / "weights" / digest
+    with locked(folder.with_suffix(".lock")):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        present = {file.name for file in folder.iterdir()}
+        for rest in present - version.keys():  # of a download that was killed
+            (folder / rest).unlink()
+        missing = {name: version[name] for name in version if name not in present}
+        size = sum(size for size, _ in missing.values())
+        if (free := shutil.disk_usage(folder).free) < size:
+            raise UserError(
+                f"{source.location} needs {size / 2**30:.1f} GiB in {folder.parent}, which has "
+                f"{free / 2**30:.1f} GiB free",
+                "remove folders there that no engine uses, or set PEAGLE_HOME to another disk",
+                "disk-full",
+            )
+        progress = SyncProgress(size)
+        transfers = {
+            name: partial(
+                download_object, aws, S3Uri(bucket.name, prefix + name), etag, length,
+                folder / name, progress.move,
+            )
+            for name, (length, etag) in missing.items()
+        }  # fmt: skip
+        if transfers:
+            _run(transfers, progress, lambda: report(progress))
+    return folder

@@ -7,6 +7,7 @@ from math import prod
 from peagle import findings
 from peagle.case import Case, parse_family, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
+from peagle.catalog.tables import HERE
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, read_attention
 from peagle.checks.registry import Findings, error, note, rule, warning
@@ -31,7 +32,7 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     """The finding if the version has no image; ``takes_image``: the user may name another one."""
     releases = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
-    if version in releases or case.options.image is not None:
+    if version in releases or case.options.image is not None or case.options.instance_type == HERE:
         return None
     who, minimum = find_minimum(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]

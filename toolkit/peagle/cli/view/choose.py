@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.text import Text
 
 from peagle.catalog.schema import Pair, kv_bytes
-from peagle.catalog.tables import MethodSupport
+from peagle.catalog.tables import HERE, MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
@@ -244,11 +244,12 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
     print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
-    price = "price unknown"
+    price, here = ": price unknown", verdict.instance_type == HERE
     if verdict.usd_per_hour is not None:
-        price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
+        price = f": {format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
     several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
-    print_line(f"{verdict.instance_type}{several}: {price}; speeds are of one engine")
+    where = "this machine" if here else verdict.instance_type
+    print_line(f"{where}{several}{'' if here else price}; speeds are of one engine")
     for size in verdict.workloads:
         _print_size(size)
     if verdict.changes:
@@ -261,6 +262,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
             if tokens := getattr(size, name):
                 load += [f"--{name.replace('_', '-')}", str(tokens)]
+        load += ["--here"] if here else []
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
 

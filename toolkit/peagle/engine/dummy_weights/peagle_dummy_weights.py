@@ -18,6 +18,7 @@ def install() -> None:
     """Replace what vLLM loads, and what its drafters propose."""
     keep_own_tensors(os.environ.get(OWN_TENSORS, "").split(","))
     draft_random_tokens()
+    draft_random_tokens_on_v2()
 
 
 def keep_own_tensors(names: Collection[str]) -> None:
@@ -58,3 +59,23 @@ def draft_random_tokens() -> None:
         return drafts.random_(0, self.vllm_config.model_config.get_vocab_size())
 
     SpecDecodeBaseProposer.propose = proposed
+
+
+def draft_random_tokens_on_v2() -> None:
+    """The same for model runner V2, whose n-gram drafter has no drafts of its own choice."""
+    from vllm.v1.worker.gpu import spec_decode
+
+    make = spec_decode.init_speculator
+
+    def init_speculator(config: Any, *args: Any, **kwargs: Any) -> Any:
+        speculator = make(config, *args, **kwargs)
+        propose, size = speculator.propose, config.model_config.get_vocab_size()
+
+        def proposed(*args: Any, **kwargs: Any) -> Any:
+            return propose(*args, **kwargs).random_(0, size)
+
+        if config.speculative_config.method != "ngram":
+            speculator.propose = proposed
+        return speculator
+
+    spec_decode.init_speculator = init_speculator

@@ -21,7 +21,7 @@ from peagle.errors import NotFound, Unsupported, nearest
 from peagle.planning.plan import Plan, refuse_here
 from peagle.render.files import PLAN, RenderedFile, json_file
 from peagle.render.plan_file import plan_document
-from peagle.text import one_of
+from peagle.text import join_with_or
 
 
 def format_names() -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
             if not getattr(_module(name), "NO_ENDPOINT", False)
             and not _module(name).unsupported(plan)
         ]
-        fix = f"use {one_of(others)}" if others else "no format can express this plan"
+        fix = f"use {join_with_or(others)}" if others else "no format can express this plan"
         raise Unsupported(f"{format}: {reason}", fix, code=_FORMAT_UNSUPPORTED)
     files: tuple[RenderedFile, ...] = module.render(plan, catalog)
     return (*files, json_file(PLAN, plan_document(plan)))

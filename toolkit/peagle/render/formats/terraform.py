@@ -41,8 +41,8 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def unsupported(plan: Plan) -> str:
-    """A plan with copies, a key of KMS that is not named by its ARN, and a rule of another's
-    bucket."""
+    """A plan with copies, a key of KMS that is not named by its ARN, and a lifecycle rule
+    of a bucket."""
     if plan.copies is not None:
         return (
             "hashicorp/aws has no resource for inference components, which copies are; with "
