@@ -620,7 +620,12 @@ def _report(
                 print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
             pair = result.server.pair or options["pair"]
-            plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
+            size = result.rows[0].load.workload.size
+            plan: tuple[str, ...] = ("peagle", "--catalog", str(options["save"]), "plan", pair)
+            if size.cached_prompt_tokens:
+                plan += ("--prompt-tokens", f"{size.prompt_tokens}", "--output-tokens",
+                         f"{size.output_tokens}", "--cached-prompt-tokens",
+                         f"{size.cached_prompt_tokens}")  # fmt: skip
             print_line("Plan with it", command_text(plan))
         for answers in compared:
             print_lossless(answers)
