@@ -190,9 +190,9 @@ def test_an_engine_gets_gpus_that_are_free(
     cards(H200, H200, free=list(free))
     if isinstance(chosen, str):
         with raises_code(chosen, Refused):
-            choose_gpus(visible_gpus(), count, 0.9, taken)
+            choose_gpus(visible_gpus(), count, 0.9, dict.fromkeys(taken, "other"))
     else:
-        gpus = choose_gpus(visible_gpus(), count, 0.9, taken)
+        gpus = choose_gpus(visible_gpus(), count, 0.9, dict.fromkeys(taken, "other"))
         assert [gpu.index for gpu in gpus] == chosen
 
 

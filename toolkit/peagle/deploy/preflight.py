@@ -54,11 +54,9 @@ from peagle.render.requests import (
     CREATE_ENDPOINT,
     CREATE_MODEL,
     VARIANT,
-    Request,
     requests,
     with_replaced,
 )
-from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
@@ -123,17 +121,6 @@ class DesiredState:
     config: dict[str, Any]
     endpoint: dict[str, Any]
     component: dict[str, Any] | None = None
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """The requests, in the order of creation."""
-        made = {
-            CREATE_MODEL: self.model,
-            CREATE_CONFIG: self.config,
-            CREATE_ENDPOINT: self.endpoint,
-            CREATE_COMPONENT: self.component,
-        }
-        return tuple(Request("sagemaker", name, body) for name, body in made.items() if body)
 
 
 def desired_state(
@@ -351,7 +338,6 @@ def preflight(
         more = 0
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
-        findings += request_findings(desired.requests)
         if as_candidate and record and live:
             findings += _candidate_quota(aws, priced, record, live, instances)
         else:
