@@ -200,7 +200,7 @@ def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Mapping[str, 
     if len(gpus.gpus) < count:
         raise Refused(
             f"the plan needs {count} GPUs; this machine has {there}",
-            f"plan for this machine: --here, or --set tensor-parallel-size={len(gpus.gpus)}",
+            "plan for this machine, with --here, or show more of its GPUs in CUDA_VISIBLE_DEVICES",
             code="too-few-gpus",
         )
     if len(free) < count:
