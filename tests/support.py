@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -23,8 +23,10 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.main import main
 from peagle.data import BUNDLED_CATALOG, data_folder
 from peagle.errors import PeagleError
-from peagle.findings import Finding
 from peagle.planning import Options, Plan
+
+if TYPE_CHECKING:
+    from peagle.request_validation import Invalid
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
@@ -222,18 +224,20 @@ def bundled_evidence() -> Iterator[None]:
         yield
 
 
-def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
+def rejected_values(plan: Plan) -> "list[Invalid]":
     """What AWS would reject in the requests of ``plan``, with an example's role and bucket."""
     from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET
     from peagle.render.requests import requests, with_replaced
-    from peagle.request_validation import request_findings
+    from peagle.request_validation import validate
 
     examples = {EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle", MODEL_BUCKET: "b" * 63}
-    filled = [
-        replace(request, parameters=with_replaced(request.parameters, examples))
+    return [
+        problem
         for request in requests(plan)
+        for problem in validate(
+            request.service, request.operation, with_replaced(request.parameters, examples)
+        )
     ]
-    return request_findings(filled)
 
 
 def decide_alike(first: Plan, second: Plan) -> bool:

@@ -1,4 +1,4 @@
-"""What AWS would reject in a request: before a plan is applied, and in the sandbox.
+"""What AWS would reject in a request, which the sandbox rejects too.
 
 botocore's own validator knows types, required keys and unknown ones. It sends values that break a
 limit of the service's model (names, sizes, times, enumerations), which are reported here.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,6 @@ from botocore import xform_name
 from botocore.validate import ParamValidator
 
 from peagle.errors import nearest
-from peagle.findings import Finding, error
-from peagle.render.requests import Request
 from peagle.text import shortened
 
 _BY_SIZE = ("Invalid length", "Invalid range")
@@ -57,24 +55,6 @@ def validate(
     if any(invalid.message.startswith("Invalid type") for invalid in wrong):
         return wrong  # the limits are those of values of the right type
     return (*wrong, *_check_limits(shape, parameters, "", instance_types))
-
-
-_REQUEST_INVALID = "request-invalid"
-"""AWS would reject a request of the plan: its model or a limit forbids a value."""
-
-
-def request_findings(requests: Iterable[Request]) -> tuple[Finding, ...]:
-    """What AWS would reject in those requests, as findings."""
-    return tuple(
-        error(
-            _REQUEST_INVALID,
-            f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
-            invalid.message,
-            invalid.fix or "change the option of the plan that this value comes from",
-        )
-        for request in requests
-        for invalid in validate(request.service, request.operation, request.parameters)
-    )
 
 
 @functools.cache

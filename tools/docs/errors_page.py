@@ -23,7 +23,6 @@ _FOLDERS = {
     "weights": "Weights in S3",
     "aws": "The account: roles, prices, quotas, images",
     "deploy": "Deployments",
-    "request_validation.py": "Requests to AWS",
     "proof.py": "Proofs",
 }
 """What a finding is about, by its rule, package or module, in the order of the page."""

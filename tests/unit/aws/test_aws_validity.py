@@ -7,8 +7,7 @@ import pytest
 
 from peagle.request_validation import validate
 from tests.unit.aws.cloud import ROLE
-from tests.unit.aws.plans import IMAGE, a_plan
-from tests.unit.aws.world import World
+from tests.unit.aws.plans import IMAGE
 
 S3 = {"S3Uri": "s3://models/pair/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 CONTAINER = {
@@ -90,12 +89,3 @@ def test_an_invalid_value_is_reported(
     problems = validate("sagemaker", operation, put(GOOD[operation], place, value))
     reported = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(problems)}
     assert text in reported[path]
-
-
-def test_preflight_refuses_before_anything_is_created(world: World) -> None:
-    plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
-    preflight = world.preflight(plan)
-    (finding,) = [f for f in preflight.findings if f.code == "request-invalid"]
-    assert finding.level == "error"
-    assert finding.where == "CreateModel PrimaryContainer.Environment.SM_VLLM_MODEL"
-    assert not any(call.startswith("create_") for call in world.cloud.calls)

@@ -11,8 +11,8 @@ import yaml
 
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render, requests
-from peagle.request_validation import request_findings
-from tests.unit.rendering.plans import CATALOG, filled
+from tests.support import rejected_values
+from tests.unit.rendering.plans import CATALOG
 
 
 @cache
@@ -36,10 +36,7 @@ def test_another_model_keeps_the_configuration_of_the_instances() -> None:
 
     assert names(plan)[0] != names(changed)[0]
     assert names(plan)[1] == names(changed)[1]
-    made = [
-        type(each)(each.service, each.operation, filled(each.parameters)) for each in requests(plan)
-    ]
-    assert [*request_findings(made)] == []
+    assert rejected_values(plan) == []
 
 
 BSD_DATE = """

@@ -5,18 +5,18 @@ import re
 import pytest
 
 from peagle.render.requests import requests
-from tests.support import plan_request_findings
+from tests.support import rejected_values
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_requests_are_valid_for_aws(shape: str) -> None:
-    assert plan_request_findings(plan_of(shape)) == ()
+    assert rejected_values(plan_of(shape)) == []
 
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_the_requests_of_every_bundled_pair_are_valid_for_aws(pair: str) -> None:
-    assert plan_request_findings(plan_for(pair)) == ()
+    assert rejected_values(plan_for(pair)) == []
 
 
 def test_names_depend_on_the_content() -> None:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peagle.aws.images import ImageRequest
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
-from peagle.cli.image import build_with_status
 from peagle.cli.options import (
     Decimal,
     add_options,
@@ -291,6 +289,9 @@ def local_image(
     NotFound."""
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
+        from peagle.aws.images import ImageRequest  # with boto3, which a start does not need
+        from peagle.cli.image import build_with_status
+
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
         return build_with_status(request, new_session()).image
     docker = connect_docker()

@@ -54,14 +54,11 @@ from peagle.render.requests import (
     CREATE_ENDPOINT,
     CREATE_MODEL,
     VARIANT,
-    Request,
     requests,
     with_replaced,
 )
-from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
-from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import (
     CHANGED,
     WEIGHTS_CODES,
@@ -123,17 +120,6 @@ class DesiredState:
     config: dict[str, Any]
     endpoint: dict[str, Any]
     component: dict[str, Any] | None = None
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """The requests, in the order of creation."""
-        made = {
-            CREATE_MODEL: self.model,
-            CREATE_CONFIG: self.config,
-            CREATE_ENDPOINT: self.endpoint,
-            CREATE_COMPONENT: self.component,
-        }
-        return tuple(Request("sagemaker", name, body) for name, body in made.items() if body)
 
 
 def desired_state(
@@ -351,19 +337,12 @@ def preflight(
         more = 0
         if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
-        findings += request_findings(desired.requests)
         if as_candidate and record and live:
             findings += _candidate_quota(aws, priced, record, live, instances)
         else:
             findings += _quota(aws, plan, instances, count, more)
-        # SageMaker mounts every object below the prefix of an upload, so it may hold no others.
-        for upload in desired.uploads:
-            if s3.bucket_exists(aws, upload.bucket):
-                keys = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
-                if foreign := sorted(keys - set(upload.keys)):
-                    message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
-                    fix = "remove them, or choose another --name"
-                    findings.append(error("prefix-in-use", "bucket", message, fix))
+        for bucket_of_weights in {upload.bucket for upload in desired.uploads}:
+            s3.bucket_exists(aws, bucket_of_weights)  # refuses one of another account or region
         findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += _topic_findings(aws, plan)

@@ -7,12 +7,11 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from peagle.bench.result import Interval
-from peagle.bench.variants import VariantComparison
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     LABEL,
@@ -30,9 +29,6 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.deploy.diff import Change
-from peagle.deploy.drift import Drift
-from peagle.deploy.status import GONE, ComparedPlan, DeploymentStatus, ListedDeployment
 from peagle.engine.state import LocalEngine, read_warm_start
 from peagle.engine.usage import Usage
 from peagle.engine_log import WarmStart
@@ -41,6 +37,11 @@ from peagle.planning.plan import FloorSource
 from peagle.proof import Proof, SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.text import format_duration, format_price, format_usd, k_text, plain, shortened
+
+if TYPE_CHECKING:  # `local up` shows its engine without boto3, which deploy imports
+    from peagle.bench.variants import VariantComparison
+    from peagle.deploy.drift import Drift
+    from peagle.deploy.status import ComparedPlan, DeploymentStatus, ListedDeployment
 
 _COLUMNS = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
@@ -68,6 +69,8 @@ def print_deployments(rows: Sequence[ListedDeployment]) -> None:
 
 def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequence[str]) -> None:
     """The state of a deployment, and the command with which an unfinished one is ``continued``."""
+    from peagle.deploy.status import GONE
+
     left, proof = status.seconds_left, status.proof
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{status.name}: {status.state}{near}", bold=True)
@@ -89,6 +92,8 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
 
 def print_drift(drift: Drift, where: str) -> None:
     """What differs from the plan."""
+    from peagle.deploy.diff import Change
+
     fields = drift.fields
     if not fields:
         print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
