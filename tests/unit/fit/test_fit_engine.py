@@ -1,5 +1,7 @@
 """vLLM's defaults, and what it derives from its arguments."""
 
+from typing import Any
+
 import pytest
 
 from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes
@@ -51,7 +53,7 @@ def test_captured_graph_sizes(
 def test_the_size_of_graphs_holds_a_step_of_all_requests(requests: int, k: int, size: int) -> None:
     """vLLM rounds its sizes up to whole requests; what exceeds the largest one has no graph."""
     assert capture_size(requests, k) == size
-    engine = {"k": k, "max_num_seqs": requests, "max_cudagraph_capture_size": size}
+    engine: dict[str, Any] = {"k": k, "max_num_seqs": requests, "max_cudagraph_capture_size": size}
     assert captured(case("qwen3-coder-30b", **engine))[0][-1] >= requests * (k + 1)
 
 

@@ -1,5 +1,7 @@
 """The performance of an engine: what is measured is used, the rest follows from sizes and GPU."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,9 +81,9 @@ CODER_10 = case(CODER, "p-eagle", 10, "ml.p5e.48xlarge", max_num_seqs=128)
 def test_a_row_answers_on_the_same_side_of_the_largest_cuda_graph(
     engine: int | None, measured: int | None, basis: str
 ) -> None:
-    graphs = {"max_cudagraph_capture_size": engine}
+    graphs: dict[str, Any] = {"max_cudagraph_capture_size": engine}
     of = CODER_10._replace(engine=CODER_10.engine._replace(**graphs))
-    of_row = {"acceptance_length": 6.7, "max_cudagraph_capture_size": measured}
+    of_row: dict[str, Any] = {"acceptance_length": 6.7, "max_cudagraph_capture_size": measured}
     rows = run(row(64, 9000, "p-eagle", 10, **of_row), target=CODER, gpu="H200")
     assert speed(of, 64, length=6.7, runs=[rows], names=NAMES).basis == basis
 
@@ -95,7 +97,11 @@ def test_a_row_answers_on_the_same_side_of_the_largest_cuda_graph(
     (0, 3584, "estimated"),
 ])  # fmt: skip
 def test_a_row_answers_for_as_many_new_tokens(cached: int, measured: int, basis: str) -> None:
-    sizes = {"prompt_tokens": 4096, "output_tokens": 256, "cached_prompt_tokens": measured}
+    sizes: dict[str, Any] = {
+        "prompt_tokens": 4096,
+        "output_tokens": 256,
+        "cached_prompt_tokens": measured,
+    }
     rows = run(row(8, 2000, **sizes))
     assert speed(ALONE, 8, Workload(4096, 256, cached), runs=[rows]).basis == basis
 
