@@ -13,11 +13,11 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from peagle.bench.load import Aiperf, Body, Sent, bench, find_sender, install_sender
-from peagle.bench.targets import OpenAiServer, open_engine
+from peagle.bench.load import Aiperf, Sent, bench, find_sender, install_sender
+from peagle.bench.targets import open_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
 from peagle.engine.local import start_local, stop_local
@@ -34,15 +34,9 @@ class _Timed(Aiperf):
 
     sent: list[Sent] = field(default_factory=list)
 
-    def send(
-        self,
-        server: OpenAiServer,
-        phases: Sequence[Sequence[Body]],
-        concurrency: int,
-        progress: Callable[[int], object] = lambda finished: None,
-    ) -> Sent:
+    def send(self, *arguments: Any, **options: Any) -> Sent:
         """As ``Aiperf.send``."""
-        self.sent.append(super().send(server, phases, concurrency, progress))
+        self.sent.append(super().send(*arguments, **options))
         return self.sent[-1]
 
 

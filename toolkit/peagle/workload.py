@@ -34,9 +34,21 @@ class Workload:
         return self.cached_prompt_tokens / self.prompt_tokens
 
     @property
+    def is_conversation(self) -> bool:
+        """Whether earlier turns, and not only what all prompts share, are in the cache."""
+        return self.cached_prompt_tokens > self.shared_prompt_tokens
+
+    @property
     def tokens(self) -> int:
         """The tokens of one request, prompt and output together."""
         return self.prompt_tokens + self.output_tokens
+
+    def resized(self, prompt_tokens: int | None, output_tokens: int | None) -> Workload:
+        """With other sizes, if given; of another prompt the same shares are cached and shared."""
+        prompt = prompt_tokens or self.prompt_tokens
+        cached = int(prompt * self.cached_share)
+        shared = cached * self.shared_prompt_tokens // max(self.cached_prompt_tokens, 1)
+        return Workload(prompt, output_tokens or self.output_tokens, cached, shared)
 
     @property
     def cached_text(self) -> str:
@@ -68,6 +80,15 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 """The sizes that ``peagle bench`` measures and ``peagle verdict`` compares, by name, as in the
 evidence of the catalogue."""
+
+
+BENCH_WORKLOADS: Mapping[str, Workload] = {
+    **WORKLOADS,
+    **PRESETS,
+    "conversation": Workload(6912, 256, 6656),
+}
+"""All that ``peagle bench`` measures by name; ``conversation`` has the prompts of the catalogue's
+measurements of conversations, on average over the later turns."""
 
 
 @dataclass(frozen=True)

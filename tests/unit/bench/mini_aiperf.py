@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import chain, cycle, groupby, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ def main() -> int:
     config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())["benchmark"]
     for name in ("AIPERF_FAILS", "HTTP_PROXY"):
         assert name not in os.environ, "the sender gets no other variables"
-    lines = iter(Path(config["datasets"][0]["path"]).read_text().splitlines())
+    sessions = read_sessions(config["datasets"][0])
     out = Path(config["artifacts"]["dir"])
     out.mkdir(parents=True)
     tokenizer = Path(config["tokenizer"]["name"])
@@ -29,13 +30,35 @@ def main() -> int:
         return 1
     with (out / "profile_export.jsonl").open("w") as records:
         for phase in config["phases"]:
-            bodies = [next(lines) for _ in range(phase["requests"])]
+            count = phase.get("sessions") or phase["requests"]
+            conversations = [next(sessions) for _ in range(count)]
+            next(sessions, None)  # as aiperf does where a phase ends
             with ThreadPoolExecutor(phase["concurrency"]) as pool:
-                for record in pool.map(lambda body: send(config["endpoint"], body), bodies):
+                sent = pool.map(lambda turns: converse(config["endpoint"], turns), conversations)
+                for record in chain.from_iterable(sent):
                     record["metadata"]["phase_name"] = phase["name"]
                     records.write(json.dumps(record) + "\n")
                     records.flush()
     return 0
+
+
+def read_sessions(dataset: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """The turns of each conversation, then all of them again; a single prompt is one."""
+    lines = [json.loads(line) for line in Path(dataset["path"]).read_text().splitlines()]
+    if dataset["format"] == "raw_payload":
+        return cycle([{"payload": line}] for line in lines)
+    groups = groupby(lines, key=lambda line: line["session_id"])
+    return cycle([list(turns) for _, turns in groups])
+
+
+def converse(endpoint: dict[str, Any], turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a conversation."""
+    records = []
+    for number, turn in enumerate(turns):
+        time.sleep(turn.get("delay", 0) / 1e3)
+        records.append(send(endpoint, json.dumps(turn["payload"])))
+        records[-1]["metadata"]["turn_index"] = number
+    return records
 
 
 def send(endpoint: dict[str, Any], body: str) -> dict[str, Any]:

@@ -98,6 +98,31 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     assert spread.low < spread.value < spread.high
 
 
+@pytest.mark.parametrize(("shared", "hits", "cached"), [
+    (0, 800, 100.0), (20, 960, 100.0), (0, 0, 0.0), (0, None, None),
+])  # fmt: skip
+def test_of_conversations_the_later_turns_are_measured(
+    shared: int, hits: int | None, cached: float | None
+) -> None:
+    """Warm-up and three repetitions of two conversations with two turns; a first turn takes long,
+    and hits what all share."""
+    workload = BenchWorkload("chat", Workload(128, 41, 110, shared), turns=2)
+    load = BenchLoad(workload, 2, 4)
+    sent = []
+    for number in range(4):
+        sent += [request(number, 20.0 * number, 10.0) for _ in range(2)]
+        sent += [replace(request(number, 20.0 * number + 10), turn=1) for _ in range(2)]
+    counted = Counters(cache_queries=1000, cache_hits=hits)
+    row = evaluate(TARGET, load, Sent(tuple(sent)), counted)
+    assert (row.incomplete, row.tokens_per_second.value) == ("", 82.0)
+    assert row.ttft
+    assert row.first_turn_ttft
+    assert (row.ttft.count, row.ttft.p50) == (6, 0.2)
+    assert (row.first_turn_ttft.count, row.first_turn_ttft.p50) == (6, 2.0)
+    assert row.cached_prompt_tokens == cached
+    assert row.lacks_cache == (hits == 0)
+
+
 def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
     row = evaluated(THREE, Counters(100, 300, 120, (70, 35, 15)))
     assert row.acceptance is not None

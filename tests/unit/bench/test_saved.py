@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 
 from peagle.bench.evidence import evidence_document, priced_result, read_result, save_evidence
-from peagle.bench.result import BenchResult, BenchRow, BenchWorkload
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, BenchWorkload
 from peagle.bench.winners import crossovers
+from peagle.bench.workloads import find_workload
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.cli.view.choose import crossover_text
 from peagle.cli.view.report import summarize_workload
 from peagle.errors import UserError
+from peagle.planning import Options, make_plan
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.text import plain
 from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, LONG, RESULT, ROWS, SHORT, row, two_workloads
+
+K5 = BenchSetting("p-eagle", 5)
 
 
 def test_planning_reads_what_is_saved(tmp_path: Path) -> None:
@@ -37,6 +41,48 @@ def test_planning_reads_what_is_saved(tmp_path: Path) -> None:
     assert speed.ttft_seconds
     assert speed.ttft_seconds.p99 == 0.16
     assert (None, 0, 1, 2_048) in speeds
+
+
+@pytest.mark.parametrize("fastest", [ALONE, K3, K5])
+@pytest.mark.parametrize("name", ["long-prompt", "conversation"])
+def test_the_saved_speeds_decide_k(name: str, fastest: BenchSetting, tmp_path: Path) -> None:
+    workload = find_workload(name)
+    size, graphs = workload.size, 1024
+    rows = [
+        replace(
+            row(setting, load, speed * (1.5 if setting == fastest else 1), workload),
+            cached_prompt_tokens=float(max(size.cached_prompt_tokens - 16, 0)),
+            max_cudagraph_capture_size=graphs,
+        )
+        for setting in (ALONE, K3, K5)
+        for load, speed in ((1, 100.0), (8, 600.0))
+    ]
+    server = replace(RESULT.server, gpu="L40S")
+    path = save_evidence(replace(RESULT, server=server, rows=tuple(rows)), tmp_path)
+    catalog = load_catalog(tmp_path)
+    (run,) = [run for run in catalog.speeds["openai/gpt-oss-20b"] if run.file == path.name]
+    cached = max(size.cached_prompt_tokens - 16, 0)
+    assert {speed.cached_prompt_tokens for speed in run.speeds} == {cached}
+    assert {speed.max_cudagraph_capture_size for speed in run.speeds} == {graphs}
+    sizes = {key: getattr(size, key) for key in ("prompt_tokens", "output_tokens")}
+    cached_tokens = size.cached_prompt_tokens or None
+    on = Options(pair="gpt-oss-20b", instance_type="ml.g6e.2xlarge", concurrency=8)
+    made = make_plan(
+        on.model_copy(update={**sizes, "cached_prompt_tokens": cached_tokens}), catalog
+    )
+    assert (made.speed.basis, path.name in made.speed.source) == ("measured", True)
+    assert (made.speculation.k if made.speculation else 0) == fastest.k
+
+
+def test_rows_of_which_the_hits_are_unknown_or_with_pauses_are_no_evidence() -> None:
+    workload = find_workload("conversation")
+    unknown = row(K3, 8, 600.0, workload)
+    paused = replace(
+        row(K3, 8, 600.0, replace(workload, think_seconds=1.0)), cached_prompt_tokens=6640.0
+    )
+    for each in (unknown, paused):
+        with raises_code("not-evidence", UserError):
+            evidence_document(replace(RESULT, rows=(each,)))
 
 
 def test_a_sweep_has_the_crossovers_of_a_verdict_on_its_evidence(tmp_path: Path) -> None:

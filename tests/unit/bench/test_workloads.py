@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,40 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
         "model": "m", "max_tokens": 400, "temperature": 0.0, "stream": True, "ignore_eos": True,
         "stream_options": {"include_usage": True}, "messages": [],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("chat", "name", "turns"), [
+    (True, "conversation", 3), (False, "chat", 5), (True, "agent", 2), (False, "rag", 1),
+])  # fmt: skip
+def test_a_turn_repeats_the_one_before_and_adds_what_is_new(
+    chat: bool, name: str, turns: int
+) -> None:
+    (load,) = make_loads(name, [2], 1, turns=turns if turns > 1 else None)
+    size = load.workload.size
+    probed = Probe(0.0, 1.0, True)
+    phases = request_bodies(
+        load, model="m", chat=chat, words=size.prompt_tokens,
+        added_words=probed.added_words(size.new_prompt_tokens), spare=3,
+    )  # fmt: skip
+    sent = max(2 * turns, 4) if turns == 1 else 2 * turns
+    assert [len(phase) for phase in phases] == [2 * turns, sent, 3 * turns]
+    texts = [
+        " ".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
+        for body in phases[1][:turns]
+    ]
+    measured = [text.split() for text in texts[1:] or texts]
+    mean = sum(map(len, measured)) / len(measured)
+    assert mean == pytest.approx(size.prompt_tokens, abs=2)
+    for before, after in pairwise(text.split() for text in texts):
+        assert after[: len(before)] == before
+        assert len(after) - len(before) == size.new_prompt_tokens
+    first, second = (phases[0][n * turns] for n in range(2))
+    starts = [
+        (body["messages"][0]["content"] if chat else body["prompt"]).split()
+        for body in (first, second)
+    ]
+    same = next(at for at, (a, b) in enumerate(zip(*starts, strict=False)) if a != b)
+    assert same == size.shared_prompt_tokens
 
 
 # A server with OpenAI's protocol: its answers and errors, and what a bench asks it first.

@@ -46,8 +46,8 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
 def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     peagle: Peagle, fails_with: int, message: str
 ) -> None:
-    # Two requests of the probe, two of the warm-up, four of the first repetition.
-    timing = SimulatedTiming(ttft=0.01, itl=0.002, fails_after=8, fails_with=fails_with)
+    # Three requests of the probe, two of the warm-up, four of the first repetition.
+    timing = SimulatedTiming(ttft=0.01, itl=0.002, fails_after=9, fails_with=fails_with)
     with simulated_server(timing) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2,4", *SMALL, "--json")
     assert done.returncode == 4
@@ -60,7 +60,7 @@ def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
 
 @pytest.mark.parametrize(("timing", "exit_code", "message"), [
     (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
-    (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
+    (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=3), 4, "no request of the load"),
     (SimulatedTiming(streams=False), 2, "sends no streams"),
 ])  # fmt: skip
 def test_a_server_that_cannot_be_measured_is_one_error(
@@ -80,6 +80,9 @@ def test_a_server_that_cannot_be_measured_is_one_error(
     (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
     (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
     (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
+    (("http://h", "--turns", "3"), "short-prompt has single prompts"),
+    (("http://h", "--workload", "chat", "--requests", "4"), "one per stream"),
+    (("http://h", "--workload", "chat", "--turns", "17"), "too short for 17 turns"),
 ])  # fmt: skip
 def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:
     done = peagle("bench", *arguments)

@@ -110,6 +110,28 @@ def test_a_plan_for_this_machine_is_neither_deployed_nor_rendered(
     assert "ml." not in shown
 
 
+@pytest.mark.parametrize(
+    ("card", "words", "settings", "code"),
+    [
+        (RTX_4090, ("gpt-oss-120b",), {}, "instance-too-small"),
+        (H200, ("gpt-oss-20b",), {"free": [0.5]}, "gpu-busy"),
+        (H200, ("gpt-oss-20b",), {"cuda": 12080}, "driver-too-old"),
+        (H200, ("gpt-oss-20b", "--copies", "2"), {}, "too-many-copies"),
+    ],
+)
+def test_what_cannot_start_is_refused_in_one_line_that_names_no_type_of_aws(
+    cards: Cards, engine_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch,
+    card: Card, words: tuple[str, ...], settings: dict[str, Any], code: str,
+) -> None:  # fmt: skip
+    nvml = cards(card, **settings)
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+    monkeypatch.setattr(module, "run_python", lambda python, code: "13.0")
+    done = in_process("local", "up", *words, "--json")
+    expected = OutOfRange if code == "too-many-copies" else Refused
+    assert (done.code, done.refusal["code"], nvml.reads) == (expected.exit_code, code, 1)
+    assert "ml." not in done.refusal["message"] + done.refusal["fix"]
+
+
 def test_a_verdict_for_this_machine_has_no_price(cards: Cards) -> None:
     cards(H200)
     verdict = in_process("verdict", "gpt-oss-20b", "--here", "--json").document
@@ -168,9 +190,9 @@ def test_an_engine_gets_gpus_that_are_free(
     cards(H200, H200, free=list(free))
     if isinstance(chosen, str):
         with raises_code(chosen, Refused):
-            choose_gpus(visible_gpus(), count, 0.9, taken)
+            choose_gpus(visible_gpus(), count, 0.9, dict.fromkeys(taken, "other"))
     else:
-        gpus = choose_gpus(visible_gpus(), count, 0.9, taken)
+        gpus = choose_gpus(visible_gpus(), count, 0.9, dict.fromkeys(taken, "other"))
         assert [gpu.index for gpu in gpus] == chosen
 
 

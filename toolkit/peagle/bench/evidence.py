@@ -59,7 +59,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         )
     rows: list[tuple[BenchRow, tuple[int, int]]] = []
     for of_workload in result.by_workload().values():
-        if complete := [row for row in of_workload if row.is_complete]:
+        if complete := [row for row in of_workload if _is_evidence(row)]:
             # Planning compares rows of one size: all of a workload have their mean.
             prompt = max(1, round(fmean(row.prompt_tokens for row in complete)))
             answer = max(1, round(fmean(row.output_tokens for row in complete)))
@@ -93,8 +93,19 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
     }
 
 
+def _is_evidence(row: BenchRow) -> bool:
+    """Whether it is complete, without pauses between requests, and, where the prefix cache has a
+    part of the prompts, with a count of that."""
+    workload = row.load.workload
+    unknown = row.cached_prompt_tokens is None and workload.size.cached_prompt_tokens
+    return row.is_complete and not unknown and not workload.think_seconds
+
+
 def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
     """The fastest repetition."""
+    cached, workload = 0, row.load.workload
+    if workload.size.cached_prompt_tokens or workload.digest:  # else a few tokens of the template
+        cached = min(round(row.cached_prompt_tokens or 0), size[0] - 1)
     best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
     return Speed(
         drafter=row.setting.drafter,
@@ -107,17 +118,21 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
         acceptance_length=round(row.acceptance.length, 4) if row.acceptance else None,
         prompt_tokens=size[0],
         output_tokens=size[1],
+        cached_prompt_tokens=cached,
+        shared_prompt_tokens=min(workload.size.shared_prompt_tokens, cached),
+        max_cudagraph_capture_size=row.max_cudagraph_capture_size,
         **_latencies(best),
     )
 
 
 def _latencies(measured: BenchRow | Repetition) -> dict[str, Any]:
     times = {"ttft": measured.ttft, "itl": measured.itl, "tpot": measured.tpot}
+    return {f"{name}_seconds": _seconds(value) for name, value in times.items()}
+
+
+def _seconds(times: Times | None) -> dict[str, float] | None:
     names = ("mean", "p50", "p90", "p99")
-    return {
-        f"{name}_seconds": {key: round(getattr(value, key), 6) for key in names} if value else None
-        for name, value in times.items()
-    }
+    return {name: round(getattr(times, name), 6) for name in names} if times else None
 
 
 def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
@@ -130,6 +145,8 @@ def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any
         "workload": workload.name,
         "fixed_length": workload.fixed_length,
         "prompts_sha256": workload.digest,
+        "turns": workload.turns,
+        "first_turn_ttft_seconds": _seconds(row.first_turn_ttft),
         "concurrency": row.load.concurrency,
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
@@ -241,9 +258,13 @@ def _read_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
 
 
 def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
-    size = Workload(speed.prompt_tokens or 0, speed.output_tokens or 0)
+    cached = speed.cached_prompt_tokens
+    size = Workload(
+        speed.prompt_tokens or 0, speed.output_tokens or 0, cached, speed.shared_prompt_tokens
+    )
     names = {preset: name for name, preset in WORKLOADS.items()}
-    workload = BenchWorkload(names.get(size, f"{size.prompt_tokens}x{size.output_tokens}"), size)
+    other = f"{size.prompt_tokens}x{size.output_tokens}" + (f", {cached} cached" if cached else "")
+    workload = BenchWorkload(names.get(size, other), size)
     accepted = None
     if speed.acceptance_length is not None and speed.k:
         basis: AcceptanceBasis = "imposed" if run.synthetic else "measured"
@@ -265,6 +286,8 @@ def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
         output_tokens=size.output_tokens,
         acceptance=accepted,
         usd_per_million_tokens=usd_per_million(usd_per_hour, value),
+        cached_prompt_tokens=cached or None,
+        max_cudagraph_capture_size=speed.max_cudagraph_capture_size,
     )
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -135,7 +136,8 @@ Body = Mapping[str, Any]
 @dataclass(frozen=True)
 class SentRequest:
     """One request as the sender timed it, in seconds since 1970 and until the first output;
-    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up."""
+    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up. ``turn`` of a
+    conversation counts from 0."""
 
     repetition: int
     start: float
@@ -145,6 +147,7 @@ class SentRequest:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     error: str = ""
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,20 +215,32 @@ class Aiperf:
         phases: Sequence[Sequence[Body]],
         concurrency: int,
         progress: Callable[[int], object] = lambda finished: None,
+        turns: int = 1,
+        think_seconds: float = 0.0,
+        spare: Sequence[Body] = (),
     ) -> Sent:
         """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
-        has ended. ``progress`` receives the number of finished requests. Requests that fail are
-        results. Raises EngineError when aiperf fails before it sends anything."""
+        has ended. So many ``turns`` after one another are a conversation: each is sent
+        ``think_seconds`` after the answer to the one before. aiperf skips a conversation, or a
+        single prompt, where a phase ends, and begins again after the last: ``spare`` ones keep it
+        from sending a prompt twice, which would be in the cache. ``progress`` receives the number
+        of finished requests. Requests that fail are results. Raises EngineError when aiperf fails
+        before it sends anything."""
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
             (folder / "tokenizer").mkdir()
             for file, content in _TOKENIZER.items():
                 (folder / "tokenizer" / file).write_text(json.dumps(content), encoding="utf-8")
             with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
-                for bodies in phases:
-                    stream.writelines(json.dumps(body) + "\n" for body in bodies)
+                for number, body in enumerate(chain(*phases, spare)):
+                    line: Mapping[str, Any] = body
+                    if turns > 1:
+                        session, turn = divmod(number, turns)
+                        delay = 1e3 * think_seconds if turn else 0.0
+                        line = {"session_id": str(session), "delay": delay, "payload": body}
+                    stream.write(json.dumps(line) + "\n")
             counts = [len(bodies) for bodies in phases]
-            config = _configuration(folder, server, counts, concurrency)
+            config = _configuration(folder, server, counts, concurrency, turns)
             (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
             cpu = _run(self.program, folder, server.key, records, progress)
@@ -242,9 +257,11 @@ class Aiperf:
 
 
 def _configuration(
-    folder: Path, server: OpenAiServer, counts: Sequence[int], concurrency: int
+    folder: Path, server: OpenAiServer, counts: Sequence[int], concurrency: int, turns: int
 ) -> dict[str, Any]:
-    """aiperf's configuration. The bodies are sent in the order of the file, through all phases."""
+    """aiperf's configuration. The bodies are sent in the order of the file, through all phases;
+    those of a conversation as they are, by its format of traces, which alone has complete bodies
+    with sessions and delays."""
     endpoint: dict[str, Any] = {
         "urls": [server.base_url.removesuffix("/v1")],
         "type": "chat" if server.chat else "completions",
@@ -261,15 +278,16 @@ def _configuration(
             "tokenizer": {"name": str(folder / "tokenizer")},
             "datasets": [
                 {"name": "bodies", "type": "file", "path": str(folder / "bodies.jsonl"),
-                 "format": "raw_payload", "sampling": "sequential"}
+                 "format": "mooncake_trace" if turns > 1 else "raw_payload",
+                 "sampling": "sequential"}
             ],
             "phases": [
                 {
                     "name": f"{_PHASE}{number}",
                     "kind": "profiling" if number else "warmup",
                     "type": "concurrency",
-                    "requests": count,
-                    "concurrency": min(concurrency, count),
+                    "sessions" if turns > 1 else "requests": count // turns,
+                    "concurrency": min(concurrency, count // turns),
                 }
                 for number, count in enumerate(counts)
             ],
@@ -354,6 +372,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
 def _request(document: Mapping[str, Any]) -> SentRequest:
     metadata, metrics = document["metadata"], document["metrics"]
     repetition = to_count(int(metadata["phase_name"].removeprefix(_PHASE)))
+    turn = to_count(metadata.get("turn_index") or 0)
     start, end = (metadata[f"request_{at}_ns"] / 1e9 for at in ("start", "end"))
     if error := document.get("error"):
         if not isinstance(error, dict):
@@ -363,12 +382,12 @@ def _request(document: Mapping[str, Any]) -> SentRequest:
             text = f"HTTP {code}: {engine_message(text)}"
         else:  # without aiperf's internals
             text = _MESSAGES.get(str(error.get("type"))) or text
-        return SentRequest(repetition, start, end, error=sanitize(text, _LONGEST))
+        return SentRequest(repetition, start, end, error=sanitize(text, _LONGEST), turn=turn)
     written = metrics.get("usage_completion_tokens", {}).get("value")
     if not written or "time_to_first_token" not in metrics:
         # vLLM reports an error after the first output as an event of the stream.
         why = "the answer ended early, or without its number of tokens"
-        return SentRequest(repetition, start, end, error=why)
+        return SentRequest(repetition, start, end, error=why, turn=turn)
     prompt = metrics.get("usage_prompt_tokens")
     gaps = metrics.get("inter_chunk_latency", {}).get("value", ())
     return SentRequest(
@@ -379,6 +398,7 @@ def _request(document: Mapping[str, Any]) -> SentRequest:
         tuple(gap / 1e3 for gap in gaps),
         to_count(prompt["value"]) if prompt else None,
         to_count(written),
+        turn=turn,
     )
 
 
@@ -451,10 +471,17 @@ def measure_load(
 ) -> BenchRow:
     """Send the load, which begins with a warm-up that is not counted, and evaluate it. Raises
     EngineError when no request succeeds."""
-    fixed_length = load.workload.fixed_length and probed.fixed_length
-    load = replace(load, workload=replace(load.workload, fixed_length=fixed_length))
-    words = probed.words(load.workload.size.prompt_tokens)
-    phases = request_bodies(load, model=target.server.model, chat=target.server.chat, words=words)
+    workload = load.workload
+    fixed_length = workload.fixed_length and probed.fixed_length
+    load = replace(load, workload=replace(workload, fixed_length=fixed_length))
+    *phases, spare = request_bodies(
+        load,
+        model=target.server.model,
+        chat=target.server.chat,
+        words=probed.words(workload.size.prompt_tokens),
+        added_words=probed.added_words(workload.size.new_prompt_tokens),
+        spare=2 * (1 + load.repetitions),
+    )
     total = sum(map(len, phases))
 
     def read_counters() -> Counters | None:
@@ -462,9 +489,18 @@ def measure_load(
             return target.read_counters()
         return None
 
+    if workload.size.shared_prompt_tokens:
+        # From now on the cache has what all prompts begin with.
+        target.server.post({**spare[-workload.turns], "max_tokens": 1})
     before = read_counters()
     sent = sender.send(
-        target.server, phases, load.concurrency, lambda ended: progress(ended, total)
+        target.server,
+        phases,
+        load.concurrency,
+        lambda ended: progress(ended, total),
+        workload.turns,
+        workload.think_seconds,
+        spare,
     )
     after = read_counters()
     counted = after.since(before) if before is not None and after is not None else None
@@ -476,8 +512,13 @@ def evaluate(
 ) -> BenchRow:
     """The row of a load that was sent, without its prompts; where requests failed, of those before.
     Raises EngineError when no request succeeded."""
+    is_conversation = load.workload.turns > 1
     groups = [
-        [request for request in sent.requests if request.repetition == number]
+        [
+            request
+            for request in sent.requests
+            if request.repetition == number and (request.turn or not is_conversation)
+        ]
         for number in range(1, load.repetitions + 1)
     ]
     groups = [group for group in groups if any(not request.error for request in group)]
@@ -493,7 +534,7 @@ def evaluate(
     complete = [
         repetition
         for repetition in repetitions
-        if not repetition.errors and repetition.requests == load.requests
+        if not repetition.errors and repetition.requests == load.measured_requests
     ]
     good = [request for group in groups for request in group if not request.error]
     speed = ratio_interval(
@@ -524,7 +565,27 @@ def evaluate(
         incomplete=incomplete,
         sender_cpu_share=highest(repetition.sender_cpu_share for repetition in repetitions),
         machine_cpu_share=highest(repetition.machine_cpu_share for repetition in repetitions),
+        cached_prompt_tokens=_cached_tokens(load, sent, counted) if counted else None,
+        first_turn_ttft=summarize_times(
+            request.ttft
+            for request in sent.requests
+            if is_conversation and request.repetition and not request.turn and request.ttft
+        ),
+        max_cudagraph_capture_size=target.max_cudagraph_capture_size,
     )
+
+
+def _cached_tokens(load: BenchLoad, sent: Sent, counted: Counters) -> float | None:
+    """The tokens of a measured prompt that were hits. The counters are of all turns and of the
+    warm-up; the first turns of conversations hit what all share."""
+    if counted.cache_hits is None:
+        return None
+    answered = [request for request in sent.requests if not request.error]
+    measured = answered
+    if load.workload.turns > 1:
+        measured = [request for request in answered if request.turn]
+    shared = load.workload.size.shared_prompt_tokens * (len(answered) - len(measured))
+    return max(counted.cache_hits - shared, 0) / max(len(measured), 1)
 
 
 def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:

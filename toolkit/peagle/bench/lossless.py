@@ -32,7 +32,7 @@ from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.errors import EngineError, NotProved, Unsupported, UserError, parsing, to_count
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
-from peagle.workload import WORKLOADS
+from peagle.workload import BENCH_WORKLOADS
 
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
@@ -298,7 +298,7 @@ class SweepLossless:
         self, catalog: Catalog, pair: str, workloads: Sequence[str], progress: Progress = silent
     ) -> None:
         """Raises UserError for a file without prompts."""
-        file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
+        file = next((Path(name) for name in workloads if name not in BENCH_WORKLOADS), None)
         self.prompts = read_prompts(file.expanduser()) if file else find_prompts(catalog, pair)
         self._progress, self._started = progress, utc_now()
         self._answers: dict[BenchSetting, Answers] = {}

@@ -51,24 +51,34 @@ def incomplete_reason(error: BaseException) -> str:
 @dataclass(frozen=True)
 class BenchWorkload:
     """The requests of a load: prompts from a file with the SHA-256 ``digest``, or random words.
-    ``fixed_length``: every answer has ``size.output_tokens`` tokens, which else is the maximum."""
+    ``fixed_length``: every answer has ``size.output_tokens`` tokens, which else is the maximum.
+    With more than one of ``turns``, they are conversations, whose turns after the first have
+    ``size`` on average, and begin ``think_seconds`` after the answer before."""
 
     name: str
     size: Workload
     prompts: tuple[str, ...] = ()
     fixed_length: bool = True
     digest: str | None = None
+    turns: int = 1
+    think_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """A workload at a number of concurrent requests. Each repetition sends ``requests`` requests;
-    one repetition before them is not counted."""
+    """A workload at a number of concurrent requests, or of concurrent conversations. Each
+    repetition sends ``requests`` requests; one repetition before them is not counted."""
 
     workload: BenchWorkload
     concurrency: int
     requests: int
     repetitions: int = 3
+
+    @property
+    def measured_requests(self) -> int:
+        """Of a repetition; the first turns of conversations are not measured."""
+        turns = self.workload.turns
+        return self.requests - self.requests // turns if turns > 1 else self.requests
 
     @property
     def text(self) -> str:
@@ -207,9 +217,12 @@ class Repetition:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One load of one setting; the times are over the requests of all repetitions. ``saturated``
-    says why the number is not the engine's at this load, ``incomplete`` why the load ended early.
-    Both shares of CPUs are the highest of the repetitions."""
+    """One load of one setting; the times are over the requests of all repetitions, of conversations
+    over their turns after the first. ``saturated`` says why the number is not the engine's at this
+    load, ``incomplete`` why the load ended early. Both shares of CPUs are the highest of the
+    repetitions. ``cached_prompt_tokens`` of a measured prompt came from the prefix cache, by the
+    engine's counters: other clients' requests count too; ``None`` where they are unknown.
+    ``max_cudagraph_capture_size`` is the one that the engine was started with, if any."""
 
     setting: BenchSetting
     load: BenchLoad
@@ -226,6 +239,21 @@ class BenchRow:
     incomplete: str = ""
     sender_cpu_share: float | None = None
     machine_cpu_share: float | None = None
+    cached_prompt_tokens: float | None = None
+    first_turn_ttft: Times | None = None
+    max_cudagraph_capture_size: int | None = None
+
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the measured prompts that came from the prefix cache."""
+        cached, prompt = self.cached_prompt_tokens, self.prompt_tokens
+        return min(cached / prompt, 1.0) if cached is not None and prompt else None
+
+    @property
+    def lacks_cache(self) -> bool:
+        """Whether the prefix cache had less than half of what the workload leaves in it."""
+        expected = self.load.workload.size.cached_share if self.prompt_tokens else 0.0
+        return self.cached_share is not None and self.cached_share < expected / 2
 
     @property
     def fastest(self) -> Interval:

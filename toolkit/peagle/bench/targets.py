@@ -15,7 +15,7 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from peagle.bench.result import (
     BenchSetting,
     CounterSource,
 )
-from peagle.bench.workloads import Prompt, random_prompt
+from peagle.bench.workloads import WORDS, Prompt, random_prompt
 from peagle.catalog.schema import Catalog
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.proving import StatisticsReader
@@ -40,20 +40,32 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in
 from peagle.engine import local
 from peagle.engine.local import StepProgress, start_local, stop_local
+from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, parsing, to_count
+from peagle.errors import (
+    EngineError,
+    EngineFailed,
+    Fix,
+    PeagleError,
+    Refused,
+    UserError,
+    parsing,
+    to_count,
+)
 from peagle.parallel import run_parallel
 from peagle.planning import Options, make_plan
 from peagle.protocol import (
     Counters,
     EventSplitter,
     engine_message,
+    follow_up_body,
     parse_counters,
     parse_response,
     request_body,
 )
 from peagle.text import json_object, sanitize
 from peagle.vllm.defaults import inferred_method, method_id
+from peagle.vllm.environment import settings_in
 from peagle_serve.contract import SPECULATION
 from peagle_serve.middleware import sum_counters
 
@@ -172,22 +184,30 @@ class NoStreaming(UserError, code="no-streaming"):
 
 @dataclass(frozen=True)
 class Probe:
-    """What a server does: the tokens that it counts for its template (``overhead``) and for a word,
-    and whether it accepts ``ignore_eos``."""
+    """What a server does: the tokens that it counts for its template (``overhead``), for that of a
+    further turn, and for a word, and whether it accepts ``ignore_eos``."""
 
     overhead: float
     per_word: float
     fixed_length: bool
+    per_turn: float = 0.0
 
     def words(self, tokens: int) -> int:
         """The number of words of a prompt of so many tokens; at least 1."""
         return max(1, round((tokens - self.overhead) / self.per_word))
 
+    def added_words(self, tokens: int) -> int:
+        """The number of words with which a further turn has so many tokens; at least 2."""
+        return max(2, round((tokens - self.per_turn) / self.per_word))
+
 
 def probe(server: OpenAiServer) -> Probe:
-    """Send two short requests. Raises NoStreaming, and what ``OpenAiServer.ask`` raises."""
+    """Send three short requests. Raises NoStreaming, and what ``OpenAiServer.ask`` raises."""
     fixed_length = not (server.chat and any(name in server.model.lower() for name in _OWN_FORMAT))
-    few_words, many_words = (random_prompt(n, random.Random()) for n in (_FEW_WORDS, _MANY_WORDS))
+    few_words, many_words = (
+        request_body(random_prompt(n, random.Random()), chat=server.chat, max_tokens=8, stream=True)
+        for n in (_FEW_WORDS, _MANY_WORDS)
+    )
     try:
         few = _prompt_tokens(server, few_words, fixed_length)
     except PromptRefused:
@@ -196,13 +216,15 @@ def probe(server: OpenAiServer) -> Probe:
         fixed_length = False
         few = _prompt_tokens(server, few_words, fixed_length)
     many = _prompt_tokens(server, many_words, fixed_length)
+    two_turns = follow_up_body(few_words, f" {WORDS[0]}", WORDS[1])
+    turn = _prompt_tokens(server, two_turns, fixed_length) - few
     per_word = max((many - few) / (_MANY_WORDS - _FEW_WORDS), 0.1)
-    return Probe(max(few - per_word * _FEW_WORDS, 0.0), per_word, fixed_length)
+    overhead, per_turn = few - per_word * _FEW_WORDS, turn - 2 * per_word
+    return Probe(max(overhead, 0.0), per_word, fixed_length, max(per_turn, 0.0))
 
 
-def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int:
+def _prompt_tokens(server: OpenAiServer, body: dict[str, Any], fixed_length: bool) -> int:
     """The tokens of the prompt as the server counts them in a stream. Raises as ``probe`` does."""
-    body = request_body(prompt, chat=server.chat, max_tokens=8, stream=True)
     kind, content = server.post(body | ({"ignore_eos": True} if fixed_length else {}))
     tokens = None
     if kind.startswith("text/event-stream"):
@@ -238,7 +260,8 @@ def fetch_counters(server: OpenAiServer) -> Counters | None:
 @dataclass(frozen=True)
 class BenchTarget:
     """A server to measure, what is known about it, and how to read its counters, ``None`` where
-    unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances."""
+    unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances.
+    ``max_cudagraph_capture_size`` is the engine's setting, ``None`` without one."""
 
     server: OpenAiServer
     facts: BenchedServer
@@ -247,6 +270,7 @@ class BenchTarget:
     usd_per_hour: float | None = None
     price_source: str | None = None
     counted_by: CounterSource = "counters"
+    max_cudagraph_capture_size: int | None = None
 
     @property
     def runs_alone(self) -> bool:
@@ -309,8 +333,18 @@ def open_engine(engine: LocalEngine) -> BenchTarget:
         vllm=engine.vllm,
     )
     setting = parse_setting(json_object(engine.environment.get(SPECULATION)))
-    read = partial(local.counters, engine.process.port) if engine.speculates else (lambda: None)
-    return BenchTarget(server, facts, setting, read)
+    return BenchTarget(
+        server,
+        facts,
+        setting,
+        partial(local.counters, engine.process.port),
+        max_cudagraph_capture_size=_read_capture_size(settings_in(engine.environment)),
+    )
+
+
+def _read_capture_size(settings: Mapping[str, object]) -> int | None:
+    size = settings.get("max-cudagraph-capture-size")
+    return size if isinstance(size, int) and size > 0 else None
 
 
 @contextmanager
@@ -318,12 +352,26 @@ def target_alone(
     engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
 ) -> Iterator[BenchTarget]:
     """The target of ``engine`` alone, with the engine's own settings, which runs while the block
-    does. Raises NotFound for a target that the catalogue does not have."""
+    does, on GPUs where the engine does. Raises NotFound for a target that the catalogue does not
+    have, and Refused where no GPU is free beside the engine."""
     name = f"{engine.name}-alone"
     options = Options(pair=engine.served_as, name=name, vllm=engine.vllm, speculation=False)
     environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
     plan = make_plan(options, catalog).model_copy(update={"environment": environment})
-    started = start_local(plan, progress=progress)
+    try:
+        started = start_local(plan, progress=progress, runner=LocalRunner(gpus=bool(engine.gpus)))
+    except Refused as refused:
+        if refused.code != "gpu-busy":
+            raise
+        k = parse_setting(json_object(engine.environment.get(SPECULATION))).k
+        raise Refused(
+            f"the target alone cannot run beside {engine.name}: {refused.message}",
+            Fix(
+                f"stop {engine.name}; a sweep starts one after the other",
+                ("peagle", "bench", engine.pair, "--sweep", f"k=none,{k}", "--lossless"),
+            ),
+            code=refused.code,
+        ) from refused
     try:
         yield open_engine(started)
     finally:
@@ -402,7 +450,8 @@ def open_endpoint(
     read, source = _NO_COUNTERS
     if served is None or served.k:
         read, source = read_endpoint_counters(aws, name)
-    return BenchTarget(server, facts, setting, read, price, dated, source)
+    graphs = _read_capture_size(served.settings) if served else None
+    return BenchTarget(server, facts, setting, read, price, dated, source, graphs)
 
 
 EndpointCounters = tuple[Callable[[], Counters | None], CounterSource]

@@ -19,10 +19,11 @@ from pydantic import (
 )
 
 from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
-from peagle.errors import OptionsConflict, UserError, nearest
-from peagle.protocol import request_body
+from peagle.errors import OptionsConflict, OutOfRange, UserError, nearest
+from peagle.protocol import follow_up_body, request_body
 from peagle.render.plan_file import first_problem
-from peagle.workload import WORKLOADS, Workload
+from peagle.text import format_decimal
+from peagle.workload import BENCH_WORKLOADS, Workload
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, read_regular
 
@@ -127,25 +128,46 @@ WORDS = _TEXT.split()
 """Of which random prompts are made."""
 
 
+DEFAULT_TURNS = 3
+"""Of a conversation: as in the measurements of the catalogue."""
+
+
 def find_workload(
-    name: str, prompt_tokens: int | None = None, output_tokens: int | None = None
+    name: str,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+    turns: int | None = None,
+    think_seconds: float = 0.0,
 ) -> BenchWorkload:
-    """The workload called ``name``, or the prompts of that file; sizes replace its own. Raises
-    UserError for an unknown name, for a file of other prompts, and for a prompt size of a file."""
-    if preset := WORKLOADS.get(name):
-        size = Workload(
-            prompt_tokens or preset.prompt_tokens, output_tokens or preset.output_tokens
-        )
-        sizes = "" if size == preset else f"-{size.prompt_tokens}x{size.output_tokens}"
-        return BenchWorkload(f"{name}{sizes}", size)
+    """The workload called ``name``, or the prompts of that file; sizes and turns replace its own.
+    Raises UserError for an unknown name, for a file of other prompts or with a prompt size, and for
+    turns that the prompts have no room for."""
+    if preset := BENCH_WORKLOADS.get(name):
+        size = preset.resized(prompt_tokens, output_tokens)
+        parts = [name] if size == preset else [name, f"{size.prompt_tokens}x{size.output_tokens}"]
+        if not preset.is_conversation:
+            _refuse_turns(name, turns, think_seconds)
+            return BenchWorkload("-".join(parts), size)
+        turns = turns or DEFAULT_TURNS
+        if first_turn_tokens(size, turns) <= size.shared_prompt_tokens:
+            raise OutOfRange(
+                f"prompts of {size.prompt_tokens:,} tokens are too short for {turns} turns, each "
+                f"with {size.new_prompt_tokens:,} new tokens",
+                "use fewer --turns, or more --prompt-tokens",
+            )
+        parts += [f"{turns}-turns"] if turns != DEFAULT_TURNS else []
+        parts += [f"think-{format_decimal(think_seconds)}s"] if think_seconds else []
+        return BenchWorkload("-".join(parts), size, turns=turns, think_seconds=think_seconds)
     file = Path(name).expanduser()
     if not file.exists():
-        hint = nearest(name, WORKLOADS) or f"choose {', '.join(WORKLOADS)}, or a file of prompts"
+        choices = f"choose {', '.join(BENCH_WORKLOADS)}, or a file of prompts"
+        hint = nearest(name, BENCH_WORKLOADS) or choices
         raise UserError(f"there is no workload and no file {name}", hint, "unknown-workload")
     if prompt_tokens is not None:
         raise OptionsConflict(
             "prompts from a file have a size of their own", "leave out --prompt-tokens"
         )
+    _refuse_turns(name, turns, think_seconds)
     prompts, texts = read_prompts(file), []
     for prompt in prompts.prompts:
         content = prompt.prompt or prompt.messages[0].get("content")
@@ -157,6 +179,41 @@ def find_workload(
     return BenchWorkload(file.stem, size, tuple(texts), False, prompts.sha256)
 
 
+def _refuse_turns(name: str, turns: int | None, think_seconds: float) -> None:
+    if turns is not None or think_seconds:
+        names = ", ".join(key for key, size in BENCH_WORKLOADS.items() if size.is_conversation)
+        message = f"{name} has single prompts: --turns and --think-time are for conversations"
+        raise OptionsConflict(message, f"omit them, or use --workload {names}")
+
+
+def first_turn_tokens(size: Workload, turns: int) -> int:
+    """The tokens of the first prompt of a conversation, whose later ones have ``size`` on average
+    and its new tokens more than the prompt before them; of a single prompt all."""
+    if turns == 1:
+        return size.prompt_tokens
+    return size.prompt_tokens - size.new_prompt_tokens * turns // 2
+
+
+def largest_request(workloads: Sequence[BenchWorkload]) -> dict[str, int]:
+    """The planning options for the last turn of the longest conversation, or the longest prompt
+    with a cached prefix; none without such a workload."""
+    sizes = []
+    for workload in workloads:
+        size, turns = workload.size, workload.turns
+        more = (turns - 1) * size.new_prompt_tokens + first_turn_tokens(size, turns)
+        more -= size.prompt_tokens
+        if cached := size.cached_prompt_tokens:
+            sizes.append(
+                {
+                    "prompt_tokens": size.prompt_tokens + more,
+                    "output_tokens": size.output_tokens,
+                    "cached_prompt_tokens": cached + more,
+                    "shared_prompt_tokens": size.shared_prompt_tokens,
+                }
+            )
+    return max(sizes, key=lambda size: size["prompt_tokens"] + size["output_tokens"], default={})
+
+
 def make_loads(
     workload: str,
     concurrencies: Sequence[int],
@@ -164,36 +221,75 @@ def make_loads(
     requests: int | None = None,
     prompt_tokens: int | None = None,
     output_tokens: int | None = None,
+    turns: int | None = None,
+    think_seconds: float = 0.0,
 ) -> tuple[BenchLoad, ...]:
     """The loads of a workload, by its name or its file, at these concurrencies. Each repetition
-    sends ``requests``, by default twice the concurrency. Raises UserError."""
-    requested = find_workload(workload, prompt_tokens, output_tokens)
+    sends ``requests``, by default twice the concurrency, or one conversation per stream. Raises
+    UserError."""
+    chosen = find_workload(workload, prompt_tokens, output_tokens, turns, think_seconds)
+    if chosen.turns > 1 and requests is not None:
+        message = "a repetition of conversations sends one per stream, with all its turns"
+        raise OptionsConflict(message, "omit --requests; raise --turns or --repetitions")
     return tuple(
-        BenchLoad(requested, load, max(requests or max(2 * load, 4), load), repetitions)
+        BenchLoad(
+            chosen,
+            load,
+            # One wave, so that no first turn is processed while later ones are measured.
+            load * chosen.turns if chosen.turns > 1 else max(requests or max(2 * load, 4), load),
+            repetitions,
+        )
         for load in concurrencies
     )
 
 
 def request_bodies(
-    load: BenchLoad, *, model: str, chat: bool, words: int, draw: random.Random | None = None
+    load: BenchLoad,
+    *,
+    model: str,
+    chat: bool,
+    words: int,
+    added_words: int = 2,
+    spare: int = 0,
+    draw: random.Random | None = None,
 ) -> list[list[dict[str, Any]]]:
-    """The bodies of the warm-up and of each repetition; random prompts have so many ``words``, and
-    no two are the same, so no cache of prefixes has them."""
+    """The bodies of the warm-up and of each repetition, then those of ``spare`` prompts or
+    conversations, if any, with the turns of a conversation one after another. Random prompts have
+    so many ``words`` on average, a turn ``added_words`` more than the one before; no two are the
+    same, so that no cache of prefixes has more of them than the workload says.
+
+    The history of a conversation is fixed: half of what a turn adds stands for the answer to the
+    one before, so that all settings get the same prompts. aiperf puts real answers into chats only,
+    and what a model writes, or its template leaves out, would change the sizes."""
     draw, workload = draw or random.Random(), load.workload
-    phases = [load.concurrency] + [load.requests] * load.repetitions
-    prompts: Sequence[str] = workload.prompts
-    prompts = prompts or [random_prompt(words, draw) for _ in range(sum(phases))]
+    phases = [load.concurrency * workload.turns] + [load.requests] * load.repetitions
+    phases += [spare * workload.turns] if spare else []
     more: dict[str, Any] = {"model": model} | (
         {"ignore_eos": True} if workload.fixed_length else {}
     )
     if not chat:
         more |= {"messages": []}  # aiperf refuses a line without; vLLM ignores it
-    most = workload.size.output_tokens
-    bodies = (
-        request_body(prompts[number % len(prompts)], chat=chat, max_tokens=most, stream=True) | more
-        for number in range(sum(phases))
-    )
-    return [[next(bodies) for _ in range(count)] for count in phases]
+    size, turns = workload.size, workload.turns
+    shared_words = words * size.shared_prompt_tokens // max(size.prompt_tokens, 1)
+    shared = f"{random_prompt(shared_words, draw)} " if shared_words else ""
+    first_words = words - added_words * turns // 2 if turns > 1 else words
+    bodies: list[dict[str, Any]] = []
+    while len(bodies) < sum(phases):
+        if prompts := workload.prompts:
+            prompt = prompts[len(bodies) % len(prompts)]
+        else:
+            prompt = shared + random_prompt(first_words - shared_words, draw)
+        body = request_body(prompt, chat=chat, max_tokens=size.output_tokens, stream=True)
+        bodies.append(body)
+        for _ in range(turns - 1):
+            half = added_words // 2
+            answer, prompt = (
+                " ".join(draw.choices(WORDS, k=count)) for count in (half, added_words - half)
+            )
+            body = follow_up_body(body, f" {answer}", prompt)
+            bodies.append(body)
+    complete = iter([body | more for body in bodies])
+    return [[next(complete) for _ in range(count)] for count in phases]
 
 
 def random_prompt(words: int, draw: random.Random) -> str:

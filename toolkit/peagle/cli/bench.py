@@ -50,7 +50,7 @@ from peagle.bench.targets import (
     target_alone,
 )
 from peagle.bench.winners import BenchGates, require_gates
-from peagle.bench.workloads import WORDS, make_loads, read_prompts
+from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
 from peagle.cli.local import local_image, with_weights_here
@@ -118,16 +118,24 @@ from peagle.store import write_output
 from peagle.text import plain
 from peagle.workload import Slo
 
+_WORKLOAD_HELP = (
+    "short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), long-answer (128, 1024); "
+    "with a cached prefix: conversation (6912, 256), chat, agent, rag, batch as in plan --help; "
+    "or a file of JSON lines with prompts"
+)
+
 _LOAD_OPTIONS = (
     option("--repetitions", "Repetitions of each load, for the intervals.", click.IntRange(1, 50),
            default=3),
     option("--requests N", "Requests of each repetition.  [default: twice the concurrency, at "
            "least 4]", REQUESTS),
+    option("--turns N", "Turns of each conversation (--workload chat, agent, conversation); the "
+           "first is not measured.  [default: 3]", click.IntRange(2, 100)),
+    option("--think-time think_seconds SECONDS", "Time between an answer and the next turn.",
+           POSITIVE),
 )  # fmt: skip
 _RUN_OPTIONS = (
-    option("--workload NAME|FILE", "short-prompt (128 tokens, answers of 400), long-prompt "
-           "(2048, 256), long-answer (128, 1024), or a file of JSON lines with prompts.",
-           default="short-prompt"),
+    option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt"),
     option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",
            LOADS, default="8"),
     option("--prompt-tokens N", "Size of the random prompts.", TOKENS),
@@ -200,6 +208,9 @@ def run(**options: Any) -> None:
     OPENAI_API_KEY. Requests cost what they cost: an endpoint is not stopped afterwards. One that
     scaled to zero is woken first, which may take half an hour, and is not counted.
 
+    Conversations have a prompt and an answer per turn; all times and tokens/s are of the turns
+    after the first, and the hits of the prefix cache are the engine's count.
+
     With --acceptance or --lossless, no speed is measured; --output-tokens then limits the answers.
 
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
@@ -216,8 +227,7 @@ def run(**options: Any) -> None:
     if options["acceptance"] is not None or options["lossless"]:
         _measure_text(find(options["name"]), find, options)
         return
-    names = ("workload", "concurrency", "repetitions", "requests", "prompt_tokens", "output_tokens")
-    loads = make_loads(*(options[name] for name in names))
+    loads = make_loads(options["workload"], options["concurrency"], *_sizes(options))
     target = find(options["name"])
     sender = find_sender()
     if options["price_per_hour"] is not None:
@@ -237,6 +247,12 @@ def run(**options: Any) -> None:
         fix = "the rows above are what was measured before"
         raise EngineError(result.incomplete, fix, "load-failed")
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
+
+
+def _sizes(options: dict[str, Any]) -> tuple[Any, ...]:
+    """The further arguments of ``make_loads``."""
+    names = ("repetitions", "requests", "prompt_tokens", "output_tokens", "turns")
+    return *(options[name] for name in names), options["think_seconds"] or 0.0
 
 
 def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
@@ -330,7 +346,14 @@ def _target_alone(
 ) -> AbstractContextManager[BenchTarget]:
     """The target without speculation: the server ``against``, or started on this machine."""
     if against:
-        return nullcontext(find(against))
+        alone = find(against)
+        if alone.server.base_url == target.server.base_url:
+            raise UserError(
+                f"--against {against} names the server that is compared",
+                "name a server of the target alone",
+                "needs-against",
+            )
+        return nullcontext(alone)
     engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
     if engine is None or engine.image is not None:
         raise UserError(
@@ -355,8 +378,8 @@ _SWEEP_OPTIONS = (
            required=True),
     option("--concurrency loads N[,N...]", "Requests at a time; several loads are measured in "
            "turn.", LOADS, default="1,8,32"),
-    option("--workload workloads NAME|FILE", "short-prompt, long-prompt, long-answer, or a file "
-           "of prompts; repeatable.  [default: short-prompt]", multiple=True),
+    option("--workload workloads NAME|FILE", _WORKLOAD_HELP + "; repeatable.  [default: "
+           "short-prompt]", multiple=True),
     option("--engine engine_kind", "Run the engines as processes or in containers.",
            ("process", "docker"), default="process"),
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
@@ -407,16 +430,21 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if is_plan_file(name):
         message = f"a sweep plans each setting, and {name} is one plan"
         raise UserError(message, "specify a pair, and the options of the plan")
-    sizes = (options[key] for key in ("prompt_tokens", "output_tokens"))
-    count = (options["loads"], options["repetitions"], options["requests"], *sizes)
     workloads = tuple(dict.fromkeys(options["workloads"] or ("short-prompt",)))
     request = SweepRequest(
         parse_ks(options["sweep"]),
-        tuple(load for workload in workloads for load in make_loads(workload, *count)),
+        tuple(
+            load
+            for workload in workloads
+            for load in make_loads(workload, options["loads"], *_sizes(options))
+        ),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
         command=typed_command(),
     )
+    if options["save"] and options["think_seconds"]:
+        message = "evidence is of requests that follow at once, and --think-time leaves pauses"
+        raise OptionsConflict(message, "omit --save, or --think-time")
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
     lossless: SweepLossless | None = None
@@ -465,6 +493,7 @@ def _on_this_machine(
     if gpus and kind != "docker":
         raise OptionMissing("--gpus needs a container", "add --engine docker")
     chosen = planning | {"concurrency": max(options["loads"]), "slo": None}
+    chosen |= largest_request([load.workload for load in request.loads])
     plans: dict[int, Plan] = {}
 
     def plan_of(setting: BenchSetting) -> Plan:
@@ -591,7 +620,12 @@ def _report(
                 print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
             pair = result.server.pair or options["pair"]
-            plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
+            size = result.rows[0].load.workload.size
+            plan: tuple[str, ...] = ("peagle", "--catalog", str(options["save"]), "plan", pair)
+            if size.cached_prompt_tokens:
+                plan += ("--prompt-tokens", f"{size.prompt_tokens}", "--output-tokens",
+                         f"{size.output_tokens}", "--cached-prompt-tokens",
+                         f"{size.cached_prompt_tokens}")  # fmt: skip
             print_line("Plan with it", command_text(plan))
         for answers in compared:
             print_lossless(answers)

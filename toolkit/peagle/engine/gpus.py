@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -189,9 +189,9 @@ def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
     return with_this_machine(catalog, visible_gpus(gpus), this_machine())
 
 
-def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Collection[str]) -> list[Gpu]:
-    """``count`` GPUs that are not ``taken`` by another engine (their UUIDs) and of whose memory the
-    share ``utilization`` is free, as vLLM requires at its start. Raises Refused."""
+def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Mapping[str, str]) -> list[Gpu]:
+    """``count`` GPUs that are not ``taken`` by another engine (UUID -> its name) and of whose
+    memory the share ``utilization`` is free, as vLLM requires at its start. Raises Refused."""
     free = [gpu for gpu in gpus.gpus if gpu.uuid not in taken]
     suitable = [gpu for gpu in free if gpu.free_mib >= _needed_mib(gpu, utilization)]
     if len(suitable) >= count:
@@ -200,13 +200,17 @@ def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Collection[st
     if len(gpus.gpus) < count:
         raise Refused(
             f"the plan needs {count} GPUs; this machine has {there}",
-            f"plan for this machine: --here, or --set tensor-parallel-size={len(gpus.gpus)}",
+            "plan for this machine, with --here, or show more of its GPUs in CUDA_VISIBLE_DEVICES",
             code="too-few-gpus",
         )
     if len(free) < count:
-        message = f"engines of this machine use {len(gpus.gpus) - len(free)} of its {there}"
-        fix = Fix("stop one", ("peagle", "local", "list"))
-        raise Refused(f"{message}, and {count} must be free", fix, code="gpu-busy")
+        engines = {gpu.index: taken[gpu.uuid] for gpu in gpus.gpus if gpu.uuid in taken}
+        uses = ", ".join(f"{name} has GPU {index}" for index, name in engines.items())
+        raise Refused(
+            f"{count} of {there} must be free, and engines of this machine use them: {uses}",
+            Fix("stop it", ("peagle", "local", "down", next(iter(engines.values())))),
+            code="gpu-busy",
+        )
     busy = next(gpu for gpu in free if gpu not in suitable)
     users = ", ".join(map(str, busy.processes))
     raise Refused(

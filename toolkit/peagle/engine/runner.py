@@ -396,7 +396,7 @@ class LocalRunner:
         sizes = (int(plan.environment.get(name, "1")) for name in _ONE_RANK)
         share = float(plan.environment.get(_UTILIZATION, GPU_MEMORY_UTILIZATION))
         running = [engine for engine in state.local_engines() if is_alive(engine.process)]
-        taken = {uuid for engine in running for uuid in engine.gpus}
+        taken = {uuid: engine.name for engine in running for uuid in engine.gpus}
         each = math.prod(sizes)
         chosen = choose_gpus(gpus, each * copies, share, taken)
         return [chosen[start : start + each] for start in range(0, len(chosen), each)]

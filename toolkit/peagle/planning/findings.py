@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from peagle.catalog.tables import HERE
 from peagle.errors import Fix, combine_fixes, use_option
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason
@@ -161,9 +162,12 @@ def _too_small(selection: Selection, where: str) -> Finding:
     candidate, load = selection.candidate, selection.search.load
     fit, drafter = candidate.fit, candidate.drafter
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    message = f"the pair does not fit {where.format(candidate.instance.type, gpus)}: "
+    is_here = candidate.instance.type == HERE
+    on = "this machine" if is_here else candidate.instance.type
+    message = f"the pair does not fit {where.format(on, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
-    larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
+    ranked = () if is_here else selection.ranked  # a type of AWS does not help on this machine
+    larger = sorted(ranked, key=lambda other: not other.affordable)[:1]
     fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
 
     def fits(**changed: Any) -> bool:
@@ -374,9 +378,11 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     instance, idle = candidate.instance, candidate.idle_gpus
     if not idle:
         return
+    is_here = instance.type == HERE
     message = (
-        f"{idle} of the {instance.gpu_count} GPUs of {instance.type} "
-        f"{'is' if idle == 1 else 'are'} idle but billed"
+        f"{idle} of the {instance.gpu_count} GPUs of "
+        f"{'this machine' if is_here else instance.type} {'is' if idle == 1 else 'are'} idle"
+        f"{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:
@@ -387,11 +393,12 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
                 f"; {other.copies} copies of the engine, {other.gpus} of the GPUs each, generate "
                 f"{_speed_and_cost(other)}, {_speed_and_cost(candidate)} as planned"
             )
-            fix = use_option("--copies", other.copies, " (an inference component)")
+            what = " (engines with ports of their own)" if is_here else " (an inference component)"
+            fix = use_option("--copies", other.copies, what)
             yield warning("gpus-idle", "instance_type", message, fix)
             return
     leave_out = ""
-    if options.instance_type is not None:
+    if options.instance_type is not None and not is_here:
         leave_out = "leave --instance-type out to get the cheapest type that fits"
     else:
         message += "; the plan is the best for this load nevertheless"

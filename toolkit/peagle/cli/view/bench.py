@@ -46,6 +46,9 @@ def print_measured(result: BenchResult) -> None:
         prompt = sum(row.prompt_tokens for row in rows) / len(rows)
         answer = sum(row.output_tokens for row in rows) / len(rows)
         source = "prompts of the file" if workload.digest else "random words"
+        if workload.turns > 1:
+            think = f", {workload.think_seconds:g} s apart" if workload.think_seconds else ""
+            source = f"turns 2 to {workload.turns} of conversations{think}, {source}"
         settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
         print_line(
             f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
@@ -95,10 +98,25 @@ def _notes(row: BenchRow) -> Iterator[str]:
         basis = "" if row.acceptance.basis == "measured" else f" ({row.acceptance.basis})"
         text = "the file's prompts" if row.load.workload.digest else "random words"
         yield f"accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
+    if row.load.workload.size.cached_prompt_tokens:
+        yield cache_text(row)
     if row.saturated:
         yield f"saturated: {row.saturated}"
     if row.incomplete:
         yield f"incomplete: {row.incomplete}"
+
+
+def cache_text(row: BenchRow) -> str:
+    """``prefix cache 96% of a prompt (6,640 tokens), TTFT of first turns 310.2 ms``."""
+    text, cached = "hits of the prefix cache unknown", row.cached_prompt_tokens
+    if cached is not None:
+        text = f"prefix cache {row.cached_share or 0:.0%} of a prompt ({cached:,.0f} tokens)"
+    if row.lacks_cache:
+        expected = row.load.workload.size.cached_share
+        text += f" instead of {expected:.0%}: it is off in this engine, or too small"
+    if first := row.first_turn_ttft:
+        text += f", TTFT of first turns {1e3 * first.p50:,.1f} ms"
+    return text
 
 
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
@@ -117,6 +135,10 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             for load in sorted({load for load, _ in cells})
         ]
         print_table(headings, table, right=headings)
+        for row in rows:
+            if workload.size.cached_prompt_tokens:
+                times = f"TTFT P50 {_milliseconds(row.ttft)[0]} ms, {cache_text(row)}"
+                print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):
