@@ -9,14 +9,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2] / "model_catalog" / "configs"
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
-CATALOG_IDS = {
-    "gpt-oss-20b": "openai/gpt-oss-20b",
-    "gpt-oss-120b": "openai/gpt-oss-120b",
-    "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-    "gemma-4-31b": "google/gemma-4-31B-it",
-}
-WITH_EXPERTS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b")
-"""The pairs whose target is a mixture of experts."""
 CARD_K = {"gpt-oss-20b": 7, "gpt-oss-120b": 5, "qwen3-coder-30b": 10, "gemma-4-31b": 7}
 SECOND_K = {"gpt-oss-20b": 3, "gpt-oss-120b": 3, "qwen3-coder-30b": 5, "gemma-4-31b": 3}
 
@@ -28,9 +20,6 @@ OWN_TENSORS: dict[tuple[str, str], tuple[str, ...]] = {
     ("qwen3-coder-30b", "eagle3"): ("lm_head",),
     ("gemma-4-31b", "eagle3"): ("embed_tokens", "lm_head"),
 }
-
-ADAPTIVE = "-adaptive"
-"""Suffix of a drafter whose draft length vLLM chooses for each step, up to K (0.30.0 and later)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class Setting:
         """The tensors that the head does not share with the target."""
         if not self.drafter or not self.own_tensors:
             return ()
-        return OWN_TENSORS[self.pair, self.drafter.removesuffix(ADAPTIVE)]
+        return OWN_TENSORS[self.pair, self.drafter]
 
 
 def speculation(setting: Setting) -> dict[str, Any] | None:
@@ -76,13 +65,11 @@ def speculation(setting: Setting) -> dict[str, Any] | None:
         return None
     config: dict[str, Any] = {
         "method": "eagle3",
-        "model": str(ROOT / setting.pair / setting.drafter.removesuffix(ADAPTIVE)),
+        "model": str(ROOT / setting.pair / setting.drafter),
         "num_speculative_tokens": setting.k,
     }
     if setting.drafter == "p-eagle":
         config["parallel_drafting"] = True
-    if setting.drafter.endswith(ADAPTIVE):
-        config["enable_adaptive_verification"] = True
     return config
 
 

@@ -79,8 +79,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "long-answer": Workload(128, 1024),
 }
 """The sizes that ``peagle bench`` measures and ``peagle verdict`` compares, by name, as in the
-measurements of the catalogue: ``measurements/gpu/load.py``, which runs on a GPU host without the
-toolkit, has the same."""
+evidence of the catalogue."""
 
 
 BENCH_WORKLOADS: Mapping[str, Workload] = {

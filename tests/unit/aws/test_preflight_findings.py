@@ -22,7 +22,7 @@ from tests.unit.aws.network import (
     subnet,
     table,
 )
-from tests.unit.aws.plans import a_plan, another, prefix_of
+from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
@@ -260,15 +260,6 @@ def test_the_account_has_these_findings(world: World, name: str) -> None:
         assert row.codes[each.code][1] in f"{each.message} {each.fix}"
 
 
-def prefix_in_use(world: World, head: Path) -> None:
-    world.cloud.buckets[MINE] = {f"{prefix_of(head)}drafter/other.bin": {}}
-
-
-def warm_start_beside(world: World, head: Path) -> None:
-    folder = f"{prefix_of(head)}warm/{'0a' * 16}"
-    world.cloud.buckets[MINE] = {f"{folder}.{end}": {} for end in ("json", "tar.gz")}
-
-
 def unreadable(world: World, head: Path) -> None:
     world.cloud.not_allowed = {"s3:GetObject"}
 
@@ -278,8 +269,6 @@ def not_simulated(world: World, head: Path) -> None:
 
 
 @pytest.mark.parametrize(("prepare", "codes"), [
-    (prefix_in_use, {"prefix-in-use": "error"}),
-    (warm_start_beside, {}),
     (unreadable, {"role-lacks-permission": "error"}),
     (not_simulated, {"role-permission-unknown": "warning"}),
 ])  # fmt: skip

@@ -1,10 +1,13 @@
 """vLLM's defaults, and what it derives from its arguments."""
 
+from typing import Any
+
 import pytest
 
 from peagle.fit.estimate import FitCase, bytes_taken, cache_layout, graph_bytes
 from peagle.vllm.defaults import (
     batch_limits,
+    capture_size,
     capture_sizes,
     default_batched_tokens,
     extra_slots,
@@ -41,6 +44,17 @@ def test_captured_graph_sizes(
     small, whole = captured(case(pair, head, k=k))
     assert (len(small), small[-1]) == piecewise
     assert (len(whole), whole[-1]) == full
+
+
+@pytest.mark.parametrize(("requests", "k", "size"), [
+    (128, 7, 1024), (128, 10, 1408), (128, 16, 2176), (128, 18, 2432), (64, 8, 576), (170, 2, 528),
+    (96, 7, 768), (33, 15, 528), (1, 600, 608),
+])  # fmt: skip
+def test_the_size_of_graphs_holds_a_step_of_all_requests(requests: int, k: int, size: int) -> None:
+    """vLLM rounds its sizes up to whole requests; what exceeds the largest one has no graph."""
+    assert capture_size(requests, k) == size
+    engine: dict[str, Any] = {"k": k, "max_num_seqs": requests, "max_cudagraph_capture_size": size}
+    assert captured(case("qwen3-coder-30b", **engine))[0][-1] >= requests * (k + 1)
 
 
 def test_dense_targets_run_on_model_runner_v2_unless_they_draft_in_parallel() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from peagle.deploy.preflight import preflight
 from peagle.engine import gpus as module
 from peagle.engine import local
 from peagle.engine import state as records
-from peagle.engine.dummy import dummy_variables, with_dummy_weights
+from peagle.engine.dummy import PLUGIN, dummy_variables, with_dummy_weights
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
 from peagle.engine.local import StepProgress
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
@@ -84,6 +86,25 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert plan["speed"]["tokens_per_second"] > plan["without_speculation"]["tokens_per_second"]
     codes = {finding["code"] for finding in plan["findings"]}
     assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
+
+
+def test_model_runner_v2_drafts_random_tokens_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PLUGIN)
+    plugin = importlib.import_module("peagle_dummy_weights")
+    drafts = SimpleNamespace(random_=lambda low, high: (low, high))
+    runner = SimpleNamespace(
+        init_speculator=lambda config, device: SimpleNamespace(propose=lambda batch: drafts)
+    )
+    for depth, name in enumerate(names := ["vllm", "v1", "worker", "gpu"]):
+        monkeypatch.setitem(sys.modules, ".".join(names[: depth + 1]), ModuleType(name))
+    monkeypatch.setattr(sys.modules["vllm.v1.worker.gpu"], "spec_decode", runner, raising=False)
+    plugin.draft_random_tokens_on_v2()
+    for method, proposed in (("eagle3", (0, 99)), ("ngram", drafts)):
+        config = SimpleNamespace(
+            model_config=SimpleNamespace(get_vocab_size=lambda: 99),
+            speculative_config=SimpleNamespace(method=method),
+        )
+        assert runner.init_speculator(config, "cuda").propose("batch") == proposed
 
 
 def test_an_engine_of_this_machine_needs_no_image_of_aws(cards: Cards) -> None:

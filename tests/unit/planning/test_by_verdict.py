@@ -261,7 +261,11 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
             if run.speeds
         ]
         for target, run in runs:
-            sizes = {(row.prompt_tokens or 0, row.output_tokens or 0) for row in run.speeds}
+            sizes = {
+                (row.prompt_tokens or 0, row.output_tokens or 0)
+                for row in run.speeds
+                if not row.cached_prompt_tokens
+            }
             options = VerdictOptions(
                 pair=target,
                 gpu=run.gpu,
@@ -276,10 +280,12 @@ def test_the_choice_is_within_three_percent_of_the_best_measured_one() -> None:
 
 
 def _check_choice(run: SpeedRun, size: WorkloadVerdict, load: LoadVerdict) -> None:
+    # Of two engines, the one whose CUDA graphs just hold the load, as in a plan.
     rows = {
         (row.drafter, row.k): row.output_tokens_per_second
-        for row in run.speeds
-        if (row.prompt_tokens, row.output_tokens) == (size.prompt_tokens, size.output_tokens)
+        for row in sorted(run.speeds, key=lambda row: -(row.max_cudagraph_capture_size or 0))
+        if load.concurrency * (row.k + 1) <= (row.max_cudagraph_capture_size or 1024)
+        and (row.prompt_tokens, row.output_tokens) == (size.prompt_tokens, size.output_tokens)
         and row.concurrency == load.concurrency
     }
     chosen = load.speed(load.best)

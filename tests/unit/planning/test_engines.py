@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.planning import Options, make_plan
 from peagle.planning.load import Load
 from tests.unit.planning.small_catalog import CHAT, P_EAGLE
 from tests.unit.planning.speeds import measured, row, run
@@ -18,3 +22,26 @@ def test_the_runs_of_a_drafter_say_its_acceptance_but_not_that_of_a_head_of_the_
     assert set(unpublished.names(UNPUBLISHED)) == {"s3://my-bucket/head"}
     assert unpublished.acceptance(UNPUBLISHED, 5).basis == "unknown"
     assert unpublished.acceptance(None, 0).basis == "none"
+
+
+@pytest.mark.parametrize(("concurrency", "k", "settings", "size"), [
+    (64, 7, {}, None),  # 512 tokens a step, which vLLM's default holds
+    (96, 7, {}, "768"),
+    (128, 10, {}, "1408"),
+    (128, 10, {"max-cudagraph-capture-size": "1024"}, "1024"),
+    (128, 10, {"max-cudagraph-capture-size": ""}, None),
+    (128, 10, {"enforce-eager": "true"}, None),
+    (128, 10, {"max-num-batched-tokens": "1024"}, None),  # no step has more
+])  # fmt: skip
+def test_plans_set_the_cuda_graphs_of_their_load(
+    concurrency: int, k: int, settings: dict[str, str], size: str | None
+) -> None:
+    options = Options(
+        pair="qwen3-coder-30b", instance_type="ml.p5en.48xlarge", copies=1, k=k,
+        concurrency=concurrency, prompt_tokens=512, output_tokens=1024, settings=settings,
+    )  # fmt: skip
+    plan = make_plan(options, load_catalog())
+    assert plan.environment.get("SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE") == size
+    reasons = [because for because in plan.reasons if because.code == "cuda-graphs-of-load"]
+    assert [because.value for because in reasons] == ([size] if size and not settings else [])
+    assert not [finding for finding in plan.findings if finding.level == "error"]

@@ -1,5 +1,7 @@
 """The performance of an engine: what is measured is used, the rest follows from sizes and GPU."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from peagle.speed.estimate import performance
 from peagle.workload import Workload
 from tests.support import examples
 from tests.unit.speed.cases import (
+    CODER,
     GEMMA,
     LONG,
     MODEL,
@@ -61,6 +64,53 @@ def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
     load: int, workload: Workload, changes: dict[str, object]
 ) -> None:
     assert speed(ALONE, load, workload, runs=[run(*ROWS, **changes)]).basis == "estimated"
+
+
+CODER_10 = case(CODER, "p-eagle", 10, "ml.p5e.48xlarge", max_num_seqs=128)
+
+
+@pytest.mark.parametrize(("engine", "measured", "basis"), [
+    (None, None, "measured"),
+    (1408, 1408, "measured"),
+    (704, 1408, "measured"),
+    (None, 1408, "estimated"),
+    (1408, None, "estimated"),
+    (None, 703, "measured"),
+    (None, 704, "estimated"),
+])  # fmt: skip
+def test_a_row_answers_on_the_same_side_of_the_largest_cuda_graph(
+    engine: int | None, measured: int | None, basis: str
+) -> None:
+    graphs: dict[str, Any] = {"max_cudagraph_capture_size": engine}
+    of = CODER_10._replace(engine=CODER_10.engine._replace(**graphs))
+    of_row: dict[str, Any] = {"acceptance_length": 6.7, "max_cudagraph_capture_size": measured}
+    rows = run(row(64, 9000, "p-eagle", 10, **of_row), target=CODER, gpu="H200")
+    assert speed(of, 64, length=6.7, runs=[rows], names=NAMES).basis == basis
+
+
+@pytest.mark.parametrize(("cached", "measured", "basis"), [
+    (0, 0, "measured"),
+    (3584, 3584, "measured"),
+    (3584, 3568, "measured"),
+    (3584, 3072, "estimated"),
+    (3584, 0, "estimated"),
+    (0, 3584, "estimated"),
+])  # fmt: skip
+def test_a_row_answers_for_as_many_new_tokens(cached: int, measured: int, basis: str) -> None:
+    sizes: dict[str, Any] = {
+        "prompt_tokens": 4096,
+        "output_tokens": 256,
+        "cached_prompt_tokens": measured,
+    }
+    rows = run(row(8, 2000, **sizes))
+    assert speed(ALONE, 8, Workload(4096, 256, cached), runs=[rows]).basis == basis
+
+
+def test_a_step_beyond_the_largest_cuda_graph_takes_what_its_launch_takes() -> None:
+    without = speed(CODER_10, 64, length=6.7).itl_seconds or 0
+    larger = CODER_10.engine._replace(max_cudagraph_capture_size=1408)
+    captured = speed(CODER_10._replace(engine=larger), 64, length=6.7).itl_seconds or 0
+    assert captured < 0.7 * MODEL.constants.uncaptured < 1.2 * without
 
 
 @pytest.mark.parametrize(("of", "acceptance"), [

@@ -599,7 +599,10 @@ def deploy_where_possible(
         except PeagleError as failed:
             error = failed
             if isinstance(failed, WillNotServe) and not keeps_failed(failed):
-                _remove_failed_start(context, failed)
+                remove_failed_start(context)
+                failed.message += "; removed"
+                if failed.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+                    failed.fix, failed.command = "deploy with --keep-failed to read its log", ()
             raise
         finally:
             of_plan = (plan.instance_type, plan.instance_count, plan.price_per_hour_usd)
@@ -637,10 +640,3 @@ def deploy_where_possible(
             context.observe(Progress("Waiting for capacity", clock.now() - began, line=text))
             clock.sleep(min(pause, TICK_SECONDS))
         left = list(plans)
-
-
-def _remove_failed_start(context: DeploymentContext, error: WillNotServe) -> None:
-    remove_failed_start(context)
-    error.message += "; removed"
-    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
-        error.fix, error.command = "deploy with --keep-failed to read its log", ()

@@ -59,7 +59,6 @@ from peagle.render.requests import (
 )
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
-from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import (
     CHANGED,
     WEIGHTS_CODES,
@@ -342,14 +341,8 @@ def preflight(
             findings += _candidate_quota(aws, priced, record, live, instances)
         else:
             findings += _quota(aws, plan, instances, count, more)
-        # SageMaker mounts every object below the prefix of an upload, so it may hold no others.
-        for upload in desired.uploads:
-            if s3.bucket_exists(aws, upload.bucket):
-                keys = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
-                if foreign := sorted(keys - set(upload.keys)):
-                    message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
-                    fix = "remove them, or choose another --name"
-                    findings.append(error("prefix-in-use", "bucket", message, fix))
+        for bucket_of_weights in {upload.bucket for upload in desired.uploads}:
+            s3.bucket_exists(aws, bucket_of_weights)  # refuses one of another account or region
         findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += _topic_findings(aws, plan)

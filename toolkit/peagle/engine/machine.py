@@ -130,6 +130,8 @@ def run_python(python: Path, code: str) -> str:
 def install_fix(vllm: str, sentence: str = "install it", gpu: bool = False) -> Fix:
     """The fix that installs that version of vLLM."""
     kind = ("--gpu",) if gpu else ()
+    if gpu and vllm not in lockable_versions(gpu):
+        return Fix(f"set {ENGINE_VARIABLE} to a Python with it (pip install vllm=={vllm})")
     return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm, *kind))
 
 

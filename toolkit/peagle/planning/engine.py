@@ -19,7 +19,7 @@ from peagle.errors import Refused, UserError
 from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
+from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, GraphSizes, Load
 from peagle.planning.overrides import with_overrides
 from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
 from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
@@ -31,7 +31,7 @@ from peagle.planning.weights import (
     pin_variables,
     streamer_variables,
 )
-from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
+from peagle.vllm.defaults import CAPTURE_SIZE, NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import (
     Value,
     check_environment,
@@ -109,6 +109,8 @@ def configure_engine(
         "ami": options.ami or placement.ami,
         "environment": environment,
     }
+    if graphs := _planned_graphs(placement):
+        decided["settings"] = {**options.settings, CAPTURE_SIZE: str(graphs.size)}
     pair = placement.pair
     case = build_case(
         load.catalog,
@@ -153,13 +155,22 @@ def _build_arguments(
     settings = engine_settings(load.target, drafter, architecture, load.vllm, table)
     values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
     reasons = {name: _setting_reason(f"--{name}", setting) for name, setting in settings.items()}
+    graphs = _planned_graphs(placement)
+    if graphs is not None:
+        values[CAPTURE_SIZE] = graphs.size
+        reasons[CAPTURE_SIZE] = reason(
+            f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
+            requests=load.concurrency, k=candidate.k, tokens=graphs.tokens,
+            default=graphs.default, percent=round(100 * graphs.share),
+        )  # fmt: skip
     if placed.target.streamed:
         values[_LOAD_FORMAT] = LOADER
         reasons[_LOAD_FORMAT] = reason(f"--{_LOAD_FORMAT}", LOADER, "weights-by-stream")
     overrides = placement.options.settings
     for name, text in overrides.items():
         replaced = [values.pop(each, None) for each in parse_values({name: text})]
-        if not text and all(value is None for value in replaced):
+        # vLLM's own CUDA graphs are those of most plans.
+        if not text and name != CAPTURE_SIZE and all(value is None for value in replaced):
             raise UserError(
                 f"--set {name}= leaves out nothing: the plan does not set {name}",
                 "give it a value",
@@ -189,6 +200,15 @@ def _build_arguments(
     if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
         decided += _prefix_caching_reasons(load, candidate)
     return Decision(tuple(arguments), tuple(decided))
+
+
+def _planned_graphs(placement: Placement) -> GraphSizes | None:
+    """The CUDA graphs beyond vLLM's default of the engine with the planned K."""
+    candidate = placement.candidate
+    engine = placement.load.engine(
+        candidate.instance, candidate.gpus, candidate.drafter, candidate.k
+    )
+    return engine.graphs
 
 
 def _prefix_caching_reasons(load: Load, candidate: Candidate) -> Iterator[Reason]:

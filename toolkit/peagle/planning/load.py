@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
@@ -31,8 +32,10 @@ from peagle.fit.estimate import (
 from peagle.options import Options
 from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import Acceptance, Performance, find_acceptance, names_in_runs
-from peagle.speed.estimate import performance
-from peagle.speed.step import Geometry, read_geometry
+from peagle.speed.estimate import performance, slots
+from peagle.speed.ranking import SAME_ESTIMATE_SHARE
+from peagle.speed.step import Geometry, StepTimes, read_geometry
+from peagle.vllm.defaults import CAPTURE_SIZE, capture_limit, capture_size
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -181,29 +184,56 @@ PLANNED_GPU_MEMORY_UTILIZATION = 0.9
 """The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
 
 
+_OWN_GRAPHS = frozenset(
+    {CAPTURE_SIZE, "cudagraph-capture-sizes", "compilation-config", "enforce-eager"}
+)
+"""Arguments of vLLM with which the user decides about CUDA graphs."""
+
+
+class GraphSizes(NamedTuple):
+    """Why larger batches get a CUDA graph, in tokens: a step of all requests, and the largest batch
+    with a graph by default. ``share`` is how much less time the step is estimated to take."""
+
+    size: int
+    tokens: int
+    default: int
+    share: float
+
+
 @dataclass(frozen=True)
 class EngineFit:
     """One engine on GPUs of a kind: input and result of the memory model.
 
     ``cache_share`` is what the cache must hold of each request of the load, ``shared`` what it
-    holds once for all, in requests of max-model-len.
+    holds once for all, in requests of max-model-len. ``graphs`` are the CUDA graphs beyond vLLM's
+    default.
     """
 
     case: FitCase
     fit: Fit
     cache_share: float
     shared: float
+    graphs: GraphSizes | None = None
 
     @cached_property
     def geometry(self) -> Geometry:
         """The sizes from which speeds are computed."""
         return read_geometry(self.case)
 
+    def with_default_graphs(self, k: int) -> FitCase:
+        """The case with this K, and with vLLM's CUDA graphs unless the user decides about them."""
+        case = self.case._replace(engine=self.case.engine._replace(k=k))
+        return _with_size(case, None) if self.graphs else case
+
     @cached_property
     def most_requests(self) -> int:
         """The most concurrent requests for which the KV cache is large enough."""
         held = max(self.fit.max_concurrency - self.shared, 0.0) / self.cache_share
         return math.floor(held) if self.fit.fits else 0
+
+
+def _with_size(case: FitCase, size: int | None) -> FitCase:
+    return case._replace(engine=case.engine._replace(max_cudagraph_capture_size=size))
 
 
 @dataclass
@@ -330,7 +360,7 @@ class Load:
         key = *kind, gpus, drafter and drafter.name, k
         if key not in self.computed.engines:
             if gpus > 1:
-                case = self.engine(instance, 1, drafter, k).case
+                case = self.engine(instance, 1, drafter, k).with_default_graphs(k)
                 config = case.engine._replace(gpu_count=gpus, tensor_parallel_size=gpus)
                 case = case._replace(engine=config)
             else:
@@ -345,8 +375,44 @@ class Load:
             tokens, length = self.workload.tokens, self.max_model_len
             each = min(1.0, max(least, tokens / length, compute_request_share(case, tokens)))
             shared = compute_prefix_share(case, self.workload.shared_prompt_tokens)
-            self.computed.engines[key] = EngineFit(case, compute_fit(case), each - shared, shared)
+            plain = EngineFit(case, compute_fit(case), each - shared, shared)
+            self.computed.engines[key] = self._with_graphs(plain)
         return self.computed.engines[key]
+
+    def _with_graphs(self, engine: EngineFit) -> EngineFit:
+        """The engine with a CUDA graph for a step of all requests, where it holds the load as
+        before; else as it is."""
+        graphs = self._find_graphs(engine)
+        if graphs is None:
+            return engine
+        case = _with_size(engine.case, graphs.size)
+        larger = replace(engine, case=case, fit=compute_fit(case), graphs=graphs)
+        held = min(engine.most_requests, case.engine.max_num_seqs)
+        return larger if larger.fit.fits and larger.most_requests >= held else engine
+
+    def _find_graphs(self, engine: EngineFit) -> GraphSizes | None:
+        """The CUDA graphs for a step of all requests; ``None`` where vLLM's default has one, where
+        the user decides, and where the requests that run together are not faster with it."""
+        config, shape = engine.case.engine, engine.case.target.architecture
+        gpu = self.catalog.speed_model.gpu(config.gpu, config.gpu_memory_gib)
+        tokens = config.max_num_seqs * (config.k + 1)
+        if tokens <= capture_limit(config, shape.class_name)[0] or gpu is None:
+            return None
+        if any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
+            return None
+        size, geometry = capture_size(config.max_num_seqs, config.k), engine.geometry
+        requests = slots(engine.case, engine.fit, self.workload)
+        if size > config.max_num_batched_tokens or geometry.holds(requests):
+            return None
+        context = self.workload.prompt_tokens + self.workload.output_tokens / 2
+        without, with_graph = (
+            StepTimes(each, gpu, self.catalog.speed_model).decode_seconds(requests, context)
+            for each in (geometry, geometry.with_graphs(size, size))
+        )
+        share = 1 - with_graph / without
+        if share <= SAME_ESTIMATE_SHARE:
+            return None
+        return GraphSizes(size, tokens, geometry.captured, share)
 
     def engine_on(
         self, instance: Instance, requests: int, drafter: Drafter | None, k: int
@@ -379,7 +445,14 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case = engine.case._replace(engine=config._replace(k=k))
+            case, geometry = engine.case, engine.geometry
+            if k != config.k:
+                # With this K, the engine would have other CUDA graphs.
+                case = engine.with_default_graphs(k)
+                if graphs := self._find_graphs(replace(engine, case=case)):
+                    case = _with_size(case, graphs.size)
+                captured = capture_limit(case.engine, case.target.architecture.class_name)
+                geometry = geometry.with_k(k).with_graphs(*captured)
             self.computed.speeds[key] = performance(
                 case,
                 self.workload,
@@ -389,7 +462,7 @@ class Load:
                 self.runs,
                 self.names(drafter),
                 fit=engine.fit,
-                geometry=engine.geometry.with_k(k),
+                geometry=geometry,
                 engines=engines,
             )
         return self.computed.speeds[key]

@@ -253,7 +253,7 @@ def _with_graphs(geometry: Geometry, row: Speed, default: Graphs) -> Geometry:
     size, requests = default
     if row.max_cudagraph_capture_size is not None:
         size = requests = row.max_cudagraph_capture_size
-    return geometry._replace(most_captured=size, captured_requests=requests)
+    return geometry.with_graphs(size, requests)
 
 
 def _read_size(row: Speed) -> Workload:
@@ -341,8 +341,7 @@ def _correction(
     def with_rows(pair: Geometry, of: Collection[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
         # All K, numbers of GPUs and CUDA graphs share the ratios.
         draft = pair.draft and pair.draft._replace(passes=1)
-        pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1, most_captured=0)
-        pair = pair._replace(captured_requests=0)
+        pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1).with_graphs(0, 0)
         return _near_ratios(_Identity(runs), vllm, pair, frozenset(of), _Identity(model), graphs)
 
     trusted, run_rows = 1.0, with_rows(geometry, names)

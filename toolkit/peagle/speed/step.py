@@ -139,6 +139,10 @@ class Geometry(NamedTuple):
         """Whether a step of so many requests has a CUDA graph."""
         return requests * (self.k + 1) <= self.captured
 
+    def with_graphs(self, tokens: int, requests: int) -> Geometry:
+        """The same with CUDA graphs for batches up to so many tokens, of so many requests."""
+        return self._replace(most_captured=tokens, captured_requests=requests)
+
     def with_k(self, k: int) -> Geometry:
         """The same pair with K drafts; the target alone with 0."""
         draft = self.draft if k else None

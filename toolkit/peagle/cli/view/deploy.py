@@ -63,7 +63,10 @@ def _plan_facts(preflight: Preflight, account: Account, keep_unproved: bool) -> 
     yield "pair", plan.pair
     gpus = f"{plan.fit.gpu_count} x {plan.fit.gpu}"
     yield "where", f"{count} x {plan.instance_type} ({gpus}), {account.where(plan.region)}"
-    yield "engine", f"{_engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}"
+    engine = f"vLLM {plan.runtime.vllm}"
+    if here not in (None, plan.runtime.vllm):
+        engine = f"vLLM {here} (sandbox); the plan has {plan.runtime.vllm}"
+    yield "engine", f"{engine}, {plan.runtime.image}"
     yield from proof_facts(plan)
     yield "price", format_price(usd, account.sandbox)
     operation = dict(operation_facts(plan))
@@ -169,12 +172,6 @@ ContentType='application/json', Body=body)
         label=17,
         err=False,
     )
-
-
-def _engine_text(planned: str, here: str | None) -> str:
-    if here in (None, planned):
-        return f"vLLM {planned}"
-    return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
 def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:

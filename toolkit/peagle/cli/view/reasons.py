@@ -170,6 +170,10 @@ SENTENCES: Mapping[str, str] = {
         "each of {groups} KV cache groups|the last block ({tokens} tokens)}; deploy checks it in "
         "the proof"
     ),
+    "cuda-graphs-of-load": (
+        "{requests:requests} with K={k} are {tokens:,} tokens a step; vLLM's CUDA graphs end at "
+        "{default:,}, and with one the step is estimated to take {percent}% less"
+    ),
     # Its start
     "copied-from-s3": f"{_FROM_S3}, and a minute",
     "not-copied": "SageMaker copies no weights",
