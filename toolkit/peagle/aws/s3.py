@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from boto3.s3.transfer import TransferConfig, create_transfer_manager
@@ -386,33 +387,27 @@ def copy_object(
         raise source_changed(source) if error.code == _OTHER_ETAG else error from error
 
 
-class _Expected:
-    """A subscriber of s3transfer that pins a download to an object that was listed."""
-
-    def __init__(self, size: int, etag: str, progress: Callable[[int], object]) -> None:
-        self._size, self._etag, self._progress = size, etag, progress
-
-    def on_queued(self, future: Any, **_: Any) -> None:
-        future.meta.provide_transfer_size(self._size)
-        future.meta.provide_object_etag(self._etag)
-
-    def on_progress(self, bytes_transferred: int, **_: Any) -> None:
-        self._progress(bytes_transferred)
-
-
 def download_object(
     aws: Aws, source: S3Uri, etag: str, size: int, path: Path, progress: Callable[[int], object]
 ) -> None:
     """Bring an object of ``size`` bytes to ``path``: with an error there is no such file. Raises
     CheckpointError for one that is gone or has another ETag."""
-    config = _transfer(size, PART_BYTES, {})[1]
-    place, expected = (source.bucket, source.key, str(path)), _Expected(size, etag, progress)
+
+    def expect(future: Any, **_: Any) -> None:
+        future.meta.provide_transfer_size(size)
+        future.meta.provide_object_etag(etag)
+
+    def count(bytes_transferred: int, **_: Any) -> None:
+        progress(bytes_transferred)
+
+    subscriber = SimpleNamespace(on_queued=expect, on_progress=count)
+    config, place = _transfer(size, PART_BYTES, {})[1], (source.bucket, source.key, str(path))
     try:
         with (
             translated("s3", aws.region),
             create_transfer_manager(aws.client("s3"), config) as manager,
         ):
-            manager.download(*place, subscribers=[expected]).result()
+            manager.download(*place, subscribers=[subscriber]).result()
     except (Missing, S3DownloadFailedError) as error:  # the latter is of another ETag
         raise source_changed(source) from error
 

@@ -515,18 +515,14 @@ def with_local_weights(
     """The plan with the folders of this machine in place of its prefixes in S3, which are
     downloaded where they are missing; ``report`` gets the progress. Streamed weights stay in S3.
     Raises UserError when the disk is full, and what reading S3 raises."""
-    parts: dict[str, Weights] = {}
     for part in PARTS:
-        model = plan.target if part == "target" else plan.drafter
+        model = getattr(plan, part)
         weights = model.weights if model else None
         if weights is not None and weights.kind == "s3" and not weights.streamed:
             folder = download_weights(aws(), weights, report)
-            parts[part] = weights.model_copy(update={"kind": "directory", "location": str(folder)})
-    changed = {
-        part: getattr(plan, part).model_copy(update={"weights": weights})
-        for part, weights in parts.items()
-    }
-    return plan.model_copy(update=changed) if changed else plan
+            local = weights.model_copy(update={"kind": "directory", "location": str(folder)})
+            plan = plan.model_copy(update={part: model.model_copy(update={"weights": local})})
+    return plan
 
 
 def download_weights(aws: Aws, weights: Weights, report: Callable[[SyncProgress], object]) -> Path:
