@@ -284,5 +284,6 @@ def reference_times(
 
 def summarize_times(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.requests)
+    engine = row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.requests
+    times = reference_times(*engine)
     return replace(times, model=model)
