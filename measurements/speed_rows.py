@@ -18,7 +18,7 @@ from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case
 from peagle.fit.estimate import FitCase
 from peagle.options import Options
-from peagle.speed.estimate import MEASURED_STEP
+from peagle.speed.estimate import MEASURED_REQUESTS, MEASURED_STEP
 from peagle.speed.step import StepTimes, read_geometry
 from peagle.workload import Workload
 
@@ -79,6 +79,11 @@ class Row:
         return self.file, self.drafter, self.k, self.load, *sizes, self.graphs
 
     @property
+    def requests(self) -> int:
+        """max-num-seqs of its engine."""
+        return max(self.load, MEASURED_REQUESTS)
+
+    @property
     def workload(self) -> Workload:
         """The size of its requests."""
         return Workload(self.prompt, self.answer, self.cached)
@@ -110,12 +115,17 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
     all_rows = []
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text())
-        if document.get("script") not in SCRIPTS or document.get("gpu") == NO_GPU:
-            continue
+        if document.get("script") not in SCRIPTS or not _is_known(document):
+            continue  # what users measured of targets or on GPUs that the model does not have
         measured = _of_bench if document["script"] == SCRIPT else _of_gpu_host
         for speed, raw in measured(document):
             all_rows.append(_row(path.name, document, Speed.model_validate(speed), raw))
     return all_rows
+
+
+def _is_known(document: Mapping[str, Any]) -> bool:
+    known_gpu = catalog().speed_model.gpu(document.get("gpu", NO_GPU)) is not None
+    return known_gpu and document["pair"] in catalog().targets
 
 
 def _of_gpu_host(document: Mapping[str, Any]) -> Iterator[tuple[RawRow, RawRow]]:
@@ -231,7 +241,13 @@ def catalog() -> Catalog:
 
 @cache
 def case_of(
-    pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1, graphs: int | None = None
+    pair: str,
+    gpu: str,
+    drafter: str | None,
+    k: int,
+    tp: int = 1,
+    graphs: int | None = None,
+    requests: int = MEASURED_REQUESTS,
 ) -> FitCase:
     """The pair on the smallest instance with this GPU, with the options of the measured engines."""
     bundled = catalog()
@@ -246,7 +262,7 @@ def case_of(
         pair=pair,
         k=k or None,
         instance_type=instance.type,
-        concurrency=128,
+        concurrency=requests,
         settings=settings,
     )
     case = build_case(bundled, target, head, options, tensor_parallel_size=tp)
@@ -255,11 +271,11 @@ def case_of(
 
 @cache
 def reference_times(
-    pair: str, gpu: str, drafter: str | None, k: int, tp: int, graphs: int | None
+    pair: str, gpu: str, drafter: str | None, k: int, tp: int, graphs: int | None, requests: int
 ) -> StepTimes:
     """The step times of an engine with the bundled constants."""
     model = catalog().speed_model
-    case = case_of(pair, gpu, drafter, k, tp, graphs)
+    case = case_of(pair, gpu, drafter, k, tp, graphs, requests)
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
     if speed is None:
         raise ValueError(f"{gpu} is not in speed_model.yaml")
@@ -268,5 +284,6 @@ def reference_times(
 
 def summarize_times(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs)
+    engine = row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.requests
+    times = reference_times(*engine)
     return replace(times, model=model)

@@ -502,7 +502,7 @@ def _on_this_machine(
         if k not in plans:
             base = plans.get(max(request.ks))
             same = {"instance_type": base.instance_type, "name": base.name} if base else {}
-            speculation = {"k": k} if k else {"no_speculation": True}
+            speculation = {"k": k} if k else {"no_speculation": True, "drafter": None}
             plan = planned(ctx, options["pair"], {**chosen, **speculation, **same})
             if options["dummy_weights"]:
                 plan = with_dummy_weights(plan, command_catalog(ctx), WORDS)

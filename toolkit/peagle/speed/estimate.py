@@ -64,7 +64,7 @@ _CACHED, _EDGE = 0.5, 2.0
 """The same for the cached share of a prompt, and the distance between a step with a CUDA graph and
 one without, of which the CPU determines the time."""
 
-_MEASURED_REQUESTS = 128
+MEASURED_REQUESTS = 128
 """max-num-seqs of the measured engines, up to which vLLM captures graphs by default."""
 
 
@@ -97,7 +97,7 @@ def performance(
         conversations = int(cached_requests(case, fit, workload))
         workload = on_engine(case, fit, workload, load, engines)
     geometry = geometry or read_geometry(case)
-    default = engine._replace(max_cudagraph_capture_size=None, max_num_seqs=_MEASURED_REQUESTS)
+    default = engine._replace(max_cudagraph_capture_size=None, max_num_seqs=MEASURED_REQUESTS)
     graphs = capture_limit(default, shape.class_name)
     measured = _measured(case, workload, load, runs, names, acceptance, geometry, graphs)
     if measured is not None:
