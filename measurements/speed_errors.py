@@ -223,6 +223,12 @@ def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     return [Compared(row, estimated(row, model, _runs(row, kept))) for row in others]
 
 
+def turns(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
+    """The conversations of ``peagle bench``, with the constants and corrections of ``of``."""
+    kept = {row.key for row in of}
+    return [Compared(row, estimated(row, model, _runs(row, kept))) for row in rows(turns=True)]
+
+
 HELD_OUT: dict[str, Callable[[Row], object]] = {
     "one GPU left out": lambda row: row.gpu,
     "one pair left out": lambda row: row.pair,

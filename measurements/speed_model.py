@@ -27,6 +27,7 @@ from measurements.speed_errors import (
     other_versions,
     published,
     refitted,
+    turns,
 )
 from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, catalog, rows
@@ -145,6 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     model = fitted(of, refitted(constants, of))
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
+    compared["conversations of peagle bench, not fitted"] = turns(of, model)
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
     lines = summaries(compared)

@@ -108,10 +108,12 @@ def key_of(file: str, speed: Speed) -> tuple[object, ...]:
     return file, speed.drafter, speed.k, speed.concurrency, *sizes, graphs
 
 
-def rows(folder: Path = EVIDENCE) -> list[Row]:
+def rows(folder: Path = EVIDENCE, *, turns: bool = False) -> list[Row]:
     """The rows of the evidence files that these scripts wrote, without those of adaptive
     verification, those that repeat experts, those that other work on the host disturbed, and those
-    whose sender was the limit."""
+    whose sender was the limit. Without the conversations of ``peagle bench`` or, with ``turns``,
+    only these: a turn arrives when its conversation is ready for it, not all at once as in the
+    model, so they are compared and not fitted."""
     all_rows = []
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text())
@@ -119,7 +121,9 @@ def rows(folder: Path = EVIDENCE) -> list[Row]:
             continue  # what users measured of targets or on GPUs that the model does not have
         measured = _of_bench if document["script"] == SCRIPT else _of_gpu_host
         for speed, raw in measured(document):
-            all_rows.append(_row(path.name, document, Speed.model_validate(speed), raw))
+            is_turn = document["script"] == SCRIPT and speed.get("cached_prompt_tokens", 0) > 0
+            if is_turn == turns:
+                all_rows.append(_row(path.name, document, Speed.model_validate(speed), raw))
     return all_rows
 
 
