@@ -24,11 +24,11 @@ BUDGET = {
     "weights": (2_080, 1_500),
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
-    "bench": (3_700, 3_100),
+    "bench": (3_960, 3_100),
     "sandbox": (4_880, 5_000),
     "cli": (8_850, 6_000),
 }
-MOST_LINES, MOST_FILES = 61_550, 230
+MOST_LINES, MOST_FILES = 62_050, 230
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import replace
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from measurements import speed_rows
 from measurements.speed_errors import Compared, estimated
-from peagle.catalog.schema import Drafter, PublishedAcceptance
+from peagle.catalog.schema import Drafter, PublishedAcceptance, SpeedRun
 from peagle.fit.estimate import compute_fit
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, curve_through, find_acceptance
 from peagle.speed.estimate import cached_requests, on_engine
@@ -78,6 +79,16 @@ def test_measured_on_text_is_preferred_to_imposed() -> None:
     )
     acceptance = find_acceptance(HEAD, 3, [imposed, measured], NAMES, decay=DECAY)
     assert (acceptance.length, acceptance.basis, acceptance.source) == (2.1, "measured", "own.json")
+
+
+def test_imposed_lengths_are_those_of_the_run_with_the_most_k() -> None:
+    def imposed(day: int, *ks: int) -> SpeedRun:
+        rows = (row(8, 400, "p-eagle", k, acceptance_length=1 + k / day) for k in ks)
+        return run(*rows, date=date(2026, 11, day), file=f"{day}.json")
+
+    runs = [imposed(20, 3, 5), imposed(21, 3, 7), imposed(22, 3)]
+    acceptance = find_acceptance(HEAD, 3, runs, NAMES, decay=DECAY)
+    assert (acceptance.source, acceptance.basis) == ("21.json", "imposed")
 
 
 @given(st.integers(1, 12), st.floats(1.0, 12.0), st.integers(1, 20))

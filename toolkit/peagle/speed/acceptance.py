@@ -150,21 +150,17 @@ def _known_lengths(
         lengths = {acceptance.k: acceptance.acceptance_length for acceptance in drafter.on_text}
         return lengths, "measured", drafter.on_text[0].source
     for synthetic in (False, True):
+        by_run = []
         for run in sorted(runs, key=lambda run: run.date, reverse=True):
-            # Of several rows the mean, weighted by their tokens: few tokens are uncertain.
-            rows_by_k: dict[int, list[tuple[float, float]]] = defaultdict(list)
-            for row in run.speeds if run.synthetic is synthetic else ():
-                if row.drafter in names and row.k and row.acceptance_length:
-                    weight = 1.0 * row.concurrency * (row.output_tokens or 1)
-                    rows_by_k[row.k].append((row.acceptance_length, weight))
-            lengths = {
-                k: sum(length * weight for length, weight in rows) / sum(w for _, w in rows)
-                for k, rows in rows_by_k.items()
-            }
+            lengths = _lengths_in(run, names) if run.synthetic is synthetic else {}
             if not synthetic and not lengths:
                 lengths = {r.k: r.acceptance_length for r in run.on_text if r.drafter in names}
             if lengths:
-                return lengths, "imposed" if synthetic else "measured", run.file
+                by_run.append((lengths, run.file))
+        if by_run:
+            # The newest measurement. Imposed lengths are the publisher's: those of the most K.
+            lengths, file = max(by_run, key=lambda item: len(item[0])) if synthetic else by_run[0]
+            return lengths, "imposed" if synthetic else "measured", file
     # The mean of the benchmarks that were published for the most K, since they differ more than K.
     tasks: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for acceptance in drafter.published:
@@ -175,6 +171,20 @@ def _known_lengths(
     chosen = [task for task in chosen if ks <= set(task)]
     source = "; ".join(dict.fromkeys(acceptance.source for acceptance in drafter.published))
     return {k: sum(task[k] for task in chosen) / len(chosen) for k in ks}, "published", source
+
+
+def _lengths_in(run: SpeedRun, names: Collection[str | None]) -> dict[int, float]:
+    """The lengths by K in a run; of several rows the mean, weighted by their tokens: few tokens are
+    uncertain."""
+    rows_by_k: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for row in run.speeds:
+        if row.drafter in names and row.k and row.acceptance_length:
+            weight = 1.0 * row.concurrency * (row.output_tokens or 1)
+            rows_by_k[row.k].append((row.acceptance_length, weight))
+    return {
+        k: sum(length * weight for length, weight in rows) / sum(w for _, w in rows)
+        for k, rows in rows_by_k.items()
+    }
 
 
 @lru_cache(maxsize=256)
