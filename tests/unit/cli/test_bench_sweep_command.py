@@ -72,7 +72,8 @@ def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: E
     assert lines[1].split() == ["requests", "no", "speculation", "p-eagle", "K=3"]
     assert "Within ttft=5 (mean times in seconds):" in done.stdout
     assert "Result:   bench-peagle-tiny.json" in done.stdout
-    assert "peagle --catalog mine plan peagle/tiny+p-eagle" in done.stdout
+    command = "peagle --catalog mine plan peagle/tiny+p-eagle --concurrency 2 --prompt-tokens"
+    assert command in done.stdout
     assert [plan.speculation and plan.speculation.k for plan in engines.started] == [None, 3]
     assert all(plan.name == "peagle-tiny-bench" for plan in engines.started)
     assert engines.started[1].speculation

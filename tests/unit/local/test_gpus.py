@@ -86,6 +86,14 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert plan["speed"]["tokens_per_second"] > plan["without_speculation"]["tokens_per_second"]
     codes = {finding["code"] for finding in plan["findings"]}
     assert not codes & {"price-unknown", "ami-unverified", "instance-region-unknown"}
+    cards(L4)  # whose KV cache holds a third of this load: requests wait, on one machine
+    words = "plan", "gpt-oss-20b", "--here", "--concurrency", "64"
+    plan = in_process(*words, "--json").document
+    assert (plan["instance_count"], plan["alternatives"][1:]) == (1, [])
+    small = next(f for f in plan["findings"] if f["code"] == "cache-below-concurrency")
+    assert "--instance" not in small["fix"]
+    for several in ("--instance-count", "2"), ("--max-instances", "2"):
+        assert in_process(*words, *several).code == OptionsConflict.exit_code
 
 
 def test_model_runner_v2_drafts_random_tokens_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert (engine.state, engine.acceptance_length) == ("ready", 2.5)
     assert engine.openai_base_url == f"http://127.0.0.1:{engine.process.port}/v1"
     assert engine.openai_base_url in up.stdout
-    assert NAME in command("local", "list").stdout
+    assert NAME in command("local", "status").stdout
     again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
     assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
     assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}

@@ -49,6 +49,7 @@ from peagle.bench.result import (
 from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Probe, probe
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
+from peagle.engine.dummy import write_tokenizer
 from peagle.engine.machine import Environment, check_environment, environment_lock
 from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
@@ -170,19 +171,6 @@ class Sent:
 
 
 _KEY = "PEAGLE_BENCH_KEY"
-_TOKENIZER = {
-    "tokenizer.json": {
-        "version": "1.0",
-        "added_tokens": [],
-        "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1}, "unk_token": "[UNK]"},
-    },
-    "tokenizer_config.json": {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "[UNK]",
-    },
-}
-
 _PHASE = "load"
 """The phases are called ``load0``, ``load1``, ...; the first is the warm-up."""
 
@@ -228,9 +216,7 @@ class Aiperf:
         before it sends anything."""
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
-            (folder / "tokenizer").mkdir()
-            for file, content in _TOKENIZER.items():
-                (folder / "tokenizer" / file).write_text(json.dumps(content), encoding="utf-8")
+            write_tokenizer(folder / "tokenizer", ())  # aiperf needs one; the server counts
             with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
                 for number, body in enumerate(chain(*phases, spare)):
                     line: Mapping[str, Any] = body

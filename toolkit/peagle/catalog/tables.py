@@ -222,6 +222,11 @@ class Instance(Frozen):
         """The compute capability of its GPUs, times ten."""
         return parse_capability(self.gpu_architecture)
 
+    @property
+    def title(self) -> str:
+        """The type in a sentence."""
+        return "this machine" if self.type == HERE else self.type
+
     def hosted_in(self, region: str) -> bool | None:
         """Whether endpoints in ``region`` can have it; ``None`` if unknown. A price of hosting in
         the region shows that they can."""

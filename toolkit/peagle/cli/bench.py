@@ -619,18 +619,25 @@ def _report(
             if written[key]:
                 print_line(f"{f'{key.capitalize()}:':<10}{written[key]}")
         if written["evidence"]:
-            pair = result.server.pair or options["pair"]
-            size = result.rows[0].load.workload.size
-            plan: tuple[str, ...] = ("peagle", "--catalog", str(options["save"]), "plan", pair)
-            if size.cached_prompt_tokens:
-                plan += ("--prompt-tokens", f"{size.prompt_tokens}", "--output-tokens",
-                         f"{size.output_tokens}", "--cached-prompt-tokens",
-                         f"{size.cached_prompt_tokens}")  # fmt: skip
-            print_line("Plan with it", command_text(plan))
+            print_line("Plan with it", command_text((*_plan_with(result, options),)))
         for answers in compared:
             print_lossless(answers)
     for answers in compared:
         require_lossless(answers)
+
+
+def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
+    """The command whose plan has the largest load, so that K comes from these rows."""
+    server, row = result.server, max(result.rows, key=lambda row: row.load.concurrency)
+    yield from ("peagle", "--catalog", str(options["save"]), "plan", server.pair or options["pair"])
+    if server.where == "local" and server.gpu:
+        yield "--here"
+    cached = row.load.workload.size.cached_prompt_tokens
+    sizes = (row.load.concurrency, round(row.prompt_tokens), round(row.output_tokens), cached)
+    names = ("concurrency", "prompt-tokens", "output-tokens", "cached-prompt-tokens")
+    for name, tokens in zip(names, sizes, strict=True):
+        if tokens:
+            yield from (f"--{name}", f"{tokens}")
 
 
 @command("peagle bench report result.json -o report.html", of=bench)

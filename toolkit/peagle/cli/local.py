@@ -99,8 +99,8 @@ if TYPE_CHECKING:
 def local() -> None:
     """Run a plan on this machine, without AWS.
 
-    Uses the CPU build of vLLM from `peagle engine install`, or with --engine docker the image that
-    SageMaker runs.
+    Uses vLLM on the GPUs or the CPU of this machine, see `peagle engine install`, or with --engine
+    docker the image that SageMaker runs.
     """
 
 
@@ -261,6 +261,8 @@ def list_() -> None:
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
 
+
+local.add_command(list_, "status")
 
 _LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length")
 

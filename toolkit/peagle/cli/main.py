@@ -58,7 +58,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "This machine": {
         "local": ("local", "Run a plan on this machine, without AWS."),
         "sandbox": ("local", "Run an AWS sandbox with working endpoints."),
-        "engine": ("local", "Install vLLM for this machine's CPU."),
+        "engine": ("local", "Install vLLM for this machine."),
         "doctor": ("machine", "Check what this machine has and lacks."),
         "explain": ("machine", "Show the cause and the fix of a code."),
         "demo": ("machine", "Run a demo: deploy, invoke and clean up in the sandbox."),

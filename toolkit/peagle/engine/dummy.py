@@ -92,30 +92,22 @@ def _make_folder(source: Path, folder: Path, words: Iterable[str]) -> Path:
     write_json(folder / "config.json", config)
     if words:
         size = int(config.get("vocab_size") or config["text_config"]["vocab_size"])
-        names = list(dict.fromkeys(("<unk>", "<eos>", *words)))
-        names += [f"w{number}" for number in range(size - len(names))]
-        write_json(
-            folder / "tokenizer.json",
-            {
-                "version": "1.0",
-                "added_tokens": [],
-                "normalizer": None,
-                "pre_tokenizer": {"type": "WhitespaceSplit"},
-                "post_processor": None,
-                "decoder": None,
-                "model": {
-                    "type": "WordLevel",
-                    "vocab": {name: number for number, name in enumerate(names)},
-                    "unk_token": "<unk>",
-                },
-            },
-        )
-        write_json(
-            folder / "tokenizer_config.json",
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "unk_token": "<unk>",
-                "eos_token": "<eos>",
-            },
-        )
+        named = dict.fromkeys((*_SPECIAL, *words))
+        write_tokenizer(folder, (*named, *(f"w{number}" for number in range(size - len(named)))))
     return folder
+
+
+def write_tokenizer(folder: Path, words: Iterable[str]) -> None:
+    """Write a tokenizer to which each word is a token, and any other text the unknown one."""
+    unknown, end = _SPECIAL
+    numbers = {word: number for number, word in enumerate(dict.fromkeys((*_SPECIAL, *words)))}
+    model = {"type": "WordLevel", "vocab": numbers, "unk_token": unknown}
+    split = {"type": "WhitespaceSplit"}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
+    write_json(folder / "tokenizer.json", tokenizer)
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": unknown, "eos_token": end}
+    write_json(folder / "tokenizer_config.json", kind)
+
+
+_SPECIAL = ("<unk>", "<eos>")
+"""The tokens for an unknown word and for the end."""

@@ -22,8 +22,8 @@ from peagle.workload import Slo
 
 
 def instances_text(candidate: Candidate) -> str:
-    """``ml.g6.xlarge``, or ``2 x ml.g6.xlarge``."""
-    name = candidate.instance.type
+    """``ml.g6.xlarge``, ``2 x ml.g6.xlarge``, or this machine."""
+    name = candidate.instance.title
     return f"{candidate.count} x {name}" if candidate.count > 1 else name
 
 
@@ -99,7 +99,7 @@ def review(selection: Selection) -> Iterator[Finding]:
         weights, instance = size / GIB * candidate.copies, candidate.instance
         if weights > instance.memory_gib:
             message = (
-                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.type} "
+                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.title} "
                 f"({instance.memory_gib} GiB), so they load in parts and startup takes longer"
             )
             fix = "if startup runs out of memory, use the next larger size"
@@ -162,12 +162,9 @@ def _too_small(selection: Selection, where: str) -> Finding:
     candidate, load = selection.candidate, selection.search.load
     fit, drafter = candidate.fit, candidate.drafter
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    is_here = candidate.instance.type == HERE
-    on = "this machine" if is_here else candidate.instance.type
-    message = f"the pair does not fit {where.format(on, gpus)}: "
+    message = f"the pair does not fit {where.format(candidate.instance.title, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
-    ranked = () if is_here else selection.ranked  # a type of AWS does not help on this machine
-    larger = sorted(ranked, key=lambda other: not other.affordable)[:1]
+    larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
     fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
 
     def fits(**changed: Any) -> bool:
@@ -209,7 +206,8 @@ def _cache(selection: Selection) -> Iterator[Finding]:
                 fixes.append(_use_type(other, f"{at_cost(other)}, which holds that load"))
             if held:
                 enough = math.ceil(load.concurrency / held)
-                if candidate.count < enough <= MOST_INSTANCES:
+                is_here = candidate.instance.type == HERE
+                if not is_here and candidate.count < enough <= MOST_INSTANCES:
                     fixes.append(use_option("--instance-count", enough))
                 fixes.append(_lower("--concurrency", held * candidate.count))
             larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
@@ -334,7 +332,7 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
         best = search.with_options(k=None).candidate(candidate.instance)
         if is_enough(best) and best.drafter is not None:
             yield use_option("--k", best.k, f" ({speed_text(best)})")
-    if search.options.instance_count is not None:
+    if search.options.instance_count is not None and search.options.instance_type != HERE:
         more = search.with_options(instance_count=None).candidate(candidate.instance)
         if is_enough(more) and more.count > candidate.count:
             yield use_option("--instance-count", more.count, f" ({speed_text(more)})")
@@ -380,8 +378,8 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         return
     is_here = instance.type == HERE
     message = (
-        f"{idle} of the {instance.gpu_count} GPUs of "
-        f"{'this machine' if is_here else instance.type} {'is' if idle == 1 else 'are'} idle"
+        f"{idle} of the {instance.gpu_count} GPUs of {instance.title} "
+        f"{'is' if idle == 1 else 'are'} idle"
         f"{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")

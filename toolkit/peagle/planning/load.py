@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import HERE, Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, use_option
 from peagle.findings import Finding, error, warning
@@ -93,7 +93,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     if fitting is None or fitting >= length:
         return usual
     on = options.instance_type
-    where = f" on {on}" if on else ", on any instance type"
+    where = " on this machine" if on == HERE else f" on {on}" if on else ", on any instance type"
     message = f"the default context of {length:,} tokens does not fit{where}: "
     message += f"{fitting:,} are planned"
     confirm = use_option("--max-model-len", fitting, verb="confirm it with")

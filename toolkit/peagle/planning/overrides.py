@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from peagle.case import DECIDED
-from peagle.catalog.tables import InstanceTable
+from peagle.catalog.tables import HERE, InstanceTable
 from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError, use_option
 from peagle.options import Options, check_numbers
 from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
@@ -223,7 +223,7 @@ def _check_needs(options: Options) -> None:
 
 
 def _check_conflicts(options: Options) -> None:
-    streams = options.weights_by == "stream"
+    streams, here = options.weights_by == "stream", options.instance_type == HERE
     # AWS documents no capture of the requests to inference components, and its SDK leaves the
     # setting out for them (model_builder.py of sagemaker-python-sdk).
     components = [("--scale-to-zero", options.scale_to_zero)]
@@ -233,6 +233,8 @@ def _check_conflicts(options: Options) -> None:
         ("--k", options.k is not None, "--no-speculation", not options.speculation),
         ("--ttl", options.ttl is not None, "--no-limit", options.no_limit),
         ("--budget", options.budget is not None, "--no-limit", options.no_limit),
+        ("--here", here, "--instance-count", (options.instance_count or 1) > 1),
+        ("--here", here, "--max-instances", options.max_instances is not None),
         ("--min-instances", options.min_instances is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[0]),
         ("--capture-data", options.capture_data is not None, *components[1]),

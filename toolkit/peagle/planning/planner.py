@@ -257,6 +257,8 @@ def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[Sele
     the default one fits nowhere: on the user's instance type, else on any. Raises UserError."""
     table = catalog.instances
     check_options(options, table)
+    if options.instance_type == HERE:
+        options = options.model_copy(update={"instance_count": 1})
     options = with_copies(with_workload(options))
     requested = choose_drafter(options, catalog)
     if options.max_model_len is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Drafter
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import HERE, Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import Candidate, find_cheapest, prefer_measured, rank, select_best
@@ -82,7 +82,8 @@ class Search:
 
     def ranking(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
-        types that the region is known not to have, unless ``anywhere``.
+        types that the region is known not to have, unless ``anywhere``. A plan for this machine has
+        no other.
 
         They are ranked by cost per token where the speed of all with a price is known, else by
         price per hour.
@@ -93,6 +94,7 @@ class Search:
             (instance, self._candidates_on(instance, self.pair.drafter))
             for instance in self.load.catalog.instances.instances
             if instance.capability >= oldest
+            and (self.options.instance_type != HERE or instance.type == HERE)
             and (anywhere or instance.hosted_in(self.region) is not False)
         ]
         by_cost = all(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from peagle.case import Case, parse_family
 from peagle.catalog.find import find_instance
-from peagle.catalog.tables import Ami, ami_report, nearest_region, region_hint
+from peagle.catalog.tables import HERE, Ami, ami_report, nearest_region, region_hint
 from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, NotFound
 from peagle.vllm import versions
 from peagle.vllm.gpus import FIRST_CUDA, needed_capability
 
+_CHEAPEST = "leave --instance-type out to use the cheapest type that fits"
 _REFRESH = ("peagle", "catalog", "refresh", "--prices")
 
 
@@ -31,8 +32,7 @@ def instance_unknown(case: Case) -> Findings:
     try:
         find_instance(case.instances, case.options.instance_type)
     except NotFound as missing:
-        cheapest = "leave --instance-type out to use the cheapest type that fits"
-        fix = Fix(missing.fix or cheapest, options=missing.options)
+        fix = Fix(missing.fix or _CHEAPEST, options=missing.options)
         yield error("instance_type", missing.message, fix)
 
 
@@ -72,9 +72,10 @@ def gpu_too_old(case: Case) -> Findings:
     if instance.capability < needed:
         message = (
             f"{target.title} needs a GPU with compute capability {needed / 10}, but the "
-            f"{instance.gpu} of {instance.type} has {instance.capability / 10}"
+            f"{instance.gpu} of {instance.title} has {instance.capability / 10}"
         )
-        fix = "leave --instance-type out to use the cheapest type that fits"
+        is_here = instance.type == HERE
+        fix = "choose a target that its GPUs support" if is_here else _CHEAPEST
         yield error("instance_type", message, fix)
 
 
@@ -94,7 +95,7 @@ def gpu_too_new(case: Case) -> Findings:
         parts[f"the AMI {ami.name}"] = ami.cuda
     for who, cuda in parts.items():
         if _numbers(cuda) < _numbers(first):
-            message = f"the {instance.gpu} of {instance.type} needs CUDA {first}; {who} has {cuda}"
+            message = f"the {instance.gpu} of {instance.title} needs CUDA {first}; {who} has {cuda}"
             fix = "use a newer --vllm with its AMI, or leave --ami out"
             yield error("instance_type", message, fix)
 

@@ -259,7 +259,7 @@ def _others(plan: Plan) -> Collection[Alternative]:
     others = [
         other
         for other in plan.alternatives
-        if not (plan.is_here or _is_planned(plan, other) or _misses(plan, other))
+        if not (_is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
     keys = ("price_per_hour_usd", "usd_per_million_tokens")
