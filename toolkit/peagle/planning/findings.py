@@ -379,8 +379,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     is_here = instance.type == HERE
     message = (
         f"{idle} of the {instance.gpu_count} GPUs of {instance.title} "
-        f"{'is' if idle == 1 else 'are'} idle"
-        f"{'' if is_here else ' but billed'}"
+        f"{'is' if idle == 1 else 'are'} idle{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:
