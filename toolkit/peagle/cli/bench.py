@@ -321,12 +321,8 @@ def _measure_text(
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
                 print_written(options["save_acceptance"])
             if wants_json() and (acceptance or lossless):
-                print_json(
-                    {
-                        "acceptance": acceptance[0] if acceptance else None,
-                        "lossless": lossless[0] if lossless else None,
-                    }
-                )
+                measured_first, compared_first = [*acceptance, None][0], [*lossless, None][0]
+                print_json({"acceptance": measured_first, "lossless": compared_first})
             elif not wants_json():
                 for measured in acceptance:
                     print_acceptance(measured)
@@ -431,13 +427,10 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         message = f"a sweep plans each setting, and {name} is one plan"
         raise UserError(message, "specify a pair, and the options of the plan")
     workloads = tuple(dict.fromkeys(options["workloads"] or ("short-prompt",)))
+    loads = (make_loads(workload, options["loads"], *_sizes(options)) for workload in workloads)
     request = SweepRequest(
         parse_ks(options["sweep"]),
-        tuple(
-            load
-            for workload in workloads
-            for load in make_loads(workload, options["loads"], *_sizes(options))
-        ),
+        tuple(load for of_workload in loads for load in of_workload),
         **{key: options[key] for key in ("acceptance", "domain", "again")},
         usd_per_hour=options["price_per_hour"],
         command=typed_command(),
@@ -632,12 +625,11 @@ def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
     yield from ("peagle", "--catalog", str(options["save"]), "plan", server.pair or options["pair"])
     if server.where == "local" and server.gpu:
         yield "--here"
-    cached = row.load.workload.size.cached_prompt_tokens
-    sizes = (row.load.concurrency, round(row.prompt_tokens), round(row.output_tokens), cached)
-    names = ("concurrency", "prompt-tokens", "output-tokens", "cached-prompt-tokens")
-    for name, tokens in zip(names, sizes, strict=True):
-        if tokens:
-            yield from (f"--{name}", f"{tokens}")
+    yield from ("--concurrency", f"{row.load.concurrency}")
+    yield from ("--prompt-tokens", f"{row.prompt_tokens:.0f}")
+    yield from ("--output-tokens", f"{row.output_tokens:.0f}")
+    if cached := row.load.workload.size.cached_prompt_tokens:
+        yield from ("--cached-prompt-tokens", f"{cached}")
 
 
 @command("peagle bench report result.json -o report.html", of=bench)

@@ -35,9 +35,8 @@ def with_dummy_weights(plan: Plan, catalog: Catalog, words: Iterable[str]) -> Pl
     NotFound for a pair whose config.json files the catalogue does not have."""
     target, drafter = catalog.targets[plan.target.id], plan.drafter
     made = home() / "dummy" / plan.name
-    folder = _make_folder(
-        _find_config(plan.target.weights, target, "target"), made / "target", words
-    )
+    config = _find_config(plan.target.weights, target, "target")
+    folder = _make_folder(config, made / "target", words)
     weights = Weights(kind="directory", location=str(folder), engine_path=_TARGET)
     environment = {
         name: value
@@ -52,9 +51,8 @@ def with_dummy_weights(plan: Plan, catalog: Catalog, words: Iterable[str]) -> Pl
         "proof": plan.proof.model_copy(update={"chat": False}),
     }
     if drafter is not None and drafter.weights is not None:
-        head = _make_folder(
-            _find_config(drafter.weights, target, drafter.name), made / "drafter", ()
-        )
+        config = _find_config(drafter.weights, target, drafter.name)
+        head = _make_folder(config, made / "drafter", ())
         of_head = Weights(kind="directory", location=str(head), engine_path=_DRAFTER)
         changed["drafter"] = drafter.model_copy(update={"weights": of_head})
     plan = plan.model_copy(update=changed)
