@@ -42,18 +42,15 @@ from peagle.deploy.state import (
 from peagle.deploy.status import LogStatistics, decide_state, is_past_end, usd_per_hour_now
 from peagle.engine_log import EngineLoad
 from peagle.errors import OptionMissing, OptionsConflict
-from peagle.planning.plan import Plan, Rollout, Scaling, Step
+from peagle.planning.plan import Plan, Rollout, Step
 from peagle.proof import Proof
 from peagle.render.requests import OWNER_TAG, PROOF_TAG, STACK_TAG, VARIANT
 from tests.unit.aws.plans import a_plan, a_revision, another
+from tests.unit.aws.test_scaling import SCALING as SCALED
 
 NOW = 1_800_000_000.0
 PASSED = Proof(3.0, 200, (), 2.0, passed=True)
 FAILED = replace(PASSED, passed=False)
-SCALED = Scaling(
-    min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
-    scale_out_cooldown_seconds=60,
-)  # fmt: skip
 
 
 def revision(name: str = "first", proof: Proof | None = PASSED, **served: Any) -> Revision:
