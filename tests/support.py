@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis
 import pytest
@@ -24,9 +24,6 @@ from peagle.cli.main import main
 from peagle.data import BUNDLED_CATALOG, data_folder
 from peagle.errors import PeagleError
 from peagle.planning import Options, Plan
-
-if TYPE_CHECKING:
-    from peagle.request_validation import Invalid
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
@@ -224,18 +221,22 @@ def bundled_evidence() -> Iterator[None]:
         yield
 
 
-def rejected_values(plan: Plan) -> "list[Invalid]":
+def rejected_values(plan: Plan) -> list[str]:
     """What AWS would reject in the requests of ``plan``, with an example's role and bucket."""
     from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET
     from peagle.render.requests import requests, with_replaced
     from peagle.request_validation import validate
+    from peagle.sandbox.account import quota_codes
 
     examples = {EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle", MODEL_BUCKET: "b" * 63}
     return [
         problem
         for request in requests(plan)
         for problem in validate(
-            request.service, request.operation, with_replaced(request.parameters, examples)
+            request.service,
+            request.operation,
+            with_replaced(request.parameters, examples),
+            tuple(quota_codes()),
         )
     ]
 

@@ -153,7 +153,7 @@ def _engine_arguments(words: list[str]) -> None:
 def _request(case: tuple[str, Any]) -> None:
     operation, parameters = case
     if isinstance(parameters, dict):
-        list(validate("sagemaker", operation, parameters))
+        list(validate("sagemaker", operation, parameters, ()))
 
 
 PARSERS = (

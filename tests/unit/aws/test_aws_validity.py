@@ -54,7 +54,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", ENV, {"K": "v" * 1025}, f"{ENV}.K", "1,025 characters"),
     ("create_model", ENV, {"1K": "v"}, f"{ENV}.1K (the name)", "pattern"),
     ("create_endpoint_config", f"{VAR}.InstanceType", "ml.g5.xlrge", f"{VAR}.InstanceType",
-     "did you mean ml.g5.xlarge"),
+     "allowed values"),
     ("create_endpoint_config", f"{VAR}.ContainerStartupHealthCheckTimeoutInSeconds", 7200,
      f"{VAR}.ContainerStartupHealthCheckTimeoutInSeconds", "is 7200; allowed: at most 3600"),
     ("create_endpoint_config", f"{VAR}.ModelDataDownloadTimeoutInSeconds", 59,
@@ -75,7 +75,7 @@ def put(document: Any, path: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("operation", GOOD)
 def test_a_valid_request_passes(operation: str) -> None:
-    assert validate("sagemaker", operation, GOOD[operation]) == ()
+    assert validate("sagemaker", operation, GOOD[operation], ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,5 @@ def test_a_valid_request_passes(operation: str) -> None:
 def test_an_invalid_value_is_reported(
     operation: str, place: str, value: Any, path: str, text: str
 ) -> None:
-    problems = validate("sagemaker", operation, put(GOOD[operation], place, value))
-    reported = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(problems)}
-    assert text in reported[path]
+    problems = validate("sagemaker", operation, put(GOOD[operation], place, value), ())
+    assert any(line.startswith(f"{path}: " if path else text) and text in line for line in problems)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -142,10 +142,8 @@ class Sweep:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
         rows = tuple(rows)
         missing = self.missing(rows)
-        left = _estimate_seconds(
-            (load for loads in missing.values() for load in loads), _measured(rows)
-        )
-        return len(missing) * start_seconds, left
+        left = [load for loads in missing.values() for load in loads]
+        return len(missing) * start_seconds, _estimate_seconds(left, _measured(rows))
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
         """The loads of each setting that have no complete row."""
@@ -177,9 +175,8 @@ class Sweep:
             share = ended / total if total else 0.0
             seconds = None
             if measured:
-                seconds = _estimate_seconds(left, measured) - share * _estimate_seconds(
-                    [load], measured
-                )
+                seconds = _estimate_seconds(left, measured)
+                seconds -= share * _estimate_seconds([load], measured)
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
             observe(SweepProgress(done, self.total, setting, load, share, seconds))
@@ -227,10 +224,7 @@ def _slow_seconds(load: BenchLoad) -> float:
 def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
     """Each measured load -> the seconds of its row, and those with slow answers."""
     return {
-        row.load.text: (
-            sum(repetition.seconds for repetition in row.repetitions),
-            _slow_seconds(row.load),
-        )
+        row.load.text: (sum(each.seconds for each in row.repetitions), _slow_seconds(row.load))
         for row in rows
     }
 
@@ -295,11 +289,12 @@ class ResultFile:
 def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tuple[Sweep, PlanOf]:
     """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
     without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
-    is_published = request.acceptance == PUBLISHED
-    measured = None
-    length = _as_length(request.acceptance)
-    if request.acceptance and not is_published and length is None:
-        measured = read_acceptance(request.acceptance)
+    acceptance, length, measured = request.acceptance, None, None
+    if acceptance and acceptance != PUBLISHED:
+        try:
+            length = float(str(acceptance))  # in place of a file, such as 2.5
+        except ValueError:
+            measured = read_acceptance(acceptance)
     if request.domain and not measured:
         raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
 
@@ -309,22 +304,17 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
 
     settings = []
     for k in request.ks:
-        rates = compute_rates(measured, k, request.domain) if measured and k else ()
-        if length is not None and k:
+        rates: tuple[float, ...] = ()
+        if measured and k:
+            rates = compute_rates(measured, k, request.domain)
+        elif length is not None and k:
             rates = _rates_for(length, k, catalog)
-        elif is_published and k:
+        elif acceptance and k:
             rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
         settings.append(BenchSetting(drafter, k, rates))
     return Sweep(tuple(settings), request.loads), imposing
-
-
-def _as_length(acceptance: Path | None) -> float | None:
-    """The length in place of a file, such as ``2.5``."""
-    with suppress(ValueError):
-        return float(str(acceptance))
-    return None
 
 
 def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
@@ -367,8 +357,8 @@ def sweep_on_this_machine(
     sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
     gpu = count = None
-    if runner.gpus and find_gpus():  # a Docker engine may be elsewhere
-        gpus = visible_gpus().gpus
+    if runner.gpus and (machine := find_gpus()):  # a Docker engine may be elsewhere
+        gpus = visible_gpus(machine).gpus
         names = {instance.gpu for instance in catalog.instances.instances}
         gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
     server = BenchedServer(

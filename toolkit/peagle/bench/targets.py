@@ -15,7 +15,7 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,7 +64,7 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.text import json_object, sanitize
-from peagle.vllm.defaults import inferred_method, method_id
+from peagle.vllm.defaults import inferred_method, method_id, read_capture_size
 from peagle.vllm.environment import settings_in
 from peagle_serve.contract import SPECULATION
 from peagle_serve.middleware import sum_counters
@@ -338,13 +338,8 @@ def open_engine(engine: LocalEngine) -> BenchTarget:
         facts,
         setting,
         partial(local.counters, engine.process.port),
-        max_cudagraph_capture_size=_read_capture_size(settings_in(engine.environment)),
+        max_cudagraph_capture_size=read_capture_size(settings_in(engine.environment)),
     )
-
-
-def _read_capture_size(settings: Mapping[str, object]) -> int | None:
-    size = settings.get("max-cudagraph-capture-size")
-    return size if isinstance(size, int) and size > 0 else None
 
 
 @contextmanager
@@ -450,7 +445,7 @@ def open_endpoint(
     read, source = _NO_COUNTERS
     if served is None or served.k:
         read, source = read_endpoint_counters(aws, name)
-    graphs = _read_capture_size(served.settings) if served else None
+    graphs = read_capture_size(served.settings) if served else None
     return BenchTarget(server, facts, setting, read, price, dated, source, graphs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -198,20 +198,12 @@ def largest_request(workloads: Sequence[BenchWorkload]) -> dict[str, int]:
     """The planning options for the last turn of the longest conversation, or the longest prompt
     with a cached prefix; none without such a workload."""
     sizes = []
-    for workload in workloads:
-        size, turns = workload.size, workload.turns
-        more = (turns - 1) * size.new_prompt_tokens + first_turn_tokens(size, turns)
-        more -= size.prompt_tokens
+    for size, turns in ((workload.size, workload.turns) for workload in workloads):
         if cached := size.cached_prompt_tokens:
-            sizes.append(
-                {
-                    "prompt_tokens": size.prompt_tokens + more,
-                    "output_tokens": size.output_tokens,
-                    "cached_prompt_tokens": cached + more,
-                    "shared_prompt_tokens": size.shared_prompt_tokens,
-                }
-            )
-    return max(sizes, key=lambda size: size["prompt_tokens"] + size["output_tokens"], default={})
+            last = first_turn_tokens(size, turns) + (turns - 1) * size.new_prompt_tokens
+            cached += last - size.prompt_tokens
+            sizes.append(replace(size, prompt_tokens=last, cached_prompt_tokens=cached))
+    return asdict(max(sizes, key=lambda size: size.tokens)) if sizes else {}
 
 
 def make_loads(

@@ -410,12 +410,7 @@ class Pair(NamedTuple):
     drafter: Drafter | None
 
 
-BYTES_OF_BF16 = 2
-
-
-def kv_bytes(
-    groups: Iterable[AttentionGroup], tokens: int, element_bytes: int = BYTES_OF_BF16
-) -> int:
+def kv_bytes(groups: Iterable[AttentionGroup], tokens: int) -> int:
     """Bytes of the KV cache of one sequence of ``tokens``, without the engine's padding and pages.
 
     Each layer keeps a key and a value per token and KV head, a latent layer one vector; a sliding
@@ -426,7 +421,7 @@ def kv_bytes(
         * group.layers
         * group.kv_heads
         * group.head_dim
-        * element_bytes
+        * 2  # bytes of bfloat16
         * (min(tokens, group.window) if group.window else tokens)
         for group in groups
     )

@@ -218,6 +218,11 @@ class Instance(Frozen):
     quota_default: float | None = Field(default=None, ge=0)
 
     @property
+    def title(self) -> str:
+        """The type in a sentence."""
+        return "this machine" if self.type == HERE else self.type
+
+    @property
     def capability(self) -> int:
         """The compute capability of its GPUs, times ten."""
         return parse_capability(self.gpu_architecture)

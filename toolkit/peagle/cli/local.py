@@ -172,6 +172,9 @@ def up(
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return None
     copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
+    if plan.copies and plan.copies.per_instance > copies:
+        text = f"One engine runs, not {plan.copies.per_instance} copies: they need GPUs and --here"
+        print_status(text)
     with StatusLine() as status:
         plan = with_weights_here(plan, status) if runner.gpus else plan
         engines = start_copies(plan, copies, port, status.show, runner)

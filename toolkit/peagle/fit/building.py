@@ -27,11 +27,11 @@ from peagle.fit.estimate import FitCase
 from peagle.fit.weights import QUANTIZED_BYTES, DraftModel, TargetModel, Vision, stored_parameters
 from peagle.vllm.defaults import (
     BLOCK_TOKENS,
-    CAPTURE_SIZE,
     GPU_MEMORY_UTILIZATION,
     EngineConfig,
     batch_limits,
     caches_prefixes,
+    read_capture_size,
 )
 from peagle.vllm.gpus import WIDE_BYTES, cuda_visible_gib, served_dtype, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
@@ -87,7 +87,6 @@ def fit_case(
             matrices: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
             drafter = drafter._replace(checkpoint_bytes=None, **matrices)
     tokens, block = settings.get("max-num-batched-tokens"), case.setting("block-size")
-    graphs = settings.get(CAPTURE_SIZE)
     share = settings.get("gpu-memory-utilization")
     if not isinstance(share, int | float) or share is True or not 0 < share <= 1:
         share = GPU_MEMORY_UTILIZATION  # a rule reports one that is no share
@@ -124,7 +123,7 @@ def fit_case(
         expert_parallel=is_expert_parallel(settings),
         prefix_caching=caches_prefixes(settings),
         block_size=block if type(block) is int and block > 0 else BLOCK_TOKENS,
-        max_cudagraph_capture_size=graphs if type(graphs) is int and graphs > 0 else None,
+        max_cudagraph_capture_size=read_capture_size(settings),
     )
     return FitCase(target, drafter, engine)
 

@@ -257,3 +257,11 @@ def find_cheapest(candidates: Iterable[Candidate]) -> Candidate | None:
 def prefer_measured(candidates: list[Candidate]) -> list[Candidate]:
     """The measured ones, if any: an estimate does not decide against a measurement."""
     return [c for c in candidates if c.performance.basis == "measured"] or candidates
+
+
+def with_clearly_faster(candidates: list[Candidate]) -> list[Candidate]:
+    """The measured ones, if any, and estimates on other numbers of GPUs that are faster even at the
+    low end of their range: an engine on eight GPUs where one GPU was measured."""
+    measured = prefer_measured(candidates)
+    fastest = max((c.tokens_per_second or 0.0 for c in measured), default=0.0)
+    return [c for c in candidates if c in measured or (c.total(c.performance.low) or 0.0) > fastest]

@@ -99,7 +99,7 @@ def review(selection: Selection) -> Iterator[Finding]:
         weights, instance = size / GIB * candidate.copies, candidate.instance
         if weights > instance.memory_gib:
             message = (
-                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.type} "
+                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.title} "
                 f"({instance.memory_gib} GiB), so they load in parts and startup takes longer"
             )
             fix = "if startup runs out of memory, use the next larger size"
@@ -162,11 +162,10 @@ def _too_small(selection: Selection, where: str) -> Finding:
     candidate, load = selection.candidate, selection.search.load
     fit, drafter = candidate.fit, candidate.drafter
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    is_here = candidate.instance.type == HERE
-    on = "this machine" if is_here else candidate.instance.type
-    message = f"the pair does not fit {where.format(on, gpus)}: "
+    message = f"the pair does not fit {where.format(candidate.instance.title, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
-    ranked = () if is_here else selection.ranked  # a type of AWS does not help on this machine
+    # A type of AWS does not help on this machine.
+    ranked = () if candidate.instance.type == HERE else selection.ranked
     larger = sorted(ranked, key=lambda other: not other.affordable)[:1]
     fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
 
@@ -380,9 +379,8 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         return
     is_here = instance.type == HERE
     message = (
-        f"{idle} of the {instance.gpu_count} GPUs of "
-        f"{'this machine' if is_here else instance.type} {'is' if idle == 1 else 'are'} idle"
-        f"{'' if is_here else ' but billed'}"
+        f"{idle} of the {instance.gpu_count} GPUs of {instance.title} "
+        f"{'is' if idle == 1 else 'are'} idle{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:

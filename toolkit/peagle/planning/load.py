@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from peagle.case import build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import HERE, Instance
 from peagle.checkpoints.architecture import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, use_option
 from peagle.findings import Finding, error, warning
@@ -66,18 +66,18 @@ def with_workload(options: Options) -> Options:
         cached = shared if cached is None else cached
         return options.model_copy(update={"cached_prompt_tokens": cached})
     preset = PRESETS[name]
-    prompt = options.prompt_tokens or preset.prompt_tokens
+    size = preset.resized(options.prompt_tokens, options.output_tokens)
     if cached is None:
-        cached = max(int(prompt * preset.cached_share), shared or 0)
+        cached = max(size.cached_prompt_tokens, shared or 0)
     if shared is None:
         shared = cached * preset.shared_prompt_tokens // max(preset.cached_prompt_tokens, 1)
     return options.model_copy(
         update={
             "workload": name,
-            "prompt_tokens": prompt,
+            "prompt_tokens": size.prompt_tokens,
             "cached_prompt_tokens": cached,
             "shared_prompt_tokens": shared,
-            "output_tokens": options.output_tokens or preset.output_tokens,
+            "output_tokens": size.output_tokens,
         }
     )
 
@@ -93,6 +93,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     if fitting is None or fitting >= length:
         return usual
     on = options.instance_type
+    on = "this machine" if on == HERE else on
     where = f" on {on}" if on else ", on any instance type"
     message = f"the default context of {length:,} tokens does not fit{where}: "
     message += f"{fitting:,} are planned"

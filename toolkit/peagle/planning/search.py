@@ -15,7 +15,14 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import Candidate, find_cheapest, prefer_measured, rank, select_best
+from peagle.planning.candidates import (
+    Candidate,
+    find_cheapest,
+    prefer_measured,
+    rank,
+    select_best,
+    with_clearly_faster,
+)
 from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
@@ -281,7 +288,7 @@ class Search:
         if key not in self._candidates:
             engines = [each for each in self._engines_on(instance, drafter) if each.fit.fits]
             counted = [self._count_instances(instance, engine, drafter) for engine in engines]
-            self._candidates[key] = prefer_measured(counted)
+            self._candidates[key] = with_clearly_faster(counted)
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates

@@ -235,11 +235,7 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any]) -
     catalogue are allowed even if botocore does not know them yet. Keys that botocore does not know
     are ignored, as a client may be newer than the sandbox."""
     problems = validate(service, operation, parameters, tuple(quota_codes()))
-    messages = [
-        f"{problem.path}: {problem.message}" if problem.path else problem.message
-        for problem in problems
-        if not problem.message.startswith("Unknown parameter")
-    ]
+    messages = [line for line in problems if not line.startswith("Unknown parameter")]
     errors = "error" if len(messages) == 1 else "errors"
     text = f"{len(messages)} validation {errors} detected: {'; '.join(messages)}"
     return text if messages else ""
