@@ -8,7 +8,7 @@ import pytest
 from peagle.case import Case
 from peagle.checks import check
 from peagle.planning.overrides import parse_settings
-from peagle.vllm.defaults import inferred_method
+from peagle.vllm.defaults import CAPTURE_SIZE, inferred_method
 from peagle.vllm.environment import settings_in
 from peagle.vllm.versions import find_facts
 from tests.unit.checks.cases import OWN_IMAGE, catalog_case
@@ -28,6 +28,9 @@ def fixes(case: Case) -> dict[CodeAndLevel, str]:
     ("0.33.0", {"settings": {"device-memory-utilization": 0.9}}, None, ""),
     ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-value", "error"),
      "whole number"),
+    ("0.28.0", {"settings": {CAPTURE_SIZE: 0}}, ("engine-value", "error"), "enforce-eager"),
+    ("0.28.0", {"settings": {CAPTURE_SIZE: 1}}, None, ""),
+    ("0.28.0", {"settings": {CAPTURE_SIZE: 0, "enforce-eager": True}}, None, ""),
     ("0.33.0", {"settings": {"ir-op-priority": "{}"}}, ("engine-argument", "note"),
      "leave --ir-op-priority out"),
     ("0.28.0", {"speculative_settings": {"fly_window_size": 2}}, ("speculative-setting", "error"),

@@ -142,10 +142,8 @@ class Sweep:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
         rows = tuple(rows)
         missing = self.missing(rows)
-        left = _estimate_seconds(
-            (load for loads in missing.values() for load in loads), _measured(rows)
-        )
-        return len(missing) * start_seconds, left
+        left = [load for loads in missing.values() for load in loads]
+        return len(missing) * start_seconds, _estimate_seconds(left, _measured(rows))
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
         """The loads of each setting that have no complete row."""
@@ -177,9 +175,8 @@ class Sweep:
             share = ended / total if total else 0.0
             seconds = None
             if measured:
-                seconds = _estimate_seconds(left, measured) - share * _estimate_seconds(
-                    [load], measured
-                )
+                seconds = _estimate_seconds(left, measured)
+                seconds -= share * _estimate_seconds([load], measured)
                 seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
             observe(SweepProgress(done, self.total, setting, load, share, seconds))
@@ -227,10 +224,7 @@ def _slow_seconds(load: BenchLoad) -> float:
 def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
     """Each measured load -> the seconds of its row, and those with slow answers."""
     return {
-        row.load.text: (
-            sum(repetition.seconds for repetition in row.repetitions),
-            _slow_seconds(row.load),
-        )
+        row.load.text: (sum(each.seconds for each in row.repetitions), _slow_seconds(row.load))
         for row in rows
     }
 

@@ -9,6 +9,7 @@ from peagle.checks.facts import destinations, is_aws_image
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, nearest
 from peagle.text import json_object
+from peagle.vllm.defaults import CAPTURE_SIZE
 from peagle.vllm.versions import (
     CHOICE,
     EITHER,
@@ -79,7 +80,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, flo
 @rule("engine-value", about="version", vllm_notices="at start")
 def engine_value(case: Case) -> Findings:
     """A value that an argument of vLLM does not take: for a switch, no choice of it, no number."""
-    facts = find_facts(case.runtime.vllm)
+    facts, eager = find_facts(case.runtime.vllm), case.settings.get("enforce-eager")
     for name, value in sorted(case.settings.items()) if facts.exact else ():
         plain, is_switch = name.removeprefix("no-"), isinstance(value, bool)
         argument = facts.arguments.get(plain, {})
@@ -95,6 +96,8 @@ def engine_value(case: Case) -> Findings:
             expected = f"one of {', '.join(choices)}"
         elif kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
             expected = "" if name == "gpu-memory-utilization" else f"a {kind}"
+        elif name == CAPTURE_SIZE and isinstance(value, int) and value < 1 and not eager:
+            expected = "1 or more; for no CUDA graphs set enforce-eager"
         if expected:
             message = f"--{name} {value}: vLLM {facts.version} refuses it at start"
             yield error("vllm", message, f"--{plain} takes {expected}")
@@ -193,13 +196,10 @@ def code_variable(case: Case) -> Findings:
             message = "--config makes vLLM read arguments from a file, which no check has seen"
             yield error("environment", message, "set each argument of the file with --set")
         elif _ignored_as(name, facts) is None:
-            yield warning(
-                "environment",
-                f"{_name_option(name)} may choose the code that the engine loads, which runs with "
-                "the endpoint's role",
-                "remove it, unless you trust its author; an engine outside of a container "
-                "refuses it",
-            )
+            code = "the code that the engine loads, which runs with the endpoint's role"
+            fix = "unless you trust its author; an engine outside of a container refuses it"
+            message = f"{_name_option(name)} may choose {code}"
+            yield warning("environment", message, f"remove it, {fix}")
 
 
 @rule("remote-code", about="load", vllm_notices="never")

@@ -50,10 +50,11 @@ def print_measured(result: BenchResult) -> None:
             think = f", {workload.think_seconds:g} s apart" if workload.think_seconds else ""
             source = f"turns 2 to {workload.turns} of conversations{think}, {source}"
         settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
+        times = max(row.load.repetitions for row in rows)
         print_line(
             f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
             f"answers of {answer:.0f}{'' if workload.fixed_length else ', of their natural length'}"
-            f"; measured, {max(row.load.repetitions for row in rows)} repetitions"
+            f"; measured, {times} repetition{'' if times == 1 else 's'}"
         )
         print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
@@ -72,11 +73,10 @@ def print_measured(result: BenchResult) -> None:
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
     speed, cost = row.tokens_per_second, row.usd_per_million_tokens
-    is_single = speed.low == speed.high  # repetition
     return (
         str(row.load.concurrency),
         f"{speed.value:,.1f}",
-        _NONE if is_single else f"{speed.low:,.1f} to {speed.high:,.1f}",
+        f"{speed.low:,.1f} to {speed.high:,.1f}" if speed.spread else _NONE,
         *_milliseconds(row.ttft),
         *_milliseconds(row.itl),
         _milliseconds(row.tpot)[0],
@@ -127,7 +127,8 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
         cells: dict[tuple[int, BenchSetting], str] = {}
         for row in rows:
             speed = row.tokens_per_second
-            text = f"{speed.value:,.{0 if speed.value >= 100 else 1}f} ±{speed.spread:.0%}"
+            text = f"{speed.value:,.{0 if speed.value >= 100 else 1}f}"
+            text += f" ±{speed.spread:.0%}" if speed.spread else ""
             cells[row.load.concurrency, row.setting] = text + ("*" if row.saturated else "")
         headings = ("requests", *(setting.text for setting in settings))
         table = [
@@ -135,10 +136,9 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             for load in sorted({load for load, _ in cells})
         ]
         print_table(headings, table, right=headings)
-        for row in rows:
-            if workload.size.cached_prompt_tokens:
-                times = f"TTFT P50 {_milliseconds(row.ttft)[0]} ms, {cache_text(row)}"
-                print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
+        for row in rows if workload.size.cached_prompt_tokens else ():
+            times = f"TTFT P50 {_milliseconds(row.ttft)[0]} ms, {cache_text(row)}"
+            print_line(f"  {row.setting.text}, {row.load.concurrency} at a time: {times}")
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):

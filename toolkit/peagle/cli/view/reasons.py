@@ -171,8 +171,8 @@ SENTENCES: Mapping[str, str] = {
         "the proof"
     ),
     "cuda-graphs-of-load": (
-        "{requests:requests} with K={k} are {tokens:,} tokens a step; vLLM's CUDA graphs end at "
-        "{default:,}, and with one the step is estimated to take {percent}% less"
+        "a step of {requests:requests} with K={k} has {tokens:,} tokens; by default vLLM has CUDA "
+        "graphs for up to {default:,}; with one this step is estimated to take {percent}% less time"
     ),
     # Its start
     "copied-from-s3": f"{_FROM_S3}, and a minute",
