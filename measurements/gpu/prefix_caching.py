@@ -32,7 +32,7 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
-VOCABULARY, HIDDEN, K = 4, 256, 5
+VOCABULARY, HIDDEN, K = 8, 256, 5
 CONVERSATIONS, TURNS, PROMPT, ADDED, ANSWER = 4, 3, 700, 60, 48
 LEAST_LENGTH, ROUNDING = 1.2, 0.03
 SLIDING, FULL = "sliding_attention", "full_attention"

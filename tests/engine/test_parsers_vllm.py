@@ -20,7 +20,7 @@ from peagle.planning import Options, make_plan
 from peagle_serve.contract import VOCABULARY_FILE
 from peagle_serve.environment import arguments
 from tests.engine.conftest import Ask
-from tests.engine.test_serve_parser import CATALOG
+from tests.unit.rendering.plans import CATALOG
 
 pytestmark = pytest.mark.engine
 TOOLS = [

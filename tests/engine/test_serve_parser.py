@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.vllm.versions import CHOICE, ON_ONLY, SWITCH, WHOLE_NUMBER, find_facts
 from peagle_serve.checks import check
@@ -22,6 +21,7 @@ from peagle_serve.environment import (
     check_names,
 )
 from tests.engine.conftest import Ask
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
 
 pytestmark = pytest.mark.engine
 SPECULATION: dict[str, Any] = {
@@ -43,14 +43,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
         "SM_VLLM_MIDDLEWARE": "own.middleware.Class",
     }
 }
-CATALOG = load_catalog()
 FACTS = find_facts("0.28.0")
-PAIRS = [
-    f"{target.short_name}+{drafter.name}"
-    for target in CATALOG.targets.values()
-    for drafter in target.drafters
-]
-"""Every pair of the catalogue."""
 
 
 @functools.cache
@@ -65,7 +58,7 @@ def reported(ask: Ask) -> dict[str, Any]:
         name: command({"SM_VLLM_MODEL": "a/b", **environment})[3:]
         for name, environment in ENVIRONMENTS.items()
     }
-    for pair in PAIRS:
+    for pair in ALL_PAIRS:
         plan = plan_of(pair)
         argvs[f"planned {pair}"] = list(plan.engine_arguments)
         argvs[f"served {pair}"] = arguments(plan.environment)
@@ -73,7 +66,7 @@ def reported(ask: Ask) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
     reported: dict[str, Any], pair: str
 ) -> None:
@@ -88,7 +81,7 @@ def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
     check_arguments(plan.environment, reported["source"])
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_vllm_builds_its_engine_arguments_from_them(reported: dict[str, Any], pair: str) -> None:
     served, built = reported[f"served {pair}"], reported["built"][f"served {pair}"]
     assert len(built) > 100

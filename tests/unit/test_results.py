@@ -11,7 +11,7 @@ from peagle.bench.result import NO_SPECULATION, BenchLoad, BenchWorkload
 from peagle.bench.sweep import SweepProgress
 from peagle.cli.view.bench import progress_text
 from peagle.cli.view.choose import crossover_text
-from peagle.cli.view.watch import comparison_text, floor_text, measured, warm_start_text
+from peagle.cli.view.watch import comparison_text, floor_text, measured
 from peagle.deploy.apply import Attempt
 from peagle.deploy.diff import Change, PlanComparison
 from peagle.deploy.drift import Drift
@@ -19,7 +19,6 @@ from peagle.deploy.removal import Reaped
 from peagle.deploy.state import Deployment, Resource, ResourceName
 from peagle.deploy.status import ComparedPlan, DeploymentStatus
 from peagle.engine.usage import Usage
-from peagle.engine_log import WarmStart
 from peagle.errors import CloudError, Fix
 from peagle.frozen import Result
 from peagle.planning.plan import FloorSource
@@ -176,11 +175,6 @@ def test_a_floor_of_one_is_not_said(
     assert bool(floor_text(floor, source)) is is_said
 
 
-@pytest.mark.parametrize(("restored", "word"), [(True, "Warm"), (False, "No warm")])
-def test_a_start_says_whether_it_was_warm(restored: bool, word: str) -> None:
-    assert warm_start_text(WarmStart(restored, None, "why")) == f"{word} start: why"
-
-
 @pytest.mark.parametrize(
     ("state", "where"), [("running", "1 x t running"), ("not-in-service", "not in service")]
 )
@@ -197,16 +191,9 @@ def test_a_comparison_that_does_not_run_says_so(state: str, where: str) -> None:
 LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 400)), 8, 16)
 
 
-@pytest.mark.parametrize(("done", "share", "seconds", "text"), [
-    (0, 0.0, None, "row 1 of 2: no speculation, short-prompt x 8"),
-    (1, 0.5, None, "row 2 of 2: no speculation, short-prompt x 8, 50%"),
-    (1, 0.0, 0.0, "row 2 of 2: no speculation, short-prompt x 8, about 0s left"),
-    (2, 0.0, None, "row 2 of 2: no speculation, short-prompt x 8"),
-])  # fmt: skip
-def test_the_progress_of_a_sweep_is_one_line(
-    done: int, share: float, seconds: float | None, text: str
-) -> None:
-    assert progress_text(SweepProgress(done, 2, NO_SPECULATION, LOAD, share, seconds)) == text
+def test_the_progress_of_a_sweep_that_has_ended_is_its_last_row() -> None:
+    done = SweepProgress(2, 2, NO_SPECULATION, LOAD, 0.0, None)
+    assert progress_text(done) == "row 2 of 2: no speculation, short-prompt x 8"
 
 
 @pytest.mark.parametrize(("low", "high", "usd", "text"), [

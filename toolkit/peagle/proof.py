@@ -282,10 +282,6 @@ class StreamCounts:
             instances[stream] = Counted(total, second)
         return instances
 
-    def with_enough(self, min_drafts: int, rounds: int) -> int:
-        """How many instances have enough drafts, after so many rounds of prompts."""
-        return sum(counts.is_enough(min_drafts, rounds) for counts in self.instances.values())
-
     @property
     def silent(self) -> tuple[str, ...]:
         """The instances that generate and draft nothing."""

@@ -1,4 +1,4 @@
-"""What AWS would reject in a request, which the sandbox rejects too.
+"""The limits of AWS's API models, which the sandbox enforces as AWS does.
 
 botocore's own validator knows types, required keys and unknown ones. It sends values that break a
 limit of the service's model (names, sizes, times, enumerations), which are reported here.

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.deploy.state import Revision, served_by_plan
 from peagle.fit.estimate import Fit
 from peagle.options import Options
@@ -82,11 +81,6 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
     if "speculation" in changes and "environment" not in changes:
         changes["environment"] = {"SM_VLLM_MODEL": "a/target"}
     return plan.model_copy(update=changes)
-
-
-def prefix_of(head: Path) -> str:
-    """Where deploy uploads a plan of that folder: a prefix of the bucket."""
-    return f"peagle-toolkit/peagle-pair.{hash_contents([files_below(head)])}/"
 
 
 def another(plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""What AWS would reject in a request is known before anything is created."""
+"""Requests that break a limit of AWS's API models are reported."""
 
 import copy
 from typing import Any

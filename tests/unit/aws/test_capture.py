@@ -2,12 +2,8 @@
 
 from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
-from moto import mock_aws
 
-from peagle.aws import s3
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.errors import Unsupported
@@ -16,7 +12,6 @@ from peagle.render import render
 from peagle.render.resources import rule_id
 from peagle.s3uri import S3Uri
 from tests.support import raises_code
-from tests.unit.aws.conftest import moto_connection
 from tests.unit.aws.network import denied
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
@@ -93,44 +88,6 @@ def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_o
         world.deploy(captured(a_plan()))
     assert "s3:PutLifecycleConfiguration" in raised.value.fix
     assert "create_endpoint" not in world.cloud.calls
-
-
-def change(rule: dict[str, Any] | None) -> None:
-    aws = moto_connection("us-east-1")
-    if rule is None:
-        s3.remove_lifecycle_rule(aws, BUCKET, OWN["ID"])
-    else:
-        s3.put_lifecycle_rule(aws, BUCKET, rule)
-
-
-@pytest.mark.thorough
-def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
-    with mock_aws():
-        client = boto3.client("s3", region_name="us-east-1")
-        client.create_bucket(Bucket=BUCKET)
-
-        def kept() -> list[dict[str, Any]]:
-            rules: list[dict[str, Any]]
-            rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
-            return rules
-
-        change(OWN)
-        assert kept() == [OWN]
-        change(None)
-        with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
-            kept()
-        theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
-        client.put_bucket_lifecycle_configuration(
-            Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}
-        )
-        change(OWN)
-        change({**OWN, "Expiration": {"Days": 90}})
-        assert [(rule["ID"], rule["Expiration"]["Days"]) for rule in kept()] == [
-            ("theirs", 7),
-            (OWN["ID"], 90),
-        ]
-        change(None)
-        assert kept() == [theirs]
 
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])

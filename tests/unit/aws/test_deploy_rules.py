@@ -11,7 +11,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.sagemaker import ID_TAG, Endpoint
-from peagle.deploy import removal, revisions, scaling
+from peagle.deploy import revisions, scaling
 from peagle.deploy.comparison import mixes_drafts
 from peagle.deploy.context import DeploymentContext, limit_seconds
 from peagle.deploy.diff import Change, compare_served
@@ -42,18 +42,15 @@ from peagle.deploy.state import (
 from peagle.deploy.status import LogStatistics, decide_state, is_past_end, usd_per_hour_now
 from peagle.engine_log import EngineLoad
 from peagle.errors import OptionMissing, OptionsConflict
-from peagle.planning.plan import Plan, Rollout, Scaling, Step
+from peagle.planning.plan import Plan, Rollout, Step
 from peagle.proof import Proof
 from peagle.render.requests import OWNER_TAG, PROOF_TAG, STACK_TAG, VARIANT
 from tests.unit.aws.plans import a_plan, a_revision, another
+from tests.unit.aws.test_scaling import SCALING as SCALED
 
 NOW = 1_800_000_000.0
 PASSED = Proof(3.0, 200, (), 2.0, passed=True)
 FAILED = replace(PASSED, passed=False)
-SCALED = Scaling(
-    min_instances=1, max_instances=3, target_concurrency=4, scale_in_cooldown_seconds=600,
-    scale_out_cooldown_seconds=60,
-)  # fmt: skip
 
 
 def revision(name: str = "first", proof: Proof | None = PASSED, **served: Any) -> Revision:
@@ -700,34 +697,6 @@ def test_the_comparison_of_a_kind(
     listed = [of("Alarm", name, "old") for name in recorded]
     compared = compare_kind(Fixed(**there), None, AppliedPlan(a_plan()), listed)  # type: ignore[arg-type]
     assert [*compared] == found
-
-
-SCALABLE = of("ScalableTarget", "endpoint/demo/variant/AllTraffic", "")
-TRACKING = of("Alarm", "TargetTracking-endpoint/demo-AlarmHigh", "")
-WAKE = of("Alarm", "peagle-demo-wake-up", "")
-MINE = of("Alarm", "mine", "")
-LOG_LEFT = of("LogGroup", "TargetTracking-", "")
-LEFT = (SCALABLE, TRACKING, WAKE, MINE, LOG_LEFT)
-
-
-@pytest.mark.parametrize(("record", "everything", "removable"), [
-    (None, False, ()),
-    (None, True, LEFT),
-    (deployment(), False, (SCALABLE, TRACKING, WAKE)),
-    (deployment(), True, LEFT),
-    (deployment(resources=(WAKE,)), True, (SCALABLE, TRACKING, MINE, LOG_LEFT)),
-])  # fmt: skip
-def test_what_goes_with_an_endpoint(
-    monkeypatch: pytest.MonkeyPatch,
-    record: Deployment | None,
-    everything: bool,
-    removable: tuple[Resource, ...],
-) -> None:
-    monkeypatch.setattr(removal, "find_leftovers", lambda aws, name: LEFT)
-    planned = removal.plan_removal(None, "demo", record, everything)  # type: ignore[arg-type]
-    assert planned.leftovers == removable
-    recorded = record.resources if record else ()
-    assert {*planned.left} == {*LEFT} - {*removable} - {*recorded}
 
 
 @pytest.mark.parametrize(("owner", "of_record", "is_ours"), [

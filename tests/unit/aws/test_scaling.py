@@ -20,15 +20,11 @@ def scaled(**changes: Any) -> Plan:
     return a_plan(scaling=SCALING.model_copy(update=changes))
 
 
-def ready(world: World) -> World:
-    world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
-    return world
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("running", "kind"), [(1, "ALL_AT_ONCE"), (3, "CANARY")])
 def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kind: str) -> None:
-    ready(world).deploy(scaled())
+    world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 20
+    world.deploy(scaled())
     world.cloud.endpoints[NAME].count = running
     if running > 1:
         world.cloud.streams = {f"AllTraffic/i-{each}": Engine() for each in range(1, running + 1)}

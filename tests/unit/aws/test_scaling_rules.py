@@ -25,7 +25,8 @@ from peagle.render.requests import VARIANT
 from tests.support import raises_code
 from tests.unit.aws.cloud import START
 from tests.unit.aws.plans import a_plan
-from tests.unit.aws.test_deploy_rules import FIRST, SCALED, deployment, endpoint, revision
+from tests.unit.aws.test_deploy_rules import FIRST, deployment, endpoint, revision
+from tests.unit.aws.test_scaling import SCALING as SCALED
 from tests.unit.aws.world import World
 
 COPIES = SCALED.model_copy(update={"min_copies": 1, "max_copies": 12})

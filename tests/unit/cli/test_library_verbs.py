@@ -260,7 +260,7 @@ def a_resource(kind: ResourceType, name: str) -> Resource:
 TARGET = a_resource("ScalableTarget", "endpoint/x/variant/AllTraffic")
 SCALES, WAKES = a_resource("Alarm", "TargetTracking-x"), a_resource("Alarm", "x-wake-up")
 SLOW = a_resource("Alarm", "x-slow")
-LOG = a_resource("LogGroup", "/aws/sagemaker/Endpoints/x")
+LOG = a_resource("LogGroup", "TargetTracking-x")
 MODEL, ENDPOINT = a_resource("Model", "x"), a_resource("Endpoint", "x")
 
 

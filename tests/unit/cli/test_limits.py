@@ -163,14 +163,3 @@ def test_an_end_that_is_near_is_in_the_first_line_and_in_an_update(terminal: Ter
     assert re.fullmatch(rf"{NAME}: InService, ends in 1h \d\dm", first)
     end = utc_text(end_of(terminal))
     assert re.search(rf"ends +{end}; --ttl or --no-limit changes it", update.err)
-
-
-# ``--budget``: a higher price of the most instances makes the end earlier, however it rises.
-
-
-def run(terminal: Terminal, step: str) -> int | None:
-    """Deploy or scale; ``$12`` is the price of twelve hours of one instance."""
-    command, *words = step.split()
-    words = [f"{int(word[1:]) * (find_price() or 0)}" if word[0] == "$" else word for word in words]
-    first = DEPLOY if command == "deploy" else (command, NAME, "--yes")
-    return terminal.run(*first, *words).code

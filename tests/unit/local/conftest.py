@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
+from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import stop_local
 from peagle.engine.machine import ENGINE_VARIABLE, MARKER, Engine, engine_folder
@@ -55,6 +57,17 @@ def engine_home(
 
 
 PlanFor = Callable[..., Plan]
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command() -> Command:
+    """Run a command; errors of the toolkit are raised."""
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,19 +25,7 @@ from peagle.images.docker import Image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import plan_bytes
 from tests.support import Peagle, raises_code
-from tests.unit.local.conftest import NAME, PlanFor, processes_with
-
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def command() -> Command:
-    """Run a command; errors of the toolkit are raised."""
-
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
-
-    return run
+from tests.unit.local.conftest import NAME, Command, PlanFor, processes_with
 
 
 @pytest.mark.thorough

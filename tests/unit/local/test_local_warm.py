@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.exceptions import Abort
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
@@ -26,22 +25,11 @@ from peagle.warm import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
-from tests.unit.local.conftest import NAME, PlanFor, processes_with
+from tests.unit.local.conftest import NAME, Command, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
 
 __all__ = ["docker"]
 KEY = "a" * 32
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def command() -> Command:
-    """Run a command; errors of the toolkit are raised."""
-
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
-
-    return run
 
 
 def environment_of(name: str) -> dict[str, str]:

@@ -208,7 +208,7 @@ class Aiperf:
         spare: Sequence[Body] = (),
     ) -> Sent:
         """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
-        has ended. So many ``turns`` after one another are a conversation: each is sent
+        has ended. Each ``turns`` bodies after one another are a conversation: one is sent
         ``think_seconds`` after the answer to the one before. aiperf skips a conversation, or a
         single prompt, where a phase ends, and begins again after the last: ``spare`` ones keep it
         from sending a prompt twice, which would be in the cache. ``progress`` receives the number

@@ -218,8 +218,8 @@ class Instance(Frozen):
     quota_default: float | None = Field(default=None, ge=0)
 
     @property
-    def title(self) -> str:
-        """The type in a sentence."""
+    def machine(self) -> str:
+        """The type, or this machine, in a sentence."""
         return "this machine" if self.type == HERE else self.type
 
     @property

@@ -144,7 +144,9 @@ def read_architecture(config: Config) -> Architecture:
         elif experts and _count(text, "moe_intermediate_size") is not None:
             wide = "moe_intermediate_size"
         latent, tied = _latent_attention(text), config.get("tie_word_embeddings")
-        without_experts = _count_dense(text, layers) if experts else 0
+        without_experts = 0
+        if experts:
+            without_experts = sum(not _is_sparse(text, place) for place in range(layers))
         dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
             class_name=class_name(config),
@@ -475,11 +477,6 @@ def _matrices(text: Config) -> Literal[2, 3]:
     """The matrices of a feed-forward block: with a gate three."""
     squared = "relu2" in (text.get("mlp_hidden_act"), text.get("hidden_act"))
     return 2 if squared or text.get("model_type") in _UNGATED else 3
-
-
-def _count_dense(text: Config, layers: int) -> int:
-    """How many of ``layers`` layers have no experts."""
-    return sum(not _is_sparse(text, place) for place in range(layers))
 
 
 def _is_sparse(text: Config, place: int) -> bool:

@@ -436,7 +436,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         command=typed_command(),
     )
     if options["save"] and options["think_seconds"]:
-        message = "evidence is of requests that follow at once, and --think-time leaves pauses"
+        message = "evidence requires requests without pauses; --think-time adds pauses"
         raise OptionsConflict(message, "omit --save, or --think-time")
     _require_outputs(options)
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}

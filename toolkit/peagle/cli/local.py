@@ -13,6 +13,7 @@ import click
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
 from peagle.cli.options import (
+    OUTPUT,
     Decimal,
     add_options,
     command,
@@ -105,17 +106,15 @@ def local() -> None:
 
 
 _UP_OPTIONS = (
-    click.Option(["--port"], type=click.IntRange(1, 65535),
-                 help="Port to listen on.  [default: a free one]"),
-    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
-                 default="process", show_default=True,
-                 help="Run the engine as a process or in a container."),
-    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
-    click.Option(["--compile", "compiled"], is_flag=True, help="On a CPU: compile the model."),
-    click.Option(["--build", "build_first"], is_flag=True, help="Docker: build the image first."),
-    click.Option(["--base"], metavar="IMAGE", help="Docker, with --build: base image."),
-    click.Option(["--emit-compose"], metavar="FILE", type=click.Path(path_type=Path),
-                 help="Docker: write a compose file (- for stdout) and start nothing."),
+    option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535)),
+    option("--engine engine_kind", "Run the engine as a process or in a container.",
+           ("process", "docker"), default="process"),
+    option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
+    option("--compile compiled", "On a CPU: compile the model.", bool),
+    option("--build build_first", "Docker: build the image first.", bool),
+    option("--base IMAGE", "Docker, with --build: base image."),
+    option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
+           OUTPUT),
 )  # fmt: skip
 
 
@@ -318,13 +317,13 @@ def engine() -> None:
 
 
 @command("peagle engine install --python /usr/bin/python3.12", of=engine)
-@click.option("--vllm", metavar="VERSION", help="vLLM version.  [default: the catalogue's]")
-@click.option(
+@option("--vllm VERSION", "vLLM version.  [default: the catalogue's]")
+@option(
     "--python",
-    type=click.Path(path_type=Path),
-    help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
+    "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
+    OUTPUT,
 )
-@click.option("--gpu", is_flag=True, help="vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.")
+@option("--gpu", "vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
 @click.pass_context
 def install(ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.

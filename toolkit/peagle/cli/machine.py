@@ -57,11 +57,11 @@ def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
     """The GPUs with their driver, the engine for them, and the targets that fit on them."""
     use, vllm = "local up on a GPU", catalog.runtimes.default
     try:
-        catalog = this_machine_in(catalog)
+        gpus = visible_gpus()
+        catalog = this_machine_in(catalog, gpus)
     except PeagleError as error:
         yield MachineCheck("GPUs", error.message, False, use, "use a machine with an NVIDIA GPU")
         return
-    gpus = visible_gpus()
     for gpu in gpus.gpus:
         memory = f"{gpu.memory_mib / 1024:.0f} GiB, {gpu.free_mib / 1024:.0f} GiB free"
         yield MachineCheck(f"GPU {gpu.index}", f"{gpu.name}, {memory}", True, use)

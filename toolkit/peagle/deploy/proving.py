@@ -314,7 +314,8 @@ def _prove_by_log(
 
     def is_complete() -> bool:
         """Whether further prompts would change nothing."""
-        return counts.with_enough(least, rounds) >= instances or bool(counts.silent)
+        enough = sum(each.is_enough(least, rounds) for each in counts.instances.values())
+        return enough >= instances or bool(counts.silent)
 
     while True:
         rounds += 1

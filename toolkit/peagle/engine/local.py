@@ -125,7 +125,7 @@ def start_copies(
 
 
 def _find_running(engine: LocalEngine, port: int | None) -> LocalEngine | None:
-    """The engine that runs as ``engine`` describes; what is left of one that failed is ended.
+    """The engine that runs as ``engine`` describes; stops what a failed start has left running.
     Raises UserError for another plan or port, and for a port in use."""
     running = records.read_local_engine(engine.name)
     if running and running.state == "ready":

@@ -102,6 +102,7 @@ def fit_case(
         case.max_model_len,
         (case.options.concurrency, int(tokens) if tokens is not None else None),
     )
+    lacks_processor = read is not None and not read.takes_media and target.is_multimodal
     engine = EngineConfig(
         gpu=gpu.gpu,
         gpu_count=max(count, case.tensor_parallel_size),
@@ -118,7 +119,7 @@ def fit_case(
         k=case.k if case.drafter else 0,
         enforce_eager=bool(settings.get("enforce-eager")),
         compiled=compiled,
-        images=not text_only and not lacks_processor(read, target),
+        images=not text_only and not lacks_processor,
         draftless=case.drafter.method if case.drafter and drafter is None else None,
         expert_parallel=is_expert_parallel(settings),
         prefix_caching=caches_prefixes(settings),
@@ -126,11 +127,6 @@ def fit_case(
         max_cudagraph_capture_size=read_capture_size(settings),
     )
     return FitCase(target, drafter, engine)
-
-
-def lacks_processor(read: Checkpoint | None, target: TargetModel) -> bool:
-    """Whether the target takes images, but its checkpoint lacks the files to process them."""
-    return read is not None and not read.takes_media and target.is_multimodal
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from peagle.catalog.tables import HERE
 from peagle.errors import Fix, Refused
-from peagle.findings import Finding, severity
+from peagle.findings import Finding
 from peagle.fit.estimate import Fit
 from peagle.frozen import Frozen
 from peagle.options import Options, Overrides, RolloutKind
@@ -520,10 +520,6 @@ class Decisions:
         self.reasons += choice.reasons
         self.findings += choice.findings
         return choice.value
-
-    def sorted_findings(self) -> tuple[Finding, ...]:
-        """Errors first, otherwise in order, without duplicates."""
-        return tuple(sorted(dict.fromkeys(self.findings), key=severity))
 
 
 def price_origin(plan: Plan) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE, Instance
-from peagle.findings import Finding
+from peagle.findings import Finding, severity
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
@@ -112,11 +112,10 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
 
 def _findings_on(instance: Instance, decisions: Decisions) -> tuple[Finding, ...]:
-    """The findings; on this machine, without those about AWS."""
-    findings = decisions.sorted_findings()
-    if instance.type != HERE:
-        return findings
-    return tuple(finding for finding in findings if finding.code not in ABOUT_AWS)
+    """Errors first, without duplicates; on this machine, without those about AWS."""
+    skipped = ABOUT_AWS if instance.type == HERE else ()
+    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
+    return tuple(finding for finding in findings if finding.code not in skipped)
 
 
 def _select(

@@ -136,13 +136,11 @@ def find_pair_weights(
 @dataclass(frozen=True)
 class WeightSource:
     """The weights at one location, which includes the commit, where there is one. ``files`` are by
-    name, small ones first, so that errors show early; ``left_out`` are count and bytes of those at
-    its top level that vLLM does not read. ``copied_from`` is the prefix of a server-side copy. A
-    ``remote`` source is read again after a network failure."""
+    name, small ones first, so that errors show early. ``copied_from`` is the prefix of a
+    server-side copy. A ``remote`` source is read again after a network failure."""
 
     location: str
     files: Mapping[str, FileEntry]
-    left_out: tuple[int, int]
     source: Source
     copied_from: WeightsPrefix | None = None
     remote: bool = False
@@ -226,8 +224,7 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
         name: FileEntry(sizes[name], source.digests(name).get("sha256") if remote else None)
         for name in sorted(names, key=lambda name: (sizes[name], name))
     }
-    others = [size for name, size in sizes.items() if name not in files]
-    return WeightSource(location, files, (len(others), sum(others)), source, copied_from, remote)
+    return WeightSource(location, files, source, copied_from, remote)
 
 
 @dataclass(frozen=True)
