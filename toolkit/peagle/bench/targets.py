@@ -52,6 +52,7 @@ from peagle.errors import (
     parsing,
     to_count,
 )
+from peagle.fit.building import read_capture_size
 from peagle.parallel import run_parallel
 from peagle.planning import Options, make_plan
 from peagle.protocol import (
@@ -64,7 +65,7 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.text import json_object, sanitize
-from peagle.vllm.defaults import inferred_method, method_id, read_capture_size
+from peagle.vllm.defaults import inferred_method, method_id
 from peagle.vllm.environment import settings_in
 from peagle_serve.contract import SPECULATION
 from peagle_serve.middleware import sum_counters

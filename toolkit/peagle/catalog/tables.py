@@ -218,7 +218,7 @@ class Instance(Frozen):
     quota_default: float | None = Field(default=None, ge=0)
 
     @property
-    def machine(self) -> str:
+    def place(self) -> str:
         """The type, or this machine, in a sentence."""
         return "this machine" if self.type == HERE else self.type
 

@@ -27,11 +27,11 @@ from peagle.fit.estimate import FitCase
 from peagle.fit.weights import QUANTIZED_BYTES, DraftModel, TargetModel, Vision, stored_parameters
 from peagle.vllm.defaults import (
     BLOCK_TOKENS,
+    CAPTURE_SIZE,
     GPU_MEMORY_UTILIZATION,
     EngineConfig,
     batch_limits,
     caches_prefixes,
-    read_capture_size,
 )
 from peagle.vllm.gpus import WIDE_BYTES, cuda_visible_gib, served_dtype, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
@@ -127,6 +127,12 @@ def fit_case(
         max_cudagraph_capture_size=read_capture_size(settings),
     )
     return FitCase(target, drafter, engine)
+
+
+def read_capture_size(settings: Mapping[str, object]) -> int | None:
+    """The largest batch with a CUDA graph in an engine's settings; ``None``: vLLM's default."""
+    size = settings.get(CAPTURE_SIZE)
+    return size if type(size) is int and size > 0 else None
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def review(selection: Selection) -> Iterator[Finding]:
         weights, instance = size / GIB * candidate.copies, candidate.instance
         if weights > instance.memory_gib:
             message = (
-                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.machine} "
+                f"the weights ({weights:.1f} GiB) exceed the host memory of {instance.place} "
                 f"({instance.memory_gib} GiB), so they load in parts and startup takes longer"
             )
             fix = "if startup runs out of memory, use the next larger size"
@@ -162,7 +162,7 @@ def _too_small(selection: Selection, where: str) -> Finding:
     candidate, load = selection.candidate, selection.search.load
     fit, drafter = candidate.fit, candidate.drafter
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    message = f"the pair does not fit {where.format(candidate.instance.machine, gpus)}: "
+    message = f"the pair does not fit {where.format(candidate.instance.place, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
     larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
     fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
@@ -378,7 +378,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
         return
     is_here = instance.type == HERE
     message = (
-        f"{idle} of the {instance.gpu_count} GPUs of {instance.machine} "
+        f"{idle} of the {instance.gpu_count} GPUs of {instance.place} "
         f"{'is' if idle == 1 else 'are'} idle{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")

@@ -301,7 +301,7 @@ def _instances(options: VerdictOptions, catalog: Catalog, region: str) -> list[I
     if options.instance_type is not None:
         instance = find_instance(catalog.instances, options.instance_type)
         if options.gpu is not None and options.gpu.lower() != instance.gpu.lower():
-            message = f"{instance.machine} has {instance.gpu} GPUs, not {options.gpu}"
+            message = f"{instance.place} has {instance.gpu} GPUs, not {options.gpu}"
             raise OptionsConflict(message, "leave out --gpu or --instance-type")
         return [instance]
     types, gpu = catalog.instances.instances, options.gpu or ""
@@ -346,11 +346,11 @@ def _choose_engine(
     target, largest = usual.target, instances[-1]
     possible = usual.divisions(largest.gpu_count)
     if size is not None and size not in possible:
-        message = f"{target.id} cannot run on {size} of the GPUs of {largest.machine}"
+        message = f"{target.id} cannot run on {size} of the GPUs of {largest.place}"
         fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
         raise UserError(message, fix, code="tensor-parallel")
     raise Refused(
-        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.machine})",
+        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.place})",
         Fix("find types that fit", ("peagle", "plan", target.short_name)),
         code="does-not-fit",
     )

@@ -187,12 +187,6 @@ def uses_model_runner_v2(
     return drafter is None or not drafter.parallel_drafting
 
 
-def read_capture_size(settings: Mapping[str, object]) -> int | None:
-    """The largest batch with a CUDA graph in an engine's settings; ``None``: vLLM's default."""
-    size = settings.get(CAPTURE_SIZE)
-    return size if type(size) is int and size > 0 else None
-
-
 def capture_limit(engine: EngineConfig, class_name: str) -> tuple[int, int]:
     """The largest batch with a CUDA graph, in tokens, and for how many requests at most, each with
     K + 1 tokens; 0 without graphs. ``class_name`` is the target's model class."""

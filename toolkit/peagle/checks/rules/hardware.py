@@ -72,7 +72,7 @@ def gpu_too_old(case: Case) -> Findings:
     if instance.capability < needed:
         message = (
             f"{target.title} needs a GPU with compute capability {needed / 10}, but the "
-            f"{instance.gpu} of {instance.machine} has {instance.capability / 10}"
+            f"{instance.gpu} of {instance.place} has {instance.capability / 10}"
         )
         is_here = instance.type == HERE
         fix = "choose a target that its GPUs support" if is_here else _CHEAPEST
@@ -95,9 +95,7 @@ def gpu_too_new(case: Case) -> Findings:
         parts[f"the AMI {ami.name}"] = ami.cuda
     for who, cuda in parts.items():
         if _numbers(cuda) < _numbers(first):
-            message = (
-                f"the {instance.gpu} of {instance.machine} needs CUDA {first}; {who} has {cuda}"
-            )
+            message = f"the {instance.gpu} of {instance.place} needs CUDA {first}; {who} has {cuda}"
             fix = "use a newer --vllm with its AMI, or leave --ami out"
             yield error("instance_type", message, fix)
 

@@ -162,9 +162,7 @@ def tensor_parallel(case: Case) -> Findings:
     """Tensor parallelism over too many GPUs, or over a number that does not divide the heads."""
     size, instance = case.tensor_parallel_size, case.instance
     if instance is not None and size > instance.gpu_count:
-        message = (
-            f"tensor parallelism needs {size} GPUs; {instance.machine} has {instance.gpu_count}"
-        )
+        message = f"tensor parallelism needs {size} GPUs; {instance.place} has {instance.gpu_count}"
         most = str(instance.gpu_count)
         fix = Fix(f"use --tp {most} or less, or a larger instance", options=("--tp", most))
         yield error("tensor_parallel_size", message, fix)
