@@ -23,7 +23,7 @@ from peagle.workload import Slo
 
 def instances_text(candidate: Candidate) -> str:
     """``ml.g6.xlarge``, ``2 x ml.g6.xlarge``, or this machine."""
-    name = candidate.instance.machine
+    name = candidate.instance.place
     return f"{candidate.count} x {name}" if candidate.count > 1 else name
 
 
