@@ -32,13 +32,13 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
 }
-VOCABULARY, HIDDEN, K = 8, 256, 5
+HIDDEN, K = 256, 5
 CONVERSATIONS, TURNS, PROMPT, ADDED, ANSWER = 4, 3, 700, 60, 48
 LEAST_LENGTH, ROUNDING = 1.2, 0.03
 SLIDING, FULL = "sliding_attention", "full_attention"
 Config = dict[str, Any]
 BASE: Config = {
-    "hidden_size": HIDDEN, "vocab_size": VOCABULARY, "max_position_embeddings": 4096,
+    "hidden_size": HIDDEN, "vocab_size": 4, "max_position_embeddings": 4096,
     "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "intermediate_size": 256,
     "num_attention_heads": 8, "num_hidden_layers": 12, "rms_norm_eps": 1e-6, "sliding_window": 128,
     "head_dim": 64, "num_key_value_heads": 2,
@@ -54,7 +54,7 @@ GEMMA = BASE | {
     "attention_k_eq_v": True, "layer_types": ([SLIDING] * 5 + [FULL]) * 2,
     "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
     "tie_word_embeddings": True, "enable_moe_block": False, "use_double_wide_mlp": False,
-    "hidden_activation": "gelu_pytorch_tanh", "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_activation": "gelu_pytorch_tanh", "vocab_size_per_layer_input": 4,
     "rope_parameters": {
         FULL: {"partial_rotary_factor": 0.25, "rope_theta": 1e6, "rope_type": "proportional"},
         SLIDING: {"rope_theta": 1e4, "rope_type": "default"},
@@ -62,17 +62,19 @@ GEMMA = BASE | {
 }  # fmt: skip
 HEAD = BASE | {
     "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 2,
-    "draft_vocab_size": VOCABULARY, "target_hidden_size": HIDDEN, "ptd_token_id": 3,
+    "draft_vocab_size": 4, "target_hidden_size": HIDDEN, "ptd_token_id": 3,
     "rope_theta": 5e5, "sliding_window": None, "eagle_config": {
         "use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [1, 5, 11]},
 }  # fmt: skip
 ONE_LAYER = HEAD | {"num_hidden_layers": 1, "head_dim": 128, "num_key_value_heads": 4}
-SHAPES: dict[str, tuple[Config, Config, bool]] = {
-    "gpt-oss, p-eagle": (GPT_OSS, HEAD, True),
-    "gemma-4, p-eagle": (GEMMA, HEAD, True),
-    "gemma-4, eagle3": (GEMMA, ONE_LAYER, False),
+SHAPES: dict[str, tuple[Config, Config, int, bool]] = {
+    "gpt-oss, p-eagle": (GPT_OSS, HEAD, 4, True),
+    "gemma-4, p-eagle": (GEMMA, HEAD, 4, True),
+    "gemma-4, eagle3": (GEMMA, ONE_LAYER, 8, False),
 }
-"""Target, head, and whether it drafts in parallel."""
+"""Target, head, tokens of the vocabulary, and whether the head drafts in parallel. EAGLE-3 runs on
+model runner V2, whose warm-up reads more log probabilities than 4 tokens have."""
+SIZES = ("vocab_size", "draft_vocab_size", "vocab_size_per_layer_input")
 COUNTERS = {"drafts": "spec_decode_num_drafts", "hits": "prefix_cache_hits",
             "accepted": "spec_decode_num_accepted_tokens_per_pos",
             "prompt_tokens": "prefix_cache_queries"}  # fmt: skip
@@ -108,11 +110,12 @@ def run(shape: str, cached: bool, more: Config) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    target, head, is_parallel = SHAPES[shape]
+    target, head, vocabulary, is_parallel = SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
         for name, config in (("target", target), ("head", head)):
             (path := Path(folder) / name).mkdir()
-            (path / "config.json").write_text(json.dumps(config))
+            sizes = {size: vocabulary for size in SIZES if size in config}
+            (path / "config.json").write_text(json.dumps(config | sizes))
         speculation = {"method": "eagle3", "model": f"{folder}/head", "num_speculative_tokens": K,
                        "parallel_drafting": is_parallel}  # fmt: skip
         llm: Any = LLM(**{
@@ -126,7 +129,7 @@ def run(shape: str, cached: bool, more: Config) -> dict[str, Any]:
     prompts: list[list[int]] = [[] for _ in range(CONVERSATIONS)]
     for turn in range(TURNS):
         for prompt in prompts:
-            prompt += draw.choices(range(VOCABULARY), k=ADDED if turn else PROMPT)
+            prompt += draw.choices(range(vocabulary), k=ADDED if turn else PROMPT)
         sent = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         outputs = llm.generate(sent, sampling, use_tqdm=False)
         for prompt, output in zip(prompts, outputs, strict=True):
