@@ -28,7 +28,7 @@ BUDGET = {
     "sandbox": (4_880, 5_000),
     "cli": (8_850, 6_000),
 }
-MOST_LINES, MOST_FILES = 61_960, 230
+MOST_LINES, MOST_FILES = 61_980, 230
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
