@@ -218,15 +218,17 @@ def published(model: SpeedModel) -> dict[str, list[Compared]]:
 
 def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     """The rows of other vLLM versions, with the constants and corrections of ``of``."""
-    kept = {row.key for row in of}
-    others = (row for row in rows() if row.vllm != model.vllm)
-    return [Compared(row, estimated(row, model, _runs(row, kept))) for row in others]
+    return _compared((row for row in rows() if row.vllm != model.vllm), of, model)
 
 
 def turns(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     """The conversations of ``peagle bench``, with the constants and corrections of ``of``."""
+    return _compared(rows(turns=True), of, model)
+
+
+def _compared(others: Iterable[Row], of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     kept = {row.key for row in of}
-    return [Compared(row, estimated(row, model, _runs(row, kept))) for row in rows(turns=True)]
+    return [Compared(row, estimated(row, model, _runs(row, kept))) for row in others]
 
 
 HELD_OUT: dict[str, Callable[[Row], object]] = {

@@ -321,8 +321,12 @@ def _measure_text(
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
                 print_written(options["save_acceptance"])
             if wants_json() and (acceptance or lossless):
-                measured_first, compared_first = [*acceptance, None][0], [*lossless, None][0]
-                print_json({"acceptance": measured_first, "lossless": compared_first})
+                print_json(
+                    {
+                        "acceptance": next(iter(acceptance), None),
+                        "lossless": next(iter(lossless), None),
+                    }
+                )
             elif not wants_json():
                 for measured in acceptance:
                     print_acceptance(measured)
