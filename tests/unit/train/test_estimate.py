@@ -9,12 +9,12 @@ import pytest
 from peagle.catalog import find_instance, find_pair, load_catalog
 from peagle.catalog.loading import load_training
 from peagle.planning.load import Load
-from peagle.planning.verdict import VerdictOptions
 from peagle.speed.acceptance import Acceptance, curve_through
 from peagle.train.estimate import (
     DataSize,
     Range,
     Rates,
+    TrainingOptions,
     TrainingPlan,
     expected_curves,
     measure_data,
@@ -45,8 +45,8 @@ def data_of(conversations: int, prompt: int = 300, answer: int = 450) -> DataSiz
 
 
 def planned(pair: str, conversations: int, **more: Any) -> TrainingPlan:
-    options = VerdictOptions(
-        pair=pair, instance_type=more.pop("on", L40S), loads=(more.pop("load", 8),)
+    options = TrainingOptions(
+        pair=pair, instance_type=more.pop("on", L40S), concurrency=more.pop("load", 8)
     )
     recipe = more.pop("recipe", RECIPE)
     return plan_training(options, data_of(conversations), recipe, CATALOG, TABLE, **more)
@@ -201,7 +201,7 @@ def test_a_budget_below_one_epoch_is_refused_with_what_it_pays_for() -> None:
 
 
 def test_a_budget_needs_a_price() -> None:
-    options = VerdictOptions(pair="qwen3-8b", gpu="B300", loads=(8,))
+    options = TrainingOptions(pair="qwen3-8b", gpu="B300", concurrency=8)
     with raises_code("conflicting-options"):
         plan_training(options, data_of(100), RECIPE, CATALOG, TABLE, budget=10.0)
 
@@ -212,14 +212,14 @@ def test_a_head_that_does_not_fit_beside_its_target_is_refused() -> None:
 
 
 def test_an_unknown_gpu() -> None:
-    options = VerdictOptions(pair="qwen3-8b", gpu="H900", loads=(8,))
+    options = TrainingOptions(pair="qwen3-8b", gpu="H900", concurrency=8)
     with raises_code("unknown-gpu"):
         plan_training(options, data_of(100), RECIPE, CATALOG, TABLE)
 
 
 def test_a_gpu_without_data_gives_no_hours() -> None:
     model = CATALOG.speed_model.model_copy(update={"gpus": ()})
-    options = VerdictOptions(pair="tiny", instance_type=H100, loads=(8,))
+    options = TrainingOptions(pair="tiny", instance_type=H100, concurrency=8)
     plan = plan_training(
         options, data_of(100), RECIPE, replace(CATALOG, speed_model=model, speeds={}), TABLE
     )
@@ -236,6 +236,6 @@ def test_the_disk_must_hold_data_and_checkpoints() -> None:
 
 
 def test_without_a_gpu_that_of_the_usual_plan_is_taken() -> None:
-    options = VerdictOptions(pair="tiny", loads=(8,))
+    options = TrainingOptions(pair="tiny", concurrency=8)
     plan = plan_training(options, data_of(3_000), RECIPE, CATALOG, TABLE)
     assert plan.instance_type == "ml.g6.xlarge"

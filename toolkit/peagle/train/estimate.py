@@ -33,12 +33,12 @@ from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.errors import OptionMissing, OptionsConflict, Refused
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
-from peagle.options import Options
-from peagle.planning.load import Load
+from peagle.options import Options, engine_option
+from peagle.planning.load import USUAL_CONCURRENCY, Load
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import LIKELY_LENGTH, heads_of_same_sizes
-from peagle.planning.verdict import VerdictOptions, choose_sizes_of_requests, make_verdict
+from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.acceptance import Acceptance, Curve, Performance, curve_through
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
@@ -64,8 +64,21 @@ of the optimizer (checkpointer.py of speculators 0.9.0)."""
 _TEXT_BYTES, _TEMPLATE_TOKENS = 4, 4
 """UTF-8 bytes per token, and tokens of the chat template around a message."""
 
-_ALTERNATIVES = 3
-"""Drafters to try instead, at most."""
+
+class TrainingOptions(VerdictOptions):
+    """The GPUs of a training, which serve the head too, and the load that it is for: by default the
+    size of requests is the data's."""
+
+    TAKES = (
+        "instance_type", "gpu", "vllm", "region", "concurrency", "prompt_tokens", "output_tokens",
+    )  # fmt: skip
+
+    prompt_tokens: int | None = engine_option(
+        "tokens", "Tokens of each prompt that is served.  [default: of the data's]"
+    )
+    output_tokens: int | None = engine_option(
+        "tokens", "Tokens of each answer, also of those regenerated.  [default: of the data's]"
+    )
 
 
 @dataclass(frozen=True)
@@ -200,7 +213,7 @@ def measure_data(
 
 
 def plan_training(
-    options: VerdictOptions,
+    options: TrainingOptions,
     data: DataSize,
     recipe: Recipe,
     catalog: Catalog,
@@ -211,20 +224,20 @@ def plan_training(
     prompts: str = "prompts.jsonl",
     rates: Rates | None = None,
 ) -> TrainingPlan:
-    """The plan of a head for the target of the pair, whatever its drafter, on its GPUs and for its
-    first load. ``budget`` is in USD, ``rates`` are those of a probe on the same machine instead of
-    the model's, and ``prompts`` is the file with which alternatives are measured.
+    """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD,
+    ``rates`` are those of a probe on the same machine instead of the model's, and ``prompts`` is
+    the file with which alternatives are measured.
 
     Raises NotFound for unknown names, Refused where the target does not fit or the budget pays for
     no epoch, and OptionsConflict for a budget without price or rates.
     """
     target = find_pair(catalog, options.pair).target
-    chosen: dict[str, Any] = {"pair": target.id, "loads": options.loads[:1]}
+    chosen: dict[str, Any] = {"pair": target.id}
+    chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
     if options.instance_type is None and options.gpu is None:
         usual = Options(pair=target.id, region=options.region)
         chosen["instance_type"] = make_plan(usual, catalog).instance_type
-    size = choose_sizes_of_requests(options)
-    workload = next(iter(size.values())) if size else data.request
+    workload = data.request.resized(options.prompt_tokens, options.output_tokens)
     verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
     entry, instance = verdict.workloads[0].loads[0], find_instance(
         catalog.instances, verdict.instance_type
@@ -491,8 +504,8 @@ def _tokens_for(length: float, k: int, table: TrainingTable, decay: float) -> fl
 def _alternatives(
     target: Target, pair: str, catalog: Catalog, entry: LoadVerdict, prompts: str
 ) -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
-    """Public drafters of the target, the fastest at this load first; for one of the user's own
-    n-gram lookup, and the head of the model of which it may be a copy."""
+    """The target's public drafters, of each method the fastest at this load; for a target of the
+    user's own n-gram lookup, and the head of the model of which it may be a copy."""
     measure = ("peagle", "bench", "local", "--acceptance", prompts)
     if is_from_checkpoint(target):
         location = pair.removesuffix("+ngram")
@@ -502,9 +515,14 @@ def _alternatives(
             yield f"{other.default_drafter} of {other.id}", (up, measure)
         return
     speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
-    public = [drafter.name for drafter in target.drafters if drafter.public]
-    for name in sorted(public, key=lambda name: -speeds.get(name, 0.0))[:_ALTERNATIVES]:
-        yield name, (("peagle", "local", "up", f"{target.short_name}+{name}"), measure)
+    public = [drafter for drafter in target.drafters if drafter.public]
+    methods = set()
+    for drafter in sorted(public, key=lambda drafter: -speeds.get(drafter.name, 0.0)):
+        method = drafter.method, drafter.parallel_drafting
+        if method not in methods:
+            pair = f"{target.short_name}+{drafter.name}"
+            yield drafter.name, (("peagle", "local", "up", pair), measure)
+        methods.add(method)
 
 
 def require_disk(plan: TrainingPlan, free: int, folder: str) -> None:
