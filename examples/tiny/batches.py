@@ -52,7 +52,7 @@ class Batches:
         self.kinds = _by_kind(tokenizer, corpus.train_chats)
         self.held_out_kinds = _by_kind(tokenizer, corpus.held_out_chats)
         real = [chat.question for chat in corpus.train_chats]
-        new = recombined(corpus.train_chats, seed)
+        new = [question for _, question in recombined(corpus.train_chats, seed)]
         self.questions = [_encode(tokenizer, list(map(question_text, q))) for q in (real, new)]
         self.system = _encode(tokenizer, [SYSTEM_TEXT])[0]
 
