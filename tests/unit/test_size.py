@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (4_880, 5_000),
     "cli": (9_160, 6_000),
 }
-MOST_LINES, MOST_FILES = 63_880, 244
+MOST_LINES, MOST_FILES = 63_910, 244
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
