@@ -7,6 +7,7 @@
     <folder>/speed_model.yaml     constants of the performance model
     <folder>/training.yaml        published heads by their training
     <folder>/version_rules.yaml   facts that hold on some vLLM versions only
+    <folder>/methods.yaml         published methods of speculation
     <folder>/images.yaml          images in place of those of runtimes.yaml (catalog refresh)
     <folder>/prices.yaml          prices in place of those of instances.yaml (catalog refresh)
     <folder>/evidence/*.json      measured results (see evidence.py)
@@ -45,6 +46,7 @@ from peagle.catalog.schema import DRAFTLESS, Catalog, Target
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
+    MethodTable,
     PriceTable,
     RuntimeTable,
     SpeedModel,
@@ -63,6 +65,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "instances.yaml": InstanceTable,
     "storage.yaml": StorageTable,
     "version_rules.yaml": VersionRuleTable,
+    "methods.yaml": MethodTable,
     "speed_model.yaml": SpeedModel,
     "training.yaml": TrainingTable,
     "images.yaml": ImageTable,
@@ -143,6 +146,11 @@ def load_storage(user_folder: Path | None = None) -> StorageTable:
 def load_training(user_folder: Path | None = None) -> TrainingTable:
     """What is published of the training of heads. Raises CatalogError for a wrong table."""
     return _read(table_file("training.yaml", user_folder), TrainingTable)
+
+
+def load_methods(user_folder: Path | None = None) -> MethodTable:
+    """The methods of speculation. Raises CatalogError for a wrong table."""
+    return _read(table_file("methods.yaml", user_folder), MethodTable)
 
 
 def target_files(user_folder: Path | None) -> dict[str, Path]:
