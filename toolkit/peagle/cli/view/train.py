@@ -22,7 +22,10 @@ _ADVICE = {
 
 def print_training_plan(plan: TrainingPlan) -> None:
     """The advice first, then time and cost, and what they come from; last what to try instead."""
-    print_line(_ADVICE[plan.advice].format(plan), bold=True)
+    advice = _ADVICE[plan.advice].format(plan)
+    if plan.advice == "train" and plan.expected.low < max(e.length or 0 for e in plan.break_even):
+        advice += ", but may stay below the break-even"
+    print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
         print_line("\nTry instead, and measure the acceptance on your text", bold=True)
