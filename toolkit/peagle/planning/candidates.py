@@ -262,5 +262,3 @@ def find_cheapest(candidates: Iterable[Candidate]) -> Candidate | None:
     priced = [c for c in candidates if c.usd_per_hour is not None and c.holds_load]
     priced = [candidate for candidate in priced if candidate.meets] or priced
     return min(priced, key=lambda candidate: candidate.usd_per_hour or 0.0, default=None)
-
-
