@@ -1,4 +1,4 @@
-"""Train the target of `peagle/tiny` and write it to the catalogue, with the prompts that measure it.
+"""Train the target of `peagle/tiny` and write it to the catalogue with its measuring prompts.
 
     python -m examples.tiny.train
 
