@@ -15,7 +15,7 @@ BUDGET = {
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
-    "speed": (1_660, 1_500),
+    "speed": (1_700, 1_500),
     "planning": (5_650, 3_850),
     "render": (3_500, 3_000),
     "engine": (2_740, 1_800),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_280, 5_400),
     "cli": (9_160, 6_000),
 }
-MOST_LINES, MOST_FILES = 63_880, 244
+MOST_LINES, MOST_FILES = 63_910, 244
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
