@@ -45,8 +45,7 @@ HEADER = """\
 
 
 _BY_SETTING = "one setting left out"
-"""The rows of which plans choose the setting, from estimates, or from an estimate and measured rows.
-"""
+"""The rows of which plans choose the setting, from estimates alone or beside measured rows."""
 
 _BY_PLACE = "one pair left out"
 """The rows that differ most between pairs: docs/estimates.md has a line for each pair and GPU."""

@@ -14,6 +14,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from examples.tiny import corpus
 from examples.tiny.chats import Chat, recombined
@@ -21,7 +22,7 @@ from examples.tiny.chats import Chat, recombined
 SEED = 20260201
 
 
-def select(chats: list[Chat], count: int, seed: int) -> Iterator[dict[str, object]]:
+def select(chats: list[Chat], count: int, seed: int) -> Iterator[dict[str, Any]]:
     """`count` questions, or all of them if there are fewer, in an order drawn by `seed`.
 
     About half of them are put together from two others, so that the target has to guess, as it
