@@ -61,6 +61,7 @@ def message(role: str, tokens: int) -> dict[str, str]:
     return {"role": role, "content": "word" * (tokens - 4)}
 
 
+SHORT = Recipe(sequence_length=400, answer_tokens=360)
 QUESTION, ANSWER = message("user", 100), message("assistant", 50)
 
 
@@ -71,18 +72,24 @@ QUESTION, ANSWER = message("user", 100), message("assistant", 50)
         ([[QUESTION, ANSWER, QUESTION, ANSWER]], None, DataSize(1, 300, 2, 350, 100)),
         ([[QUESTION, ANSWER], [QUESTION]], None, DataSize(2, 300, 2, 200, 100)),
         ([[QUESTION]], 20, DataSize(1, 120, 1, 100, 20)),
-        ([[QUESTION, ANSWER]], 500, DataSize(1, 400, 1, 100, 500)),
+        ([[QUESTION, ANSWER]], 350, DataSize(1, 400, 1, 100, 350)),
+        ([[QUESTION, ANSWER]], 900, DataSize(1, 400, 1, 100, 360)),
     ],
 )
 def test_data_is_measured(
     conversations: list[list[dict[str, str]]], answer_tokens: int | None, size: DataSize
 ) -> None:
-    assert measure_data(conversations, 400, answer_tokens) == size
+    assert measure_data(conversations, SHORT, answer_tokens) == size
+
+
+def test_answers_that_are_kept_have_their_length() -> None:
+    conversations = [[QUESTION, message("assistant", 370)], [QUESTION]]
+    assert measure_data(conversations, SHORT, regenerates=False) == DataSize(2, 500, 1, 100, 370)
 
 
 def test_prompts_without_answers_need_a_length() -> None:
     with raises_code("missing-option"):
-        measure_data([[QUESTION]], 400)
+        measure_data([[QUESTION]], SHORT)
 
 
 def test_hours_are_amounts_over_rates() -> None:

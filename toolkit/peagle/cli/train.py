@@ -148,7 +148,7 @@ def plan(
     messages = [each.messages for each in conversations.train]
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
-        measure_data(messages, recipe.sequence_length, options["output_tokens"]),
+        measure_data(messages, recipe, options["output_tokens"], not keep_answers),
         recipe,
         catalog,
         load_training(catalog_of(ctx)),

@@ -21,7 +21,7 @@ fast as the target alone, and as the fastest drafter that the target has, by the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -44,7 +44,7 @@ from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
-from peagle.train.recipe import Recipe
+from peagle.train.recipe import Recipe, slots_per_anchor
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -181,34 +181,36 @@ class TrainingPlan:
 
 
 def measure_data(
-    conversations: Sequence[Sequence[Mapping[str, Any]]],
-    longest: int,
+    conversations: Iterable[Sequence[Mapping[str, Any]]],
+    recipe: Recipe,
     answer_tokens: int | None = None,
+    regenerates: bool = True,
 ) -> DataSize:
-    """The size of conversations, of which ``longest`` tokens are used. ``answer_tokens`` replace
-    each answer; by default answers keep their length, and missing ones have the mean. Raises
-    OptionMissing if there is none."""
+    """The size of conversations. ``answer_tokens`` replace each answer; by default answers keep
+    their length, missing ones have the mean, and none is regenerated longer than the recipe allows.
+    Raises OptionMissing where no answer has a length."""
     texts = [
         [(m["role"], _TEMPLATE_TOKENS + len(str(m["content"]).encode()) // _TEXT_BYTES) for m in ms]
         for ms in conversations
     ]
     answers = [n for messages in texts for role, n in messages if role == "assistant"]
-    if not answers and answer_tokens is None:
+    if not answers and (answer_tokens is None or not regenerates):
         raise OptionMissing(
             "the data has no answers, so that their length is unknown",
             "add --output-tokens, the tokens of an answer",
         )
-    usual = answer_tokens or sum(answers) // len(answers)
+    usual = sum(answers) // max(len(answers), 1)
     total = prompts = answered = requests = 0
     for messages in texts:
         before = 0
-        is_open = messages[-1][0] != "assistant"
+        is_open = regenerates and messages[-1][0] != "assistant"
         for role, tokens in [*messages, ("assistant", usual)] if is_open else messages:
             if role == "assistant":
-                tokens = answer_tokens or tokens
+                longest = recipe.answer_tokens if regenerates else tokens
+                tokens = min(answer_tokens or tokens, longest)
                 requests, prompts, answered = requests + 1, prompts + before, answered + tokens
             before += tokens
-        total += min(before, longest)
+        total += min(before, recipe.sequence_length)
     return DataSize(len(texts), total, requests, prompts, answered)
 
 
@@ -412,11 +414,8 @@ def estimate_rates(
     # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
     shape = load.target.architecture
     vocabulary = shape.vocab_size * shape.hidden_size
-    rates = (
-        max(recipe.down_sample_ratio**depth, recipe.down_sample_ratio_min)
-        for depth in range(1, recipe.depths)
-    )
-    rows = 1 + min(data.answer_tokens / data.tokens, 1.0) * sum(rates)
+    answered = min(data.answer_tokens / data.tokens, 1.0)
+    rows = 1 + answered * (slots_per_anchor(recipe) - 1)
     flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
     peak, shares = gpu.tflops * 1e12 * (others or gpus), table.efficiency
     training = Range(shares.low, shares.likely, shares.high).times(peak / flops)
