@@ -4,7 +4,8 @@ Time is that of three parts, each an amount over a rate:
 
     regenerating the answers = tokens of the answers / output tokens per second of the target
     an epoch                 = tokens / tokens per second of hidden states and training
-    starts of servers        = one to regenerate, one for hidden states, one to measure each epoch
+    starts of engines        = to regenerate, with an untrained head, for hidden states, and to
+                               measure the head of each epoch
 
 Hidden states are computed again in each epoch, since they are never stored: the target processes
 each text as a prompt. A training step computes 6 FLOPs per parameter and row, forward and backward,
@@ -50,8 +51,8 @@ from peagle.workload import Workload
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
 """``unknown`` where no speed is known."""
 
-REQUESTS_OF_A_STEP = 64
-"""Requests at a time that regenerate answers or compute hidden states."""
+REQUESTS_OF_A_STEP = 256
+"""Requests at a time that regenerate answers or compute hidden states on a GPU."""
 
 _K = 5
 """The K at which published acceptance lengths are compared."""
@@ -394,8 +395,8 @@ def estimate_rates(
     """The rates by the performance model; ``None`` on a GPU that it does not have, and where the
     target does not fit.
 
-    Engines on the fewest GPUs regenerate on all of them; then one computes hidden states, beside a
-    trainer on the other GPUs, or in turn with it on the same.
+    An engine on the fewest GPUs regenerates answers, then computes hidden states beside a trainer
+    on the other GPUs, or in turn with one on the same GPU.
     """
     instance, load = engine.instance, engine.load
     gpu = load.catalog.speed_model.gpu(instance.gpu, instance.gpu_memory_mib / 1024)
@@ -410,20 +411,20 @@ def estimate_rates(
         if not (speed.tokens_per_second and speed.low and speed.high):
             return None
         alone.append(Range(speed.low, speed.tokens_per_second, speed.high))
-    regeneration, states, others = alone[0], alone[1].times(sample), instance.gpu_count - gpus
+    states, others = alone[1].times(sample), instance.gpu_count - gpus
     # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
     shape = load.target.architecture
     vocabulary = shape.vocab_size * shape.hidden_size
     answered = min(data.answer_tokens / data.tokens, 1.0)
     rows = 1 + answered * (slots_per_anchor(recipe) - 1)
     flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
-    peak, shares = gpu.tflops * 1e12 * (others or gpus), table.efficiency
+    peak, shares = gpu.tflops * 1e12 * max(others, 1), table.efficiency
     training = Range(shares.low, shares.likely, shares.high).times(peak / flops)
     pairs = zip(states.values, training.values, strict=True)
     start = table.start_seconds
     return Rates(
         "estimated",
-        regeneration.times(instance.gpu_count // gpus),
+        alone[0],
         Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
         Range(start.low, start.likely, start.high),
     )
@@ -432,12 +433,12 @@ def estimate_rates(
 def training_hours(
     data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
 ) -> dict[str, Range]:
-    """The hours at these rates. Servers start for regeneration, for hidden states, and to measure
-    the head of each epoch."""
+    """The hours at these rates. Engines start for regeneration, with an untrained head, for hidden
+    states, and to measure the head of each epoch."""
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": rates.start_seconds.times((1 + regenerates + epochs) / 3600),
+        "starts": rates.start_seconds.times((2 + regenerates + epochs) / 3600),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}
