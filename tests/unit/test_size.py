@@ -25,10 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_960, 3_100),
+    "train": (1_500, 1_500),
     "sandbox": (4_880, 5_000),
-    "cli": (8_850, 6_000),
+    "cli": (9_160, 6_000),
 }
-MOST_LINES, MOST_FILES = 61_980, 230
+MOST_LINES, MOST_FILES = 63_880, 244
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -63,6 +63,7 @@ from peagle.cli.options import (
     SLO,
     TOKENS,
     Decimal,
+    DefaultGroup,
     add_options,
     command,
     command_catalog,
@@ -164,15 +165,13 @@ _RUN_OPTIONS = (
 )  # fmt: skip
 
 
-class _Bench(click.Group):
+class _Bench(DefaultGroup):
     """A group whose commands ``run`` and ``sweep`` need no name, as in ``peagle bench NAME``."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the command unless one, or ``--help``, comes first."""
-        if args and args[0] not in (*self.commands, "--help", "-h"):
-            sweeps = any(word == "--sweep" or word.startswith("--sweep=") for word in args)
-            args = ["sweep" if sweeps else "run", *args]
-        return super().parse_args(ctx, args)
+    def choose_default(self, args: Sequence[str]) -> str:
+        """``sweep`` with --sweep."""
+        sweeps = any(word == "--sweep" or word.startswith("--sweep=") for word in args)
+        return "sweep" if sweeps else "run"
 
 
 @click.group(

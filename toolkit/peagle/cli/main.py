@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "plan": ("plan", "Choose instance, drafter and K; show price and reasons."),
         "bench": ("bench", "Measure speed, acceptance and cost under load."),
         "verdict": ("choose", "Compare drafters and K by load, measured and estimated."),
+        "train": ("train", "Train a P-EAGLE head for a target of your own; plan it first."),
     },
     "Run": {
         "deploy": ("deploy", "Deploy a pair and prove that drafts are accepted."),

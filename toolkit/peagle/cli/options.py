@@ -168,6 +168,20 @@ def command(
     return make
 
 
+class DefaultGroup(click.Group):
+    """A group whose command ``run`` needs no name, as in ``peagle bench NAME``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the command unless one, or ``--help``, comes first."""
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [self.choose_default(args), *args]
+        return super().parse_args(ctx, args)
+
+    def choose_default(self, args: Sequence[str]) -> str:
+        """The command that these arguments are for."""
+        return "run"
+
+
 def output_option(help: str) -> Callable[..., Any]:
     """``-o/--output FILE``: ``output``."""
     return option("-o --output --out output FILE", help, FILE)
