@@ -91,7 +91,7 @@ def use_cpu() -> None:
 
     cpu = torch.device("cpu")
     accelerator = torch.accelerator
-    accelerator.current_accelerator = lambda check_available=False: cpu
+    accelerator.current_accelerator = lambda check_available=False: None if check_available else cpu
     accelerator.is_available = lambda: False
     accelerator.synchronize = lambda *_, **__: None
     accelerator.set_device_index = lambda *_: None
