@@ -58,10 +58,11 @@ class Overhead:
 
 def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     """Measure the tiny pair on this machine with the default workload."""
-    plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny", name=NAME), catalog)
     engine = start_local(plan)
     try:
-        target, sender = open_engine(engine), _Timed(**vars(find_sender()))
+        target, sender = open_engine(engine, catalog), _Timed(**vars(find_sender()))
         loads = make_loads(workload, [concurrency])
         began, cpu = time.monotonic(), time.process_time()
         result = bench(target, loads, sender)

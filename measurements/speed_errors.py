@@ -180,23 +180,44 @@ def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performa
 def regrets(compared: Iterable[Compared]) -> list[Regret]:
     """The regret of the choice at each place with at least two settings, as plans choose: of
     settings that tie by their estimates, the simplest."""
-    places: dict[str, list[Compared]] = defaultdict(list)
-    for row in compared:
-        places[row.row.place].append(row)
+    return [_regret(settings, {}) for settings in _places(compared)]
+
+
+def regrets_beside_measured(compared: Iterable[Compared]) -> list[Regret]:
+    """The same where all settings but one are measured; once for each setting of a drafter."""
     losses = []
-    for place, choices in places.items():
-        if len(choices) < 2:
-            continue
-        # Of two engines with other CUDA graphs, a plan takes the one that is estimated faster.
-        ordered = sorted(choices, key=lambda row: row.estimate.tokens_per_second or 0.0)
-        by_setting = {Setting(drafter=row.row.drafter, k=row.row.k): row for row in ordered}
-        estimates = {setting: row.estimate for setting, row in by_setting.items()}
-        chosen = by_setting[rank_settings(estimates, "p-eagle").tied[0]].row
-        best = max(choices, key=lambda row: row.row.tokens_per_second).row
-        loss = 1 - chosen.tokens_per_second / best.tokens_per_second
-        within = chosen.tokens_per_second >= best.low
-        losses.append(Regret(place, chosen.setting, best.setting, loss, within))
+    for settings in _places(compared):
+        measured = {setting: _measured(row) for setting, row in settings.items()}
+        for setting in settings:
+            others = {other: speed for other, speed in measured.items() if other != setting}
+            if any(other.drafter == setting.drafter for other in others):
+                losses.append(_regret(settings, others))
     return losses
+
+
+def _places(compared: Iterable[Compared]) -> list[dict[Setting, Compared]]:
+    """The rows by setting at each place with at least two. Of two engines with other CUDA graphs, a
+    plan takes the one that is estimated faster."""
+    places: dict[str, dict[Setting, Compared]] = defaultdict(dict)
+    for row in sorted(compared, key=lambda row: row.estimate.tokens_per_second or 0.0):
+        places[row.row.place][Setting(drafter=row.row.drafter, k=row.row.k)] = row
+    return [settings for settings in places.values() if len(settings) > 1]
+
+
+def _measured(compared: Compared) -> Performance:
+    row = compared.row
+    acceptance = Acceptance(row.length, "imposed", "measured")
+    return Performance("measured", acceptance, "measured", row.tokens_per_second, row.low)
+
+
+def _regret(settings: dict[Setting, Compared], measured: dict[Setting, Performance]) -> Regret:
+    """The regret of the choice between these settings, of which some are ``measured``."""
+    speeds = {setting: row.estimate for setting, row in settings.items()} | measured
+    chosen = settings[rank_settings(speeds, "p-eagle").tied[0]].row
+    best = max((row.row for row in settings.values()), key=lambda row: row.tokens_per_second)
+    loss = 1 - chosen.tokens_per_second / best.tokens_per_second
+    within = chosen.tokens_per_second >= best.low
+    return Regret(best.place, chosen.setting, best.setting, loss, within)
 
 
 def published(model: SpeedModel) -> dict[str, list[Compared]]:
@@ -235,5 +256,6 @@ HELD_OUT: dict[str, Callable[[Row], object]] = {
     "one GPU left out": lambda row: row.gpu,
     "one pair left out": lambda row: row.pair,
     "one setting left out": lambda row: (row.pair, row.gpu, row.drafter, row.k),
+    "one load left out": lambda row: row.load,
     "one request size left out": lambda row: (row.pair, row.gpu, row.prompt, row.answer),
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from measurements.speed_errors import (
@@ -27,6 +28,7 @@ from measurements.speed_errors import (
     other_versions,
     published,
     refitted,
+    regrets_beside_measured,
     turns,
 )
 from measurements.speed_fit import fitted
@@ -42,6 +44,9 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|"""
 
 
+_BY_SETTING = "one setting left out"
+"""The rows of which plans choose the setting, from estimates alone or beside measured rows."""
+
 _BY_PLACE = "one pair left out"
 """The rows that differ most between pairs: docs/estimates.md has a line for each pair and GPU."""
 
@@ -53,6 +58,10 @@ def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
         if compared_rows:
             lines.append(errors_of(name, compared_rows))
         if name in HELD_OUT:
+            if name == _BY_SETTING:
+                beside = tuple(regrets_beside_measured(compared_rows))
+                name_beside = f"{name}, the others of a choice measured"
+                lines.append(replace(errors_of(name_beside, compared_rows), regrets=beside))
             turns = [row for row in compared_rows if isinstance(row.row, Row) and row.row.cached]
             lines += [errors_of(f"{name}: conversations", turns)] if turns else []
         if name == _BY_PLACE:

@@ -1,5 +1,6 @@
-"""The pair `peagle/tiny`: a small target, a P-EAGLE head and an EAGLE-3 head, and their evidence.
+"""The target of the pair `peagle/tiny`, the questions that its heads learn from, and its evidence.
 
-`python -m examples.tiny.train` trains all three and writes `model_catalog/peagle/tiny/`;
-`python -m examples.tiny.measure` serves them with vLLM and writes the evidence.
+`python -m examples.tiny.train` trains the target and writes `model_catalog/peagle/tiny/target`;
+`python -m examples.tiny.questions` writes the data for `peagle train tiny`;
+`python -m examples.tiny.measure` serves the pair with vLLM and writes the evidence.
 """

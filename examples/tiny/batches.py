@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from examples.tiny.chats import BUILDERS, Chat, recombined
+from examples.tiny.chats import BUILDERS, Chat
 from examples.tiny.corpus import Corpus, File
 from examples.tiny.tokenizer import (
     BEGIN_ID,
@@ -20,7 +20,6 @@ from examples.tiny.tokenizer import (
     SYSTEM,
     chat_text,
     encode,
-    question_text,
     turn,
 )
 
@@ -51,14 +50,11 @@ class Batches:
         self.stream = _stream(tokenizer, corpus.train_files)
         self.kinds = _by_kind(tokenizer, corpus.train_chats)
         self.held_out_kinds = _by_kind(tokenizer, corpus.held_out_chats)
-        real = [chat.question for chat in corpus.train_chats]
-        new = recombined(corpus.train_chats, seed)
-        self.questions = [_encode(tokenizer, list(map(question_text, q))) for q in (real, new)]
         self.system = _encode(tokenizer, [SYSTEM_TEXT])[0]
 
-    def files(self, rows: int | None = None, tokens: int | None = None) -> Tensor:
+    def files(self) -> Tensor:
         """Windows of the training files."""
-        rows, tokens = rows or self.sizes.file_rows, tokens or self.sizes.file_tokens
+        rows, tokens = self.sizes.file_rows, self.sizes.file_tokens
         starts = self.draw.integers(0, len(self.stream) - tokens, rows)
         batch = np.stack([self.stream[s : s + tokens] for s in starts])
         batch[:, 0] = BEGIN_ID
@@ -72,26 +68,6 @@ class Batches:
         """Batches of held-out chats."""
         for _ in range(count):
             yield self._tensor(self._rows(self.held_out_kinds, self.sizes.chat_rows))
-
-    def prompts(self, rows: int, longest: int) -> tuple[Tensor, Tensor]:
-        """Training prompts [rows, longest] with their lengths.
-
-        A third are questions of the corpus, a third recombined questions, a third windows of files.
-        """
-        batch = np.full((rows, longest), PAD_ID, np.int16)
-        lengths = np.zeros(rows, np.int64)
-        for row in range(rows):
-            pool = self.questions[row % 2]
-            question = pool[self.draw.integers(len(pool))]
-            if row % 3 and len(question) < longest:
-                ids = np.concatenate([np.array([BEGIN_ID], np.int16), question])
-            else:
-                size = int(self.draw.integers(24, min(96, longest)))
-                start = int(self.draw.integers(0, len(self.stream) - size))
-                ids = self.stream[start : start + size].copy()
-                ids[0] = BEGIN_ID
-            batch[row, : len(ids)], lengths[row] = ids, len(ids)
-        return self._tensor(batch), torch.from_numpy(lengths).to(self.device)
 
     def _rows(self, kinds: list[list[Ids]], rows: int) -> Ids:
         tokens = self.sizes.chat_tokens

@@ -213,16 +213,17 @@ SEAMS = {
 """Where to split a question of each kind."""
 
 
-def recombined(chats: list[Chat], seed: int) -> list[str]:
-    """New questions, each the head of one question and the tail of another of its kind.
+def recombined(chats: list[Chat], seed: int) -> list[tuple[str, str]]:
+    """New questions with their kinds, each the head of one question and the tail of another.
 
     The target has learned no answer to these, as with a user's question.
     """
     draw = random.Random(seed)
-    questions: list[str] = []
+    questions: list[tuple[str, str]] = []
     for kind, seam in SEAMS.items():
         cut = [c.question.rpartition(seam) for c in chats if c.kind == kind and seam in c.question]
         tails = [tail for _, _, tail in cut]
         draw.shuffle(tails)
-        questions += [head + seam + tail for (head, _, _), tail in zip(cut, tails, strict=True)]
+        pairs = zip(cut, tails, strict=True)
+        questions += [(kind, head + seam + tail) for (head, _, _), tail in pairs]
     return questions

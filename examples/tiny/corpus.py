@@ -6,13 +6,11 @@ The split is by module: a held-out module, its package and its tests are never t
 from __future__ import annotations
 
 import ast
-import gzip
-import json
 import platform
 import random
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from examples.tiny.chats import Chat, chats_of
@@ -93,26 +91,6 @@ def build(stdlib: Path | None = None) -> Corpus:
 
 def _unique(chats: Iterable[Chat]) -> list[Chat]:
     return list({(chat.question, chat.answer): chat for chat in chats}.values())
-
-
-def save(corpus: Corpus, path: Path) -> None:
-    """Write a corpus as gzipped JSON, so that another machine trains on the same text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt", encoding="utf-8") as stream:
-        json.dump(asdict(corpus), stream)
-
-
-def load(path: Path) -> Corpus:
-    """Read a corpus that `save` wrote."""
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        raw = json.load(stream)
-    return Corpus(
-        python=raw["python"],
-        train_files=[File(**file) for file in raw["train_files"]],
-        held_out_files=[File(**file) for file in raw["held_out_files"]],
-        train_chats=[Chat(**chat) for chat in raw["train_chats"]],
-        held_out_chats=[Chat(**chat) for chat in raw["held_out_chats"]],
-    )
 
 
 def completion_prompts(files: list[File], count: int, seed: int) -> list[str]:

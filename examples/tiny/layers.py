@@ -1,24 +1,20 @@
-"""The layers of Llama in plain torch, named as in its checkpoints; target and heads use them.
+"""The layers of Llama in plain torch, named as in its checkpoints.
 
 Shapes: B rows, T tokens, H hidden, h heads, d head_dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Turns q, k, v [B, h, T, d] into the context [B, h, T, d]; applies masks and caches."""
-
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama-shaped model; a head shares all but `layers` and `mlp`."""
+    """The sizes of a Llama-shaped model."""
 
     layers: int = 8
     hidden: int = 256
@@ -30,20 +26,6 @@ class Shape:
     positions: int = 2048
     theta: float = 10_000.0
     eps: float = 1e-5
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every token attends to itself and to the tokens before it."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def masked(mask: Tensor) -> Attend:
-    """Attention under an additive mask that broadcasts to [B, h, queries, keys]."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
-
-    return attend
 
 
 class Rope:
@@ -63,17 +45,17 @@ class Rope:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; `width` is the input's width, 2H in a head's first layer."""
+    """Causal grouped-query attention."""
 
-    def __init__(self, shape: Shape, width: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.q_proj = nn.Linear(width, shape.heads * shape.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
         rows, tokens, _ = x.shape
         group = self.shape.heads // self.shape.kv_heads
 
@@ -83,8 +65,8 @@ class Attention(nn.Module):
         q = rope.rotate(split(self.q_proj(x)))
         k = rope.rotate(split(self.k_proj(x))).repeat_interleave(group, 1)
         v = split(self.v_proj(x)).repeat_interleave(group, 1)
-        context = attend(q, k, v).transpose(1, 2).reshape(rows, tokens, -1)
-        out: Tensor = self.o_proj(context)
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.o_proj(context.transpose(1, 2).reshape(rows, tokens, -1))
         return out
 
 
@@ -113,30 +95,12 @@ class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.input_layernorm = norm(shape)
-        self.self_attn = Attention(shape, shape.hidden)
+        self.self_attn = Attention(shape)
         self.post_attention_layernorm = norm(shape)
         self.mlp = Mlp(shape)
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, attend)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
-
-
-class FusionBlock(nn.Module):
-    """A head's first layer: attention over [embedding, hidden]; the residual is the raw hidden."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.input_layernorm = norm(shape)
-        self.hidden_norm = norm(shape)
-        self.self_attn = Attention(shape, 2 * shape.hidden)
-        self.post_attention_layernorm = norm(shape)
-        self.mlp = Mlp(shape)
-
-    def forward(self, embedding: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        both = torch.cat([self.input_layernorm(embedding), self.hidden_norm(hidden)], -1)
-        x = hidden + self.self_attn(both, rope, attend)
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 

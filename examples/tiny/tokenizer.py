@@ -52,11 +52,6 @@ def turn(role: str, content: str) -> str:
     return f"{role}\n{content}{END}\n"
 
 
-def question_text(question: str) -> str:
-    """The prompt of a chat after the begin token: the question and the assistant's marker."""
-    return f"{turn(USER, question)}{ASSISTANT}\n"
-
-
 def chat_text(chat: Chat) -> str:
     """A whole chat after the begin token."""
     return turn(USER, chat.question) + turn(ASSISTANT, chat.answer)

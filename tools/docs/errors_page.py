@@ -24,6 +24,7 @@ _FOLDERS = {
     "aws": "The account: roles, prices, quotas, images",
     "deploy": "Deployments",
     "proof.py": "Proofs",
+    "train": "Training",
 }
 """What a finding is about, by its rule, package or module, in the order of the page."""
 

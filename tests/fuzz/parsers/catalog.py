@@ -31,6 +31,7 @@ TABLES = {
         "runtimes.yaml",
         "storage.yaml",
         "version_rules.yaml",
+        "methods.yaml",
         "speed_model.yaml",
     )
 }

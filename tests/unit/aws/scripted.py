@@ -176,7 +176,7 @@ class ScriptedSageMaker(SageMakerBackend):
             for variant in variants
         ]  # fmt: skip
 
-    def _check_quota(self, more: Mapping[str, int]) -> None:
+    def _check_quota(self, more: Mapping[str, int], *_: object) -> None:
         """Quotas are the account's."""
 
     def reset(self) -> None:

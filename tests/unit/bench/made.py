@@ -90,6 +90,8 @@ RESULT = BenchResult(
         gpu="H200",
         gpu_count=1,
         tensor_parallel_size=1,
+        driver="580.159.04",
+        cuda="13.0",
     ),
     started="2026-11-22T15:00:00+00:00",
     toolkit="0.2.0",

@@ -110,6 +110,8 @@ def test_a_saved_result_is_read_again(tmp_path: Path) -> None:
     ]
     assert result.rows[4].acceptance
     assert result.rows[4].acceptance.length == pytest.approx(2.568)
+    server = result.server
+    assert (server.gpu, server.driver, server.cuda) == ("H200", "580.159.04", "13.0")
     assert result.usd_per_hour == RESULT.usd_per_hour
     mean = ROWS[0].usd_per_million_tokens
     assert mean

@@ -6,12 +6,14 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from peagle.bench.targets import open_engine
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import HERE
 from peagle.deploy.preflight import preflight
@@ -22,6 +24,7 @@ from peagle.engine.dummy import PLUGIN, dummy_variables, with_dummy_weights
 from peagle.engine.gpus import catalogue_name, choose_gpus, find_gpus, this_machine_in, visible_gpus
 from peagle.engine.local import StepProgress
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
+from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
 from peagle.errors import NotFound, NotProved, OptionsConflict, OutOfRange, Refused
 from peagle.planning import Options, Plan, make_plan
@@ -282,6 +285,16 @@ def test_engines_and_copies_run_on_gpus_of_their_own(
     assert started == ["e-1", "e-2", "e0"]
     assert [running.name for running in records.local_engines()] == ["e0"]
     assert in_process("local", "down", "e", "--json").document["removed"] == ["e-1", "e-2"]
+
+
+def test_a_measured_engine_has_its_gpus_and_their_driver(cards: Cards) -> None:
+    cards(L4, H100, H100)
+    process = EngineProcess(1, 0, 8123, "log")
+    engine = LocalEngine("e", "a+b", "a", "0.28.0", {}, (), process, 1.0, gpus=("GPU-1", "GPU-2"))
+    facts = open_engine(engine, load_catalog()).facts
+    assert (facts.gpu, facts.gpu_count, facts.tensor_parallel_size) == ("H100", 2, 2)
+    assert (facts.driver, facts.cuda) == ("580.159.04", "13.0")
+    assert open_engine(replace(engine, gpus=()), load_catalog()).facts.gpu is None
 
 
 def test_dummy_weights_have_the_shapes_and_a_tokenizer_of_words(own_home: Path) -> None:

@@ -94,8 +94,11 @@ MEASURED, ESTIMATED = "measured", "estimated"
     # The simpler one is first: without drafts, the default drafter, the smaller K.
     ({K7: (100, MEASURED), K3: (100, MEASURED), RIVAL: (100, MEASURED)}, [K3, K7, RIVAL], 100),
     ({RIVAL: (100, MEASURED), NO_SPECULATION: (100, MEASURED)}, [NO_SPECULATION, RIVAL], 100),
-    # An estimate of a measured drafter, and an unknown speed, do not count.
-    ({K3: (100, MEASURED), K7: (500, ESTIMATED)}, [K3], 100),
+    # An estimate of a measured drafter counts if it is faster even at its low end, 35 %
+    # below; an unknown speed does not.
+    ({K3: (100, MEASURED), K7: (153, ESTIMATED)}, [K3], 100),
+    ({K3: (100, MEASURED), K7: (155, ESTIMATED)}, [K7], 155),
+    ({K3: (100, MEASURED), K7: (155, ESTIMATED), RIVAL: (145, MEASURED)}, [RIVAL], 145),
     ({K3: (None, MEASURED), NO_SPECULATION: (1, ESTIMATED)}, [NO_SPECULATION], 1),
     ({K3: (None, MEASURED)}, [], 0),
     ({}, [], 0),

@@ -43,10 +43,24 @@ def test_a_measured_row_is_the_answer() -> None:
     assert answer.source == "run.json: H100, vLLM 0.28.0, 128 + 400 tokens, 8 requests"
 
 
-def test_between_two_measured_loads_is_interpolated() -> None:
-    rows = run(row(8, 2000, low=1000.0), row(32, 8000, low=4000.0))
-    between = speed(ALONE, 20, runs=[rows])
-    assert (between.basis, between.tokens_per_second, between.low) == ("measured", 5000, 2500)
+@pytest.mark.parametrize(("below", "above"), [(1.0, 1.0), (0.8, 0.8), (1.0, 0.64)])
+def test_between_two_measured_loads_is_the_models_curve_through_both(
+    below: float, above: float
+) -> None:
+    rows = run(row(8, below * tokens(ALONE, 8), low=1.0), row(32, above * tokens(ALONE, 32)))
+    between = speed(ALONE, 16, runs=[rows])
+    assert between.basis == "measured"
+    assert between.tokens_per_second == pytest.approx((below * above) ** 0.5 * tokens(ALONE, 16))
+
+
+def test_on_a_gpu_without_data_the_curve_between_two_loads_is_a_power_of_the_load() -> None:
+    below = row(8, 2000, low=1000.0, ttft_seconds=LATENCY)
+    rows = run(below, row(32, 8000, ttft_seconds=LATENCY), gpu="RTX 1")
+    unknown = ALONE._replace(engine=ALONE.engine._replace(gpu="RTX 1"))
+    between = speed(unknown, 16, runs=[rows])
+    assert between.tokens_per_second == pytest.approx(4000)
+    assert (between.low or 0) ** 2 == pytest.approx(8e6)
+    assert between.ttft_seconds == pytest.approx(0.01)
 
 
 ROWS = (row(8, 2000), row(32, 8000))

@@ -9,6 +9,8 @@ the SHA-256s of its parts, so the object's metadata records the part size.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
-from peagle.errors import CheckpointError, CloudError, Refused
+from peagle.errors import CheckpointError, CloudError, Refused, UserError
 from peagle.s3uri import S3Uri
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
@@ -328,6 +330,30 @@ class S3Source:
                 "pass the bucket's region with --region",
                 error.code,
             ) from error
+
+
+def read_lines(
+    aws: Aws, place: S3Uri, endings: tuple[str, ...]
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The URI and the lines of the object at ``place``, or of each one below it whose name has one
+    of these ``endings``, in the order of their names; of ``.gz`` the lines that it compresses."""
+    listed = aws.items(
+        "s3", "list_objects_v2", "Contents", Bucket=place.bucket, Prefix=place.key.rstrip("/")
+    )
+    keys = [entry["Key"] for entry in listed]
+    below = [key for key in keys if key.startswith(place.folder.key) and key.endswith(endings)]
+    for key in [place.key] if place.key in keys else below:
+        yield S3Uri(place.bucket, key).uri, _object_lines(aws, place.bucket, key)
+
+
+def _object_lines(aws: Aws, bucket: str, key: str) -> Iterator[bytes]:
+    response = aws.call("s3", "get_object", Bucket=bucket, Key=key)
+    with closing(response["Body"]) as body, translated("s3", aws.region):
+        try:
+            yield from gzip.GzipFile(fileobj=body) if key.endswith(".gz") else body.iter_lines()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            message = f"s3://{bucket}/{key} is not a complete gzip file: {error}"
+            raise UserError(message, "upload it again", "invalid-gzip") from error
 
 
 PART_BYTES = 16 * 1024 * 1024

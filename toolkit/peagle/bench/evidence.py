@@ -75,6 +75,8 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "gpu": server.gpu or NO_GPU,
         "gpu_count": server.gpu_count or 0,
         "tensor_parallel_size": server.tensor_parallel_size or 1,
+        "driver": server.driver,
+        "cuda": server.cuda,
         "hosts": [
             {"python": host.python, "cpus": host.cpus, "cpu": host.cpu, "system": host.system}
         ],
@@ -234,6 +236,7 @@ def read_result(path: Path) -> BenchResult:
 def _read_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
     """The speeds, with what their file says of where they were measured."""
     price, commands = document.get("usd_per_hour"), document.get("commands")
+    driver, cuda = (document.get(key) and str(document[key]) for key in ("driver", "cuda"))
     usd = float(price) if isinstance(price, int | float) and 0 < price < 1e9 else None
     return BenchResult(
         server=BenchedServer(
@@ -245,6 +248,8 @@ def _read_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
             vllm=run.vllm,
             gpu=None if run.gpu == NO_GPU else run.gpu,
             tensor_parallel_size=run.tensor_parallel_size,
+            driver=driver,
+            cuda=cuda,
         ),
         started=run.date.isoformat(),
         toolkit="",

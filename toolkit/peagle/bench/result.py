@@ -292,7 +292,8 @@ class BenchHost:
 @dataclass(frozen=True)
 class BenchedServer:
     """What was measured. ``where`` is ``aws``, ``sandbox``, ``local`` or ``url``; ``stand_in`` is
-    the smaller model that answers in the sandbox instead of the target."""
+    the smaller model that answers in the sandbox instead of the target. ``driver`` is that of the
+    GPUs, ``cuda`` the newest CUDA that it supports: known on this machine only."""
 
     name: str
     where: str
@@ -307,6 +308,8 @@ class BenchedServer:
     instance_count: int | None = None
     region: str | None = None
     stand_in: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
 
 
 @dataclass(frozen=True)

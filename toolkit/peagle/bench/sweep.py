@@ -22,10 +22,10 @@ from peagle.bench.evidence import read_result
 from peagle.bench.load import Measure, make_measure, new_result, with_saturation
 from peagle.bench.lossless import SweepLossless
 from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
-from peagle.bench.targets import open_endpoint, open_engine
+from peagle.bench.targets import open_endpoint, open_engine, with_gpus
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
-from peagle.engine.gpus import catalogue_name, find_gpus, visible_gpus
+from peagle.engine.gpus import find_gpus, visible_gpus
 from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engine_names
@@ -356,11 +356,6 @@ def sweep_on_this_machine(
     sender = sending.find_sender()
     sweep, plan_of = make_sweep(request, plan_of, catalog)
     largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
-    gpu = count = None
-    if runner.gpus and (machine := find_gpus()):  # a Docker engine may be elsewhere
-        gpus = visible_gpus(machine).gpus
-        names = {instance.gpu for instance in catalog.instances.instances}
-        gpu, count = catalogue_name(gpus[0], names) or gpus[0].model, len(gpus)
     server = BenchedServer(
         name=largest.name,
         where="local",
@@ -368,10 +363,10 @@ def sweep_on_this_machine(
         model=largest.target.id,
         pair=largest.pair,
         vllm=largest.runtime.vllm,
-        gpu=gpu,
-        gpu_count=count,
         tensor_parallel_size=largest.fit.tensor_parallel_size if runner.gpus else 1,
     )
+    if runner.gpus and (machine := find_gpus()):  # a Docker engine may be elsewhere
+        server = with_gpus(server, visible_gpus(machine), catalog)
     price = request.usd_per_hour
     fresh = new_result(server, sender, request.command, price, "given" if price else None)
 
@@ -386,7 +381,7 @@ def sweep_on_this_machine(
                 stop_local(plan.name, now=True)  # of a sweep that was killed
             engine = start_local(plan, progress=say, runner=runner)
             try:
-                target = replace(open_engine(engine), setting=setting, usd_per_hour=price)
+                target = replace(open_engine(engine, catalog), setting=setting, usd_per_hour=price)
                 if lossless is not None:
                     lossless.ask(setting, target)
                 yield make_measure(target, sender)

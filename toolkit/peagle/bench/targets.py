@@ -39,6 +39,7 @@ from peagle.deploy.proving import StatisticsReader
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in
 from peagle.engine import local
+from peagle.engine.gpus import Gpus, catalogue_name, find_gpus
 from peagle.engine.local import StepProgress, start_local, stop_local
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
@@ -321,7 +322,16 @@ def parse_base_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
 
-def open_engine(engine: LocalEngine) -> BenchTarget:
+def with_gpus(server: BenchedServer, machine: Gpus, catalog: Catalog) -> BenchedServer:
+    """The server with these GPUs of this machine, by their name in the catalogue."""
+    names = {instance.gpu for instance in catalog.instances.instances}
+    gpu, count = machine.gpus[0], len(machine.gpus)
+    name = catalogue_name(gpu, names) or gpu.model
+    driver, cuda = machine.driver, machine.cuda
+    return replace(server, gpu=name, gpu_count=count, driver=driver, cuda=cuda)
+
+
+def open_engine(engine: LocalEngine, catalog: Catalog) -> BenchTarget:
     """An engine of ``peagle local up``."""
     log = ("peagle", "local", "logs", engine.name)
     server = OpenAiServer(engine.openai_base_url, engine.served_as, log=log, chat=engine.chat)
@@ -333,6 +343,10 @@ def open_engine(engine: LocalEngine) -> BenchTarget:
         pair=engine.pair,
         vllm=engine.vllm,
     )
+    if engine.gpus and (machine := find_gpus()):
+        used = tuple(gpu for gpu in machine.gpus if gpu.uuid in engine.gpus)
+        facts = replace(facts, tensor_parallel_size=len(used))
+        facts = with_gpus(facts, replace(machine, gpus=used), catalog)
     setting = parse_setting(json_object(engine.environment.get(SPECULATION)))
     return BenchTarget(
         server,
@@ -369,7 +383,7 @@ def target_alone(
             code=refused.code,
         ) from refused
     try:
-        yield open_engine(started)
+        yield open_engine(started, catalog)
     finally:
         stop_local(name, now=True)
 

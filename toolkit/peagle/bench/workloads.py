@@ -32,6 +32,13 @@ LARGEST_FILE = 64 << 20
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
 
+Domain = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$"),
+]
+"""A kind of text, by whose name results are shown."""
+
+
 class Prompt(BaseModel):
     """One line of the file, whose number is ``line``. It has exactly one of ``prompt`` and
     ``messages``. ``max_tokens`` limits the answer. The engine checks the rest of the messages."""
@@ -41,10 +48,7 @@ class Prompt(BaseModel):
     line: int
     prompt: str | None = None
     messages: list[dict[str, Any]] = []
-    domain: Annotated[
-        str,
-        StringConstraints(strip_whitespace=True, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$"),
-    ] = "all"
+    domain: Domain = "all"
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
 
     @model_validator(mode="after")

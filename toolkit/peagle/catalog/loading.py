@@ -6,6 +6,7 @@
     <folder>/storage.yaml         prices of storage in S3
     <folder>/speed_model.yaml     constants of the performance model
     <folder>/version_rules.yaml   facts that hold on some vLLM versions only
+    <folder>/methods.yaml         published methods of speculation
     <folder>/images.yaml          images in place of those of runtimes.yaml (catalog refresh)
     <folder>/prices.yaml          prices in place of those of instances.yaml (catalog refresh)
     <folder>/evidence/*.json      measured results (see evidence.py)
@@ -44,6 +45,7 @@ from peagle.catalog.schema import DRAFTLESS, Catalog, Target
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
+    MethodTable,
     PriceTable,
     RuntimeTable,
     SpeedModel,
@@ -61,6 +63,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "instances.yaml": InstanceTable,
     "storage.yaml": StorageTable,
     "version_rules.yaml": VersionRuleTable,
+    "methods.yaml": MethodTable,
     "speed_model.yaml": SpeedModel,
     "images.yaml": ImageTable,
     "prices.yaml": PriceTable,
@@ -135,6 +138,11 @@ def _updated(
 def load_storage(user_folder: Path | None = None) -> StorageTable:
     """The prices of storage. Raises CatalogError for a wrong table."""
     return _read(table_file("storage.yaml", user_folder), StorageTable)
+
+
+def load_methods(user_folder: Path | None = None) -> MethodTable:
+    """The methods of speculation. Raises CatalogError for a wrong table."""
+    return _read(table_file("methods.yaml", user_folder), MethodTable)
 
 
 def target_files(user_folder: Path | None) -> dict[str, Path]:

@@ -297,6 +297,28 @@ NO_VERSION_RULES = VersionRuleTable(checked=date(2026, 11, 20), source="", rules
 """For catalogues that a program makes."""
 
 
+class Method(Frozen):
+    """A published method of speculation: how it ``drafts``, what is ``here`` of it, and what to use
+    ``instead``. ``vllm``: its names in ``--speculative-config``, whose versions are in vllm.json;
+    none if vLLM does not have it. ``since``: the oldest version known to have it."""
+
+    name: str
+    drafts: str
+    vllm: tuple[str, ...] = ()
+    parallel_drafting: bool = False
+    since: Version | None = None
+    here: str
+    instead: str = ""
+    source: str
+
+
+class MethodTable(Frozen):
+    """The published methods of speculation, those that vLLM has first."""
+
+    checked: date
+    methods: tuple[Method, ...]
+
+
 GB = 2**30
 """Bytes of a GB as S3 bills it."""
 

@@ -261,7 +261,7 @@ def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
         return open_url(name, model, os.environ.get(KEY_VARIABLE))
     engine = session.local_engine(name)
     if engine is not None:
-        return open_engine(engine)
+        return open_engine(engine, session.catalog)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:

@@ -13,7 +13,7 @@ from peagle.fit.estimate import Fit
 from peagle.options import AUTO, Options
 from peagle.planning.load import USUAL_WORKLOAD, EngineFit
 from peagle.planning.plan import Alternative, Batch
-from peagle.speed.acceptance import SAME_SPEED_SHARE, Performance
+from peagle.speed.acceptance import SAME_SPEED_SHARE, Basis, Performance
 from peagle.text import format_concurrency, usd_per_million
 
 SAME_COST_FACTOR = 1.15
@@ -81,7 +81,17 @@ class Candidate:
     @cached_property
     def holds_load(self) -> bool:
         """Whether the KV cache of each holds enough of the load, or was measured to serve it."""
-        return self.performance.basis == "measured" or self.load <= self.engine.most_requests
+        return self.basis == "measured" or self.load <= self.engine.most_requests
+
+    @property
+    def basis(self) -> Basis:
+        """Whether its speed is measured, estimated or unknown."""
+        return self.performance.basis
+
+    @property
+    def low(self) -> float | None:
+        """The low end of its speed's range."""
+        return self.total(self.performance.low)
 
     @cached_property
     def tokens_per_second(self) -> float | None:
@@ -161,9 +171,9 @@ class Candidate:
         ttft, itl = speed.ttft_seconds, speed.itl_seconds
         return Alternative(
             tokens_per_second=self.tokens_per_second,
-            low=self.total(speed.low),
+            low=self.low,
             high=self.total(speed.high),
-            basis=speed.basis,
+            basis=self.basis,
             ttft_seconds=None if ttft is None else round(ttft, 5),
             itl_seconds=None if itl is None else round(itl, 5),
             usd_per_million_tokens=self.usd_per_million_tokens,
@@ -252,16 +262,3 @@ def find_cheapest(candidates: Iterable[Candidate]) -> Candidate | None:
     priced = [c for c in candidates if c.usd_per_hour is not None and c.holds_load]
     priced = [candidate for candidate in priced if candidate.meets] or priced
     return min(priced, key=lambda candidate: candidate.usd_per_hour or 0.0, default=None)
-
-
-def prefer_measured(candidates: list[Candidate]) -> list[Candidate]:
-    """The measured ones, if any: an estimate does not decide against a measurement."""
-    return [c for c in candidates if c.performance.basis == "measured"] or candidates
-
-
-def with_clearly_faster(candidates: list[Candidate]) -> list[Candidate]:
-    """The measured ones, if any, and estimates on other numbers of GPUs that are faster even at the
-    low end of their range: an engine on eight GPUs where one GPU was measured."""
-    measured = prefer_measured(candidates)
-    fastest = max((c.tokens_per_second or 0.0 for c in measured), default=0.0)
-    return [c for c in candidates if c in measured or (c.total(c.performance.low) or 0.0) > fastest]

@@ -18,17 +18,15 @@ from peagle.options import AUTO, Options
 from peagle.planning.candidates import (
     Candidate,
     find_cheapest,
-    prefer_measured,
     rank,
     select_best,
-    with_clearly_faster,
 )
 from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k
 from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.acceptance import Performance
-from peagle.speed.ranking import Setting, rank_settings
+from peagle.speed.ranking import Setting, decisive, rank_settings
 from peagle.vllm.gpus import needed_capability
 
 MOST_INSTANCES = 100
@@ -195,13 +193,11 @@ class Search:
             self._make_candidate(self.load, instance, engine, drafter, count, k)
             for k in ks or self._ranking_ks(drafter)
         ]
-        comparable = [engine for engine in tried if engine.performance.basis != "unknown"]
+        comparable = [engine for engine in tried if engine.basis != "unknown"]
         if not comparable:
             k = usual_k(self.options, drafter)
             return self._make_candidate(self.load, instance, engine, drafter, count, k)
-        return min(
-            prefer_measured(comparable), key=lambda c: (not c.meets, -(c.tokens_per_second or 0))
-        )
+        return min(decisive(comparable), key=lambda c: (not c.meets, -(c.tokens_per_second or 0)))
 
     def _make_candidate(
         self,
@@ -274,11 +270,11 @@ class Search:
         compared: with a measured one those that are measured, too."""
         if any(candidate.tokens_per_second is None for candidate in of_pair):
             return
-        measured = any(candidate.performance.basis == "measured" for candidate in of_pair)
+        measured = any(candidate.basis == "measured" for candidate in of_pair)
         bases = ("measured",) if measured else ("measured", "estimated")
         for drafter in self.others:
             for candidate in self._candidates_on(instance, drafter):
-                if candidate.performance.basis in bases:
+                if candidate.basis in bases:
                     yield candidate
 
     def _candidates_on(self, instance: Instance, drafter: Drafter | None) -> list[Candidate]:
@@ -290,7 +286,8 @@ class Search:
         if key not in self._candidates:
             engines = [each for each in self._engines_on(instance, drafter) if each.fit.fits]
             counted = [self._count_instances(instance, engine, drafter) for engine in engines]
-            self._candidates[key] = with_clearly_faster(counted)
+            # Of numbers of GPUs, such as eight where one was measured.
+            self._candidates[key] = decisive(counted)
         candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates

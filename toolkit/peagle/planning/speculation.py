@@ -26,6 +26,7 @@ from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weigh
 from peagle.s3uri import lower_scheme
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import break_even_length
+from peagle.speed.ranking import decisive
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle.vllm.defaults import method_title
@@ -253,8 +254,8 @@ def explain_k(
         return Decision(0)
     rated = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
     by_k = {k: speed for (name, k), speed in rated.items() if name == drafter.name}
-    if any(speed.basis == "measured" for speed in by_k.values()):
-        by_k = {k: speed for k, speed in by_k.items() if speed.basis == "measured"}
+    decided = decisive(by_k.values())
+    by_k = {k: speed for k, speed in by_k.items() if speed in decided}
     rates = {k: speed.tokens_per_second or 0.0 for k, speed in by_k.items()}
     best = min(rates, key=lambda k: (-rates[k], k), default=0)
     load, findings = format_concurrency(round(requests, 1)), list[Finding]()

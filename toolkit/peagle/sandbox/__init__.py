@@ -5,9 +5,10 @@
     server         the daemon: which request goes where
     requests       who signed a request, its operation, whether AWS would reject it
     account        quotas, prices, role, images, VPC
-    sagemaker      models, configurations, endpoints and components of a region
+    sagemaker      what a region has, and AWS's checks of each request
     endpoints      states of an endpoint and of a component, updates that alarms watch
     engines        the engines behind an endpoint
+    training       training jobs as processes
     launch         what is launched, weights from S3, the stand-in for a target
     invocations    invoking endpoints, streamed
     observability  logs and metrics

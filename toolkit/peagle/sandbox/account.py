@@ -238,7 +238,7 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
         if is_missing_image(image):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
-            if not any(find_objects(data, region)):
+            if not any(find_objects(data.uri, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
     if vpc := parameters.get("VpcConfig"):
         # Importing it takes a second, and most models are in no VPC.

@@ -44,15 +44,14 @@ SANDBOX_KILLED = "sandbox-killed"
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
 
-
-_INHERITED = (
+INHERITED = (
     *INHERITED_VARIABLES,
     *("PEAGLE_ENGINE_PYTHON", BUNDLED_CATALOG, "XDG_STATE_HOME", "PYTHONPATH"),
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"),
     *("DOCKER_API_VERSION", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
     "S3_UPLOAD_PART_MIN_SIZE",
 )
-"""The only variables that the daemon inherits: no token, no password, no AWS credentials. Those
+"""The only variables that the daemon and training jobs inherit: no token, no password, no AWS credentials. Those
 from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is for moto."""
 
 _STOP_GRACE_SECONDS = 30.0
@@ -169,7 +168,7 @@ def _start_daemon(port: int, lock: int) -> EngineProcess:
         *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
     ]
     environment = {
-        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+        **{name: os.environ[name] for name in INHERITED if name in os.environ},
         HOME_VARIABLE: str(home()),
         # moto calls boto3, which must find no credentials of this machine.
         "AWS_ACCESS_KEY_ID": "none",

@@ -26,6 +26,7 @@ ENDPOINT = {
     "out-of-service": "the endpoint ends as OutOfService",
     "update-rollback-failed": "the update fails, and so does its rollback",
     "alarm-fires": "the alarms that watch the update fire",
+    "spot-interruption": "a training job on a spot instance is interrupted once it has saved",
 }
 KINDS = ERRORS | CONNECTION | ENDPOINT
 """Kind of a fault -> what happens."""
@@ -53,10 +54,12 @@ BEARER_CALL = "CallWithBearerToken"
 """The action of a call through the OpenAI-compatible path, which no model has."""
 
 _OPERATIONS = dict.fromkeys(ENDPOINT, ("CreateEndpoint", "UpdateEndpoint")) | {
+    "insufficient-capacity": ("CreateEndpoint", "UpdateEndpoint", "CreateTrainingJob"),
+    "spot-interruption": ("CreateTrainingJob",),
     "update-rollback-failed": ("UpdateEndpoint",),
     "alarm-fires": ("UpdateEndpoint", "UpdateInferenceComponent"),
 }
-"""Kind of a fault of an endpoint -> the operations that can meet it."""
+"""Kind of a fault of what is started -> the operations that can meet it."""
 LONGEST_SECONDS = 3600.0
 DEFAULT_SECONDS = 120.0
 """The delay of a timeout: longer than boto3 waits for an answer (60 s)."""

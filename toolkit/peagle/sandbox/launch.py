@@ -273,7 +273,7 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
     folder = ml_root / data.into
     private_folder(folder)
     try:
-        objects = dict(find_objects(data, region))
+        objects = dict(find_objects(data.uri, region))
         if not objects:
             raise ValueError(f"no object exists below {data.uri}")
         prefix = S3Uri.parse(data.uri).key
@@ -356,9 +356,9 @@ def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     )
 
 
-def find_objects(data: ModelData, region: str) -> Iterator[tuple[str, FakeKey]]:
-    """The keys and objects that the model data names; none where there is no such bucket."""
-    source = S3Uri.parse(data.uri)
+def find_objects(uri: str, region: str) -> Iterator[tuple[str, FakeKey]]:
+    """The keys and objects that begin with an S3 URI; none where there is no such bucket."""
+    source = S3Uri.parse(uri)
     bucket = s3_backends[ACCOUNT][get_partition(region)].buckets.get(source.bucket)
     for key, content in list(bucket.keys.items()) if bucket else ():
         if key.startswith(source.key) and isinstance(content, FakeKey):  # not a delete marker

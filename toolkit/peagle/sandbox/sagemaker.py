@@ -33,13 +33,14 @@ from peagle.sandbox.endpoints import (
 )
 from peagle.sandbox.launch import LaunchSpec, launch_spec
 from peagle.sandbox.observability import MetricSource
+from peagle.sandbox.training import ENDED, TrainingJob, check_job
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
-COMPONENT = "inference component"
+COMPONENT, JOB = "inference component", "training job"
 
 _ARN_KINDS = {
     MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint",
-    COMPONENT: "inference-component",
+    COMPONENT: "inference-component", JOB: "training-job",
 }  # fmt: skip
 
 _RETAINED = {
@@ -112,6 +113,7 @@ class SageMakerBackend(SageMakerModelBackend):
     _models: dict[str, SandboxModel]  # type: ignore[assignment]
     endpoint_configs: dict[str, EndpointConfig]  # type: ignore[assignment]
     endpoints: dict[str, SandboxEndpoint]  # type: ignore[assignment]
+    training_jobs: dict[str, TrainingJob]  # type: ignore[assignment]
     new_endpoint: Callable[..., SandboxEndpoint] = SandboxEndpoint
     new_component: Callable[..., SandboxComponent] = SandboxComponent
 
@@ -279,6 +281,45 @@ class SageMakerBackend(SageMakerModelBackend):
         """The component. Raises NotFoundError."""
         return self._find(COMPONENT, self.components, name)
 
+    def register_job(self, parameters: Parameters) -> TrainingJob:
+        """CreateTrainingJob: checks, then runs the job in the background."""
+        name = parameters["TrainingJobName"]
+        with LOCK:
+            if name in self.training_jobs:
+                message = (
+                    "Job name must be unique within an AWS account and region, and a job with this "
+                    f"name already exists ({self.training_jobs[name].arn})"
+                )
+                raise account.AwsError("ResourceInUse", message)
+            check_job(parameters, self.region_name)
+            job = TrainingJob(self._arn(JOB, name), self.region_name, parameters)
+            others = self.training_jobs.values()
+            used = Counter(
+                other.instance_type for other in others
+                if other.status not in ENDED and other.is_spot == job.is_spot
+            )  # fmt: skip
+            use = f"{'spot ' if job.is_spot else ''}training job usage"
+            count = int(parameters["ResourceConfig"].get("InstanceCount", 1))
+            self._check_quota(Counter({job.instance_type: count}), used, use)
+            self.training_jobs[name] = job
+            job.begin()
+            return job
+
+    def find_job(self, name: str) -> TrainingJob:
+        """The job. Raises ValidationError in AWS's words."""
+        if name not in self.training_jobs:
+            raise NotFoundError("Requested resource not found.")
+        return self.training_jobs[name]
+
+    def stop_job(self, name: str) -> None:
+        """StopTrainingJob."""
+        job = self.find_job(name)
+        if job.status != "InProgress":
+            raise ValidationError(
+                f"The request was rejected because the training job is in status {job.status}."
+            )
+        job.stop()
+
     def add_tags(self, arn: str, tags: list[dict[str, str]]) -> list[dict[str, str]]:
         """AddTags: an existing key gets the new value."""
         resource = self._get_resource_from_arn(arn)
@@ -290,6 +331,8 @@ class SageMakerBackend(SageMakerModelBackend):
         """moto's reset; also ends the engines."""
         for endpoint in list(self.endpoints.values()):
             endpoint.end()
+        for job in list(self.training_jobs.values()):
+            job.end()
         super().reset()
 
     def _launch_specs(
@@ -381,16 +424,20 @@ class SageMakerBackend(SageMakerModelBackend):
                     "Auto Scaling before they can be removed or have their instance type updated."
                 )
 
-    def _check_quota(self, more: Counter[str]) -> None:
-        """Blue and green exist at the same time during an update, so both count."""
-        counts = (endpoint.instances for endpoint in self.endpoints.values())
-        used = sum(counts, start=Counter[str]())
+    def _check_quota(
+        self, more: Counter[str], used: Counter[str] | None = None, use: str = "endpoint usage"
+    ) -> None:
+        """Blue and green exist at the same time during an update, so both count. A quota of the
+        sandbox is of each ``use``."""
+        if used is None:
+            counts = (endpoint.instances for endpoint in self.endpoints.values())
+            used = sum(counts, start=Counter[str]())
         for instance_type, requested in more.items():
             quota = account.quota_value(instance_type, self.region_name)
             if used[instance_type] + requested > quota:
                 raise account.AwsError(
                     "ResourceLimitExceeded",
-                    f"The account-level service limit '{instance_type} for endpoint usage' is "
+                    f"The account-level service limit '{instance_type} for {use}' is "
                     f"{quota:.0f} Instances, with current utilization of {used[instance_type]} "
                     f"Instances and a request delta of {requested} Instances. Please use AWS "
                     "Service Quotas to request an increase for this quota. If AWS Service Quotas "
@@ -444,8 +491,19 @@ def _list_components(backend: SageMakerBackend, parameters: Parameters) -> dict[
     return {"InferenceComponents": listed}
 
 
+def _list_jobs(backend: SageMakerBackend, parameters: Parameters) -> dict[str, Any]:
+    """ListTrainingJobs, the newest first; in one answer."""
+    part, status = parameters.get("NameContains", ""), parameters.get("StatusEquals")
+    summaries = [job.summary for job in reversed(backend.training_jobs.values())]
+    listed = [
+        summary for summary in summaries
+        if part in summary["TrainingJobName"] and status in (None, summary["TrainingJobStatus"])
+    ]  # fmt: skip
+    return {"TrainingJobSummaries": listed}
+
+
 def _delete(begin: Callable[[SageMakerBackend, str], object], key: str) -> _Handler:
-    """A deletion, which is answered before the engines have ended."""
+    """A call that ends something, which is answered before that has ended."""
 
     def delete(backend: SageMakerBackend, parameters: Parameters) -> dict[str, Any]:
         begin(backend, parameters[key])
@@ -456,6 +514,7 @@ def _delete(begin: Callable[[SageMakerBackend, str], object], key: str) -> _Hand
 
 _Handler = Callable[[SageMakerBackend, Parameters], dict[str, Any]]
 _Backend, _COMPONENT_NAME = SageMakerBackend, "InferenceComponentName"
+_JOB_NAME = "TrainingJobName"
 HANDLERS: dict[str, _Handler] = {
     "CreateModel": lambda backend, p: backend.register_model(p).response_create,
     "CreateEndpointConfig": lambda backend, p: backend.register_endpoint_config(p).response_create,
@@ -470,6 +529,10 @@ HANDLERS: dict[str, _Handler] = {
     ),
     "ListInferenceComponents": _list_components,
     "DeleteInferenceComponent": _delete(_Backend.begin_deleting_component, _COMPONENT_NAME),
+    "CreateTrainingJob": lambda backend, p: {"TrainingJobArn": backend.register_job(p).arn},
+    "DescribeTrainingJob": lambda backend, p: backend.find_job(p[_JOB_NAME]).response_object,
+    "StopTrainingJob": _delete(_Backend.stop_job, _JOB_NAME),
+    "ListTrainingJobs": _list_jobs,
 }
 
 
@@ -481,7 +544,7 @@ OPERATIONS: dict[str, account.Operation] = {
     f"SageMaker.{name}": _operation(handler) for name, handler in HANDLERS.items()
 }
 """X-Amz-Target -> the operation, of those that differ from moto's, which has none of inference
-components and no UpdateEndpoint."""
+components and no UpdateEndpoint, and whose training jobs end at once."""
 
 
 def install() -> None:
@@ -503,6 +566,11 @@ def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
 def all_endpoints() -> Iterator[SandboxEndpoint]:
     for _, region, _ in sagemaker_backends.iter_backends():
         yield from list(find_backend(region).endpoints.values())
+
+
+def all_jobs() -> Iterator[TrainingJob]:
+    for _, region, _ in sagemaker_backends.iter_backends():
+        yield from list(find_backend(region).training_jobs.values())
 
 
 def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:

@@ -377,6 +377,8 @@ def main() -> None:
     server.serve_forever(poll_interval=0.05)
     for endpoint in all_endpoints():
         endpoint.end()
+    for job in sagemaker.all_jobs():
+        job.end()
     if state.read_daemon() in (daemon, None):
         state.sweep()
 

@@ -7,7 +7,7 @@
         engine                    how engines run: process or docker
         daemon.log                one line per AWS call
         engines/<pid>.json        one per engine, written before the engine begins
-        endpoints/<region>/<name>/<instance>/   weights and log of one engine
+        endpoints/<region>/<name>/<instance>/   weights and log of one engine, or of a training job
 
 A process is identified by pid and start time, so a stale file never names an unrelated process. An
 unreadable file counts as a missing one.

@@ -12,8 +12,9 @@ More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay
 requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
 is processed (``on_engine``).
 
-A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself, if
-the steps of both have a CUDA graph, or neither's. Other rows of the target, of this or an adjacent
+A row on the same GPUs, vLLM and request size at this load is the answer itself, and between two
+loads the model's curve through their rows is, if the steps of both have a CUDA graph, or neither's.
+Other rows of the target, of this or an adjacent
 vLLM version, correct the estimate by the weighted geometric mean of their measured over modelled
 time, with a ratio of 1 as one row more. A row weighs less the further its load, K and request size
 are, on the other side of the largest CUDA graph, and on other GPUs; for a drafter without rows
@@ -33,7 +34,7 @@ from peagle.catalog.schema import Speed, SpeedRun
 from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, compute_fit
 from peagle.speed.acceptance import TARGET_ALONE, Acceptance, AcceptanceBasis, Performance, is_on
-from peagle.speed.step import Geometry, StepTimes, closed_load, read_geometry
+from peagle.speed.step import Geometry, StepTimes, Timing, closed_load, read_geometry
 from peagle.vllm import versions
 from peagle.vllm.defaults import cached_tokens, capture_limit
 from peagle.workload import Workload
@@ -99,7 +100,7 @@ def performance(
     geometry = geometry or read_geometry(case)
     default = engine._replace(max_cudagraph_capture_size=None, max_num_seqs=MEASURED_REQUESTS)
     graphs = capture_limit(default, shape.class_name)
-    measured = _measured(case, workload, load, runs, names, acceptance, geometry, graphs)
+    measured = _measured(case, workload, load, runs, names, acceptance, geometry, model, graphs)
     if measured is not None:
         return measured
     gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
@@ -127,8 +128,7 @@ def performance(
     steps = workload.output_tokens / acceptance.length
     total, first = timing.total * factor, timing.first * factor
     tokens = load * workload.output_tokens / total
-    step = timing.step * factor
-    itl = max(total - first, step) / steps if load <= running else step
+    itl = factor * (timing.decode / steps if load <= running else timing.step)
     return Performance(
         basis="estimated",
         acceptance=acceptance,
@@ -209,6 +209,7 @@ def _measured(
     names: Collection[str | None],
     acceptance: Acceptance,
     geometry: Geometry,
+    model: SpeedModel,
     graphs: Graphs,
 ) -> Performance | None:
     """The measured row at this load, or between the two loads around it, whose prefix cache holds
@@ -240,7 +241,11 @@ def _measured(
         below = max((r for r in rows if r.concurrency <= load), key=by_load, default=None)
         above = min((r for r in rows if r.concurrency >= load), key=by_load, default=None)
         if below is not None and above is not None:
-            return _between(run, below, above, load)
+            # The larger graphs hold both steps, the smaller ones neither.
+            pair = _with_graphs(geometry, above if captured else below, graphs)
+            gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
+            times = StepTimes(pair, gpu, model) if gpu else None
+            return _between(run, below, above, load, times)
     return None
 
 
@@ -265,21 +270,39 @@ def _alike(have: float | None, want: float) -> bool:
     return have is not None and max(have, want) <= SAME_SIZE * min(have, want)
 
 
-def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performance:
-    """Linear between two measured loads; the range covers the repetitions of both."""
-    share = 0.0
+def _row_timing(times: StepTimes, row: Speed, load: float) -> Timing:
+    """The model's times of requests as in the row, at this load."""
+    length = row.acceptance_length or 1.0
+    return closed_load(times, _read_size(row), load, math.inf, MEASURED_STEP, length)
+
+
+def _between(
+    run: SpeedRun, below: Speed, above: Speed, load: float, times: StepTimes | None
+) -> Performance:
+    """Between two measured loads: the geometric mean of both, each moved along the model's curve,
+    the nearer one with more weight. The range covers the repetitions of both."""
+    share, moved = 0.0, [(1.0, 1.0, 1.0)] * 2
     if below is not above:
-        share = (load - below.concurrency) / (above.concurrency - below.concurrency)
+        share = math.log(load / below.concurrency, above.concurrency / below.concurrency)
+    if below is not above and times:
+        for number, row in enumerate((below, above)):
+            there, here = (_row_timing(times, row, at) for at in (row.concurrency, load))
+            speed = load / here.total / (row.concurrency / there.total)
+            moved[number] = speed, here.first / there.first, here.decode / there.decode
 
-    def at(lower: float | None, upper: float | None) -> float | None:
-        return None if lower is None or upper is None else lower + share * (upper - lower)
+    def at(lower: float | None, upper: float | None, of: int = 0) -> float | None:
+        if lower is None or upper is None:
+            return None
+        mean: float = (lower * moved[0][of]) ** (1 - share) * (upper * moved[1][of]) ** share
+        return mean
 
-    def mean(name: str) -> float | None:
+    def mean(name: str, of: int) -> float | None:
         lower, upper = getattr(below, name), getattr(above, name)
-        return at(lower.mean, upper.mean) if lower and upper else None
+        return at(lower.mean, upper.mean, of) if lower and upper else None
 
     low, high = below.output_tokens_per_second, above.output_tokens_per_second
-    length = at(below.acceptance_length, above.acceptance_length)
+    lengths = below.acceptance_length, above.acceptance_length
+    length = lengths[0] and lengths[1] and lengths[0] + share * (lengths[1] - lengths[0])
     basis: AcceptanceBasis = "none" if not below.k else "measured"
     if below.k and (run.synthetic or length is None):
         basis = "imposed" if length else "unknown"
@@ -290,11 +313,11 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         basis="measured",
         acceptance=Acceptance(length or 1.0, basis, source),
         source=f"{source} requests" + (f"; {run.caveat}" if run.caveat else ""),
-        tokens_per_second=low + share * (high - low),
+        tokens_per_second=at(low, high),
         low=at(below.low or low, above.low or high),
         high=at(below.high or low, above.high or high),
-        ttft_seconds=mean("ttft_seconds"),
-        itl_seconds=mean("itl_seconds"),
+        ttft_seconds=mean("ttft_seconds", 1),
+        itl_seconds=mean("itl_seconds", 2),
     )
 
 
@@ -422,9 +445,8 @@ def _ratios(
         if gpu is None or lacks or (row.k and not row.acceptance_length):
             continue
         size, of_row = _read_size(row), _with_graphs(pair.with_k(row.k), row, graphs)
-        times = StepTimes(of_row, gpu, model)
-        load, length = row.concurrency, row.acceptance_length or 1.0
-        timing = closed_load(times, size, load, math.inf, MEASURED_STEP, length)
+        load = row.concurrency
+        timing = _row_timing(StepTimes(of_row, gpu, model), row, load)
         time = load * size.output_tokens / row.output_tokens_per_second
         ratio = math.log(time / timing.total)
         sizes = math.log(size.prompt_tokens), math.log(size.output_tokens)

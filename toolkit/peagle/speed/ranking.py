@@ -1,8 +1,9 @@
 """The best settings of the drafter by their speeds: the one rule of plans and verdicts."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple, Protocol, TypeVar
 
 from pydantic import ConfigDict, Field
 
@@ -60,10 +61,22 @@ ESTIMATE_MUST_WIN_BY = 0.1
 error of estimates compared with measurements: the fastest of many estimates is too optimistic."""
 
 
+S = TypeVar("S", bound=Speed)
+
+
+def decisive(speeds: Collection[S]) -> list[S]:
+    """The speeds between which is chosen: the measured ones, if any, and estimates that are faster
+    even at the low end of their range."""
+    fastest = max((speed_or_zero(s) for s in speeds if s.basis == "measured"), default=None)
+    if fastest is None:
+        return [*speeds]
+    return [s for s in speeds if s.basis == "measured" or (s.low or 0.0) > fastest]
+
+
 class Ranking(NamedTuple):
     """The settings that tie with the fastest, the simplest first, and the tokens/s of the fastest.
-    ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
-    K is measured, nor one above the winner that does not tie with it."""
+    ``counted`` are those that may be recommended: neither an estimate of a drafter of which a K is
+    measured to be about as fast, nor one above the winner that does not tie with it."""
 
     tied: tuple[Setting, ...]
     fastest: float
@@ -71,15 +84,18 @@ class Ranking(NamedTuple):
 
 
 def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
-    """The best settings of these; none where no speed is known. Estimates of a drafter do not count
-    where another K of it is measured. Where something is measured, the fastest measured setting
-    wins, unless the estimate of another drafter is clearly faster; the target alone may tie with it
-    by an estimate."""
-    drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
+    """The best settings of these; none where no speed is known. Of a drafter of which a K is
+    measured, estimates of others count only if they are decisive. Where something is measured, the
+    fastest measured setting wins, unless an estimate is clearly faster; the target alone may tie
+    with it by an estimate."""
+    by_drafter: dict[str | None, list[Speed]] = defaultdict(list)
+    for setting, speed in speeds.items():
+        by_drafter[setting.drafter].append(speed)
+    counted = {drafter: decisive(of_drafter) for drafter, of_drafter in by_drafter.items()}
     eligible = {
         setting: speed
         for setting, speed in speeds.items()
-        if speed.tokens_per_second and (speed.basis == "measured" or setting.drafter not in drafted)
+        if speed.tokens_per_second and speed in counted[setting.drafter]
     }
     if not eligible:
         return Ranking((), 0.0)

@@ -503,6 +503,11 @@ class Timing(NamedTuple):
     first: float
     step: float
 
+    @property
+    def decode(self) -> float:
+        """From the first token to the last, at least a step."""
+        return max(self.total - self.first, self.step)
+
 
 def closed_load(
     engine: StepTimes,

@@ -1,0 +1,356 @@
+"""Training jobs in the sandbox, which run as processes of this machine:
+
+    Create    Starting -> Downloading -> Training -> Uploading -> Completed | Failed
+    Stop      Stopping -> Uploading -> Stopped; so does the maximum runtime
+    spot      by the fault ``spot-interruption``, a job that has saved a checkpoint is interrupted
+              once, and begins again
+
+A folder stands for ``/opt/ml``: input channels and checkpoints come from moto's S3, checkpoints are
+copied there while the job runs, and at the end the folder ``model`` is packed. Whatever image a job
+names, its command is one of ``peagle``, by the toolkit's own Python. A job has one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from moto.core.utils import utcnow
+from moto.s3.models import s3_backends
+from moto.sagemaker.exceptions import ValidationError
+from moto.utilities.utils import get_partition
+
+from peagle.engine.process import (
+    LOOPBACK,
+    EngineProcess,
+    drain_engine,
+    refuse_code,
+    start_program,
+    stop_engine,
+)
+from peagle.errors import PeagleError
+from peagle.s3uri import S3Uri
+from peagle.sandbox import account, state
+from peagle.sandbox.client import ACCOUNT, INHERITED, Address
+from peagle.sandbox.faults import FAULTS
+from peagle.sandbox.launch import find_objects, save_object
+from peagle.sandbox.observability import LogTail
+from peagle.store import HOME_VARIABLE, home, private_folder
+from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+ENDED = ("Completed", "Failed", "Stopped")
+
+_PROGRAM = "peagle"
+"""The first word of a job's command."""
+
+_POLL_SECONDS = 0.1
+_SYNC_SECONDS = 1.0
+_STOP_SECONDS = 120.0
+"""From SIGTERM to SIGKILL, as on AWS."""
+
+_NO_CAPACITY = (
+    "CapacityError: Unable to provision requested ML compute capacity. Please retry using a "
+    "different ML instance type."
+)
+_LONGEST_REASON = 1024
+
+
+class _JobFailed(Exception):
+    """The job fails; the message is its FailureReason."""
+
+
+class TrainingJob:
+    """A job of CreateTrainingJob with these ``parameters``, which ``check_job`` accepts.
+    ``program`` is what ``peagle`` is on this machine."""
+
+    program: tuple[str, ...] = (sys.executable, "-m", "peagle.cli")
+
+    def __init__(self, arn: str, region: str, parameters: Mapping[str, Any]) -> None:
+        self.arn, self.region, self.parameters = arn, region, parameters
+        self.name: str = parameters["TrainingJobName"]
+        self.instance_type: str = parameters["ResourceConfig"]["InstanceType"]
+        self.is_spot = bool(parameters.get("EnableManagedSpotTraining"))
+        self.tags = list(parameters.get("Tags") or [])
+        self.status, self.failure_reason = "InProgress", ""
+        self.creation_time = self.last_modified_time = utcnow()
+        self.transitions: list[dict[str, Any]] = []
+        self._begun = self._ended = 0.0
+        self._folder = state.endpoints_folder() / region / self.name / "training"
+        self._ml_root, self._log = self._folder / "ml", self._folder / "engine.log"
+        checkpoints: Mapping[str, str] = parameters.get("CheckpointConfig") or {}
+        self._saved_folder = self._here(checkpoints.get("LocalPath") or f"{ML_ROOT}/checkpoints")
+        self._saved_uri = checkpoints.get("S3Uri", "").rstrip("/")
+        self._saved: dict[Path, int] = {}
+        self._fault = ""
+        self._stops = threading.Event()
+        self._process: EngineProcess | None = None
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    def begin(self) -> None:
+        """Run the job in the background."""
+        self._go_on("Starting", "Preparing the instances for training")
+        self._fault = FAULTS.meet_endpoint("CreateTrainingJob", [self.instance_type])
+        self._thread.start()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL after two minutes."""
+        self.status = "Stopping"
+        self._go_on("Stopping", "Stopping the training job")
+        self._stops.set()
+
+    def end(self) -> None:
+        """End its process at once; return when nothing is left."""
+        self._stops.set()
+        if self._process:
+            stop_engine(self._process, 0)
+        self._thread.join()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The job in the response of ListTrainingJobs."""
+        ended = {"TrainingEndTime": self.last_modified_time} if self.status in ENDED else {}
+        return {
+            "TrainingJobName": self.name,
+            "TrainingJobArn": self.arn,
+            "CreationTime": self.creation_time,
+            "LastModifiedTime": self.last_modified_time,
+            "TrainingJobStatus": self.status,
+            "SecondaryStatus": self.transitions[-1]["Status"],
+            **ended,
+        }
+
+    @property
+    def response_object(self) -> dict[str, Any]:
+        """The response of DescribeTrainingJob."""
+        seconds = int((self._ended or time.time()) - self._begun) if self._begun else 0
+        reason = {"FailureReason": self.failure_reason} if self.failure_reason else {}
+        return {
+            **{name: value for name, value in self.parameters.items() if name != "Tags"},
+            **self.summary,
+            **reason,
+            "ModelArtifacts": {"S3ModelArtifacts": self._artifact},
+            "SecondaryStatusTransitions": self.transitions,
+            "TrainingTimeInSeconds": seconds,
+            "BillableTimeInSeconds": seconds,
+        }
+
+    @property
+    def _artifact(self) -> str:
+        output: str = self.parameters["OutputDataConfig"]["S3OutputPath"]
+        return f"{output.rstrip('/')}/{self.name}/output/model.tar.gz"
+
+    def _go_on(self, status: str, message: str) -> None:
+        """Begin another secondary status."""
+        self.last_modified_time = utcnow()
+        if self.transitions:
+            self.transitions[-1]["EndTime"] = self.last_modified_time
+        transition = {"Status": status, "StartTime": self.last_modified_time}
+        self.transitions.append(transition | {"StatusMessage": message})
+
+    def _run(self) -> None:
+        secondary = "Failed"
+        stream = f"{self.name}/algo-1-{int(time.time())}"
+        tail = LogTail(self._log, self.region, LOG_GROUP, stream, str)
+        try:
+            tail.start()
+            if self._fault == "insufficient-capacity":
+                raise _JobFailed(_NO_CAPACITY)
+            while (ended := self._run_once()) == "Interrupted":
+                self._fault = ""
+                self._go_on("Interrupted", "The spot instance was taken away")
+                self._go_on("Starting", "Preparing the instances for training")
+            self._go_on("Uploading", "Uploading generated training model")
+            self._upload_model()
+            secondary = ended
+        except (_JobFailed, PeagleError, OSError) as error:
+            self.failure_reason = str(error)[:_LONGEST_REASON]
+        except Exception:  # a bug must not leave it in progress
+            traceback.print_exc()
+            self.failure_reason = "Internal error of the sandbox; see its log (daemon.log)."
+        tail.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ended = time.time()
+        self._go_on(secondary, self.failure_reason)
+        self.status = secondary if secondary in ENDED else "Stopped"
+
+    def _run_once(self) -> str:
+        """Run the program until it ends or is ended; the secondary status then. Raises _JobFailed,
+        PeagleError and OSError."""
+        self._go_on("Downloading", "Downloading input data")
+        shutil.rmtree(self._ml_root, ignore_errors=True)
+        for folder in (self._ml_root / "model", self._ml_root / "output", self._saved_folder):
+            private_folder(Path(folder))
+        for channel in self.parameters.get("InputDataConfig") or ():
+            folder = self._ml_root / "input" / "data" / channel["ChannelName"]
+            _download(channel["DataSource"]["S3DataSource"]["S3Uri"], folder, self.region)
+        if self._saved_uri:
+            _download(f"{self._saved_uri}/", Path(self._saved_folder), self.region)
+            self._saved = dict(self._list_checkpoints())
+        if self._stops.is_set():
+            return "Stopped"
+        self._go_on("Training", "Training in progress")
+        self._begun = self._begun or time.time()
+        until = self._begun + self.parameters["StoppingCondition"]["MaxRuntimeInSeconds"]
+        process, synced, has_saved = self._start(), 0.0, False
+        secondary = "Completed"
+        while (code := _exit_code(process)) is None:
+            if time.monotonic() - synced > _SYNC_SECONDS:
+                has_saved |= self._save_checkpoints()
+                synced = time.monotonic()
+            if self._stops.is_set():
+                secondary = "Stopped"
+            elif time.time() > until:
+                secondary = "MaxRuntimeExceeded"
+            elif has_saved and self.is_spot and self._fault == "spot-interruption":
+                secondary = "Interrupted"
+            if secondary != "Completed":
+                _terminate(process)
+                break
+            time.sleep(_POLL_SECONDS)
+        state.forget_engine(process)
+        self._save_checkpoints()
+        if code:
+            raise _JobFailed(f"AlgorithmError: {self._failure()}, exit code: {code}")
+        return secondary
+
+    def _start(self) -> EngineProcess:
+        specification = self.parameters["AlgorithmSpecification"]
+        entrypoint, arguments = specification["ContainerEntrypoint"], "ContainerArguments"
+        words = [*entrypoint[1:], *specification.get(arguments, ())]
+        variables = self.parameters.get("Environment") or {}
+        refuse_code(variables)
+        daemon = state.read_daemon()
+        address = Address(f"http://{LOOPBACK}:{daemon.port if daemon else 0}", 0,
+                          state.read_access_key())  # fmt: skip
+        environment = {
+            **{name: os.environ[name] for name in INHERITED if name in os.environ},
+            **{name: self._here(text) for name, text in variables.items()},
+            **address.environment(self.region),
+            HOME_VARIABLE: str(home()),
+            ROOT_VARIABLE: str(self._ml_root),
+            "TRAINING_JOB_NAME": self.name,
+            "TRAINING_JOB_ARN": self.arn,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+        def record(process: EngineProcess) -> None:
+            state.register_engine(process)
+            self._process = process
+
+        argv = [*self.program, *map(self._here, words)]
+        return start_program(argv, environment, 0, self._log, record)
+
+    def _here(self, text: str) -> str:
+        """A path in the container as it is on this machine; other text as it is."""
+        inside = text == ML_ROOT or text.startswith(f"{ML_ROOT}/")
+        return f"{self._ml_root}{text.removeprefix(ML_ROOT)}" if inside else text
+
+    def _list_checkpoints(self) -> Iterator[tuple[Path, int]]:
+        """Each file of the folder of checkpoints, with the time of its last change (ns)."""
+        for path in sorted(Path(self._saved_folder).rglob("*")):
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                if path.is_file():
+                    yield path, path.stat().st_mtime_ns
+
+    def _save_checkpoints(self) -> bool:
+        """Copy to S3 what has changed, as SageMaker does at any moment; whether something had."""
+        changed = dict(self._list_checkpoints()).items() - self._saved.items()
+        for path, _ in changed if self._saved_uri else ():
+            name = path.relative_to(self._saved_folder)
+            with suppress(FileNotFoundError):
+                _upload(path, f"{self._saved_uri}/{name}", self.region)
+        self._saved |= dict(changed)
+        return bool(changed)
+
+    def _failure(self) -> str:
+        """What the program wrote about its failure, else the last line of its log."""
+        file = self._ml_root / "output" / "failure"
+        text: str = (file if file.is_file() else self._log).read_text("utf-8", "replace")
+        return text.strip().rpartition("\n")[2]
+
+    def _upload_model(self) -> None:
+        archive = self._folder / "model.tar.gz"
+        with tarfile.open(archive, "w:gz", compresslevel=1) as written:
+            written.add(self._ml_root / "model", ".")
+        _upload(archive, self._artifact, self.region)
+
+
+def check_job(parameters: Mapping[str, Any], region: str) -> None:
+    """Raise AWS's error for what the job needs and the account does not have, and ValidationError
+    for what the sandbox does not run."""
+    account.check_role(parameters["RoleArn"], region)
+    specification, stopping = parameters["AlgorithmSpecification"], parameters["StoppingCondition"]
+    image = specification.get("TrainingImage") or ""
+    if account.is_missing_image(image):
+        raise ValidationError(f"Requested image {image} not found.")
+    if list(specification.get("ContainerEntrypoint") or ())[:1] != [_PROGRAM]:
+        raise ValidationError("The sandbox runs training jobs whose ContainerEntrypoint is peagle.")
+    for channel in parameters.get("InputDataConfig") or ():
+        uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
+        if not any(find_objects(uri, region)):
+            raise ValidationError(
+                f'No S3 objects found under S3 URL "{uri}" given in input data source. Please '
+                f"ensure that the bucket exists in the selected region ({region}), that objects "
+                'exist under that S3 prefix, and that the role has "s3:ListBucket" permissions.'
+            )
+    longest = stopping["MaxRuntimeInSeconds"]
+    is_spot = parameters.get("EnableManagedSpotTraining")
+    if is_spot and stopping.get("MaxWaitTimeInSeconds", 0) < longest:
+        raise ValidationError(
+            "Invalid MaxWaitTimeInSeconds. It must be present and be greater than or equal to "
+            "MaxRuntimeInSeconds."
+        )
+
+
+def _download(uri: str, folder: Path, region: str) -> None:
+    """Download the objects whose keys begin so into ``folder``, by the rest of their keys, and a
+    single object by its name."""
+    private_folder(folder)
+    prefix = S3Uri.parse(uri).key
+    for key, content in find_objects(uri, region):
+        name = key.removeprefix(prefix).lstrip("/") or key.rpartition("/")[2]
+        if all(part not in ("", ".", "..") for part in name.split("/")):
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_object(content, file)
+
+
+def _upload(file: Path, uri: str, region: str) -> None:
+    """Raises _JobFailed for a bucket that does not exist."""
+    place, backend = S3Uri.parse(uri), s3_backends[ACCOUNT][get_partition(region)]
+    if place.bucket not in backend.buckets:
+        raise _JobFailed(f"ClientError: Data upload failed: NoSuchBucket: {place.bucket}")
+    backend.put_object(place.bucket, place.key, file.read_bytes())
+
+
+def _exit_code(process: EngineProcess) -> int | None:
+    """The exit code of our child, which is reaped; ``None`` while it runs."""
+    try:
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+    except ChildProcessError:  # ``end`` has reaped it
+        return -signal.SIGKILL
+    return os.waitstatus_to_exitcode(status) if pid else None
+
+
+def _terminate(process: EngineProcess) -> None:
+    """End the program as SageMaker does, and then every process that it has left."""
+    children = list[psutil.Process]()
+    with suppress(psutil.Error):
+        children = psutil.Process(process.pid).children(recursive=True)
+    drain_engine(process, _STOP_SECONDS)
+    stop_engine(process, 0)
+    for child in children:
+        with suppress(psutil.Error):
+            child.kill()

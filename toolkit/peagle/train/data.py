@@ -1,0 +1,463 @@
+"""Training data: conversations in files, in S3, and in what SageMaker captured of an endpoint.
+
+A row of JSON lines is a chat (``messages``), a ``prompt`` with or without its ``completion``, a
+ShareGPT conversation (``conversations``), or a record of SageMaker's data capture, whose request
+and answer are those of OpenAI's API, whole or streamed.
+
+A turn of a chat repeats the turns before it, as does a captured request: only the longest form of
+a conversation remains. Held-out conversations are chosen by a digest of their first question, so
+that a question is on the same side in every run, and never on both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from peagle import findings
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.aws.s3 import read_lines
+from peagle.bench.workloads import Domain
+from peagle.errors import NotFound, PeagleError, UserError
+from peagle.findings import Finding
+from peagle.protocol import pieces_in
+from peagle.render.plan_file import first_problem
+from peagle.render.resources import captured_prefix
+from peagle.s3uri import S3Uri
+from peagle.store import write_file
+from peagle.text import json_digest
+from peagle_serve import json_reader
+from peagle_serve.contract import is_s3_uri
+from peagle_serve.json_reader import InvalidJson, open_regular
+
+CAPTURE = "capture:"
+"""Before the name of an endpoint, as a source."""
+
+DEFAULT_HELD_OUT = 0.1
+
+FEW_CONVERSATIONS = 10_000
+"""Fewer have given no head that is worth its drafting: published ones are of 50,000 and more."""
+
+_LARGEST_ROW = 32 << 20
+"""Bytes: a captured request and answer have 6 MiB each, and 8 in base64."""
+
+_LARGEST_DATA = 2 << 30
+"""Bytes of all rows, which are read into memory."""
+
+_TOO_LONG = "too-long"
+
+_TOKEN_BYTES = 4
+"""UTF-8 bytes of text per token. The toolkit has no tokenizer: lengths are estimates."""
+
+_FORM = (
+    'write lines such as {"messages": [{"role": "user", "content": "..."}]} or {"prompt": "..."}'
+)
+_ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system",
+          "tool": "tool", "function": "tool"}  # fmt: skip
+"""A role of any other name is a model's."""
+
+_KEPT_KEYS = ("tool_calls", "tool_call_id", "reasoning_content")
+
+Message = dict[str, Any]
+Connect = Callable[[], Aws]
+
+
+class DataError(UserError, code="training-data"):
+    """Training data cannot be read or used.
+    Fix: correct the line that the message names, or name other data."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """``messages`` have ``role`` and ``content``, and what belongs to calls of the ``tools``.
+    ``id`` is a digest of them, since a trainer resumes by it and files repeat theirs; ``question``
+    one of the first question. ``answered``: the last message is an answer."""
+
+    id: str
+    domain: str
+    messages: tuple[Message, ...]
+    answered: bool
+    question: str
+    tools: tuple[Any, ...] = ()
+
+    @property
+    def prompt(self) -> list[Message]:
+        """The messages up to the last question."""
+        last = max(n for n, message in enumerate(self.messages) if message["role"] == "user")
+        return list(self.messages[: last + 1])
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, estimated from its bytes."""
+        return sum(len(message["content"].encode()) for message in self.prompt) // _TOKEN_BYTES
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Conversations to train with, and those that acceptance is measured on, which share no
+    question. ``sha256`` is of both. Of the rows that were read, ``repeated`` are those whose turns
+    another one has too, and ``left_out`` counts others by the reason."""
+
+    source: str
+    train: tuple[Conversation, ...]
+    held_out: tuple[Conversation, ...]
+    sha256: str
+    repeated: int
+    left_out: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+
+class _Row(BaseModel):
+    """A line that is not a captured record."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    domain: Domain = "all"
+    messages: list[Message] = []
+    conversations: list[Message] = []
+    prompt: str | None = None
+    completion: str | None = None
+    tools: list[Any] = []
+
+
+def read_training_data(
+    sources: Sequence[str],
+    connect: Connect,
+    *,
+    held_out: float | Path = DEFAULT_HELD_OUT,
+    context: int | None = None,
+) -> TrainingData:
+    """The conversations of all ``sources``: files, ``s3://`` objects and prefixes, and
+    ``capture:ENDPOINT``; ``connect`` gives the account for the last two. ``held_out`` is a share of
+    the questions, or a file whose questions are then left out of the training. Prompts that are, by
+    an estimate, longer than a ``context`` of so many tokens are left out. Raises UserError."""
+    left_out: Counter[str] = Counter()
+    conversations = _read(sources, connect, left_out)
+    unique = _fitting(_longest(conversations), context, left_out)
+    overlap = 0
+    if isinstance(held_out, Path):
+        held = _fitting(_longest(_read([str(held_out)], connect, left_out)), context, left_out)
+        questions = {each.question for each in held}
+        overlap = sum(each.question in questions for each in unique)
+    else:
+        questions = _choose_questions(unique, held_out)
+        held = [each for each in unique if each.question in questions]
+    train = [each for each in unique if each.question not in questions]
+    if not train or not held:
+        message = "all conversations begin with the same question, so that none can be held out"
+        if overlap:
+            message = f"{held_out} has every question of the training data"
+        fix = "name data with other questions, or a file of them with --held-out"
+        raise DataError(message, fix, code="data-one-question")
+    return TrainingData(
+        source=", ".join(sources),
+        train=tuple(train),
+        held_out=tuple(held),
+        sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
+        repeated=len(conversations) - len(unique) - left_out[_TOO_LONG],
+        left_out=dict(left_out),
+        findings=tuple(_findings(train, held, left_out, overlap)),
+    )
+
+
+def _fitting(
+    conversations: Sequence[Conversation], context: int | None, left_out: Counter[str]
+) -> list[Conversation]:
+    """Those whose prompt fits the context. Raises DataError if none does."""
+    fitting = [each for each in conversations if context is None or each.prompt_tokens < context]
+    if not fitting:
+        message = f"every prompt is longer than the context of {context} tokens, by an estimate"
+        fix = "shorten them, or use a longer context"
+        raise DataError(message, fix, code="data-too-long")
+    if len(fitting) < len(conversations):
+        left_out[_TOO_LONG] += len(conversations) - len(fitting)
+    return fitting
+
+
+def _findings(
+    train: Sequence[Conversation],
+    held: Sequence[Conversation],
+    left_out: Mapping[str, int],
+    overlap: int,
+) -> Iterator[Finding]:
+    if len(train) < FEW_CONVERSATIONS:
+        yield findings.warning(
+            "data-few", "data",
+            f"{len(train):,} conversations are few: 5,000 gave an acceptance length of 1.5 in the "
+            "trainer's own example",
+            f"collect at least {FEW_CONVERSATIONS:,}",
+        )  # fmt: skip
+    if left_out:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        fix = "correct them, or go on without"
+        yield findings.warning("data-left-out", "data", f"rows were left out: {reasons}", fix)
+    if overlap:
+        message = f"{overlap:,} conversations begin with a held-out question: they are not used"
+        fix = "hold out text that the training data does not have"
+        yield findings.warning("data-leak", "held_out", message, fix)
+    if len(domains := {each.domain for each in held}) == 1:
+        message = f"all held-out text is of one domain, {domains.pop()}"
+        fix = "give each row a domain to see the acceptance of each"
+        yield findings.note("data-one-domain", "data", message, fix)
+
+
+def _read(sources: Sequence[str], connect: Connect, left_out: Counter[str]) -> list[Conversation]:
+    """The conversations of the sources as they are; other rows are counted by the reason. Raises
+    DataError if there are none."""
+    conversations: list[Conversation] = []
+    rows = size = 0
+    for place, line in chain.from_iterable(_lines(source, connect) for source in sources):
+        rows, size = rows + 1, size + len(line)
+        if size > _LARGEST_DATA:
+            message = f"the data has more than {_LARGEST_DATA >> 30} GiB"
+            fix = "name less of it, such as the s3:// prefix of a day"
+            raise DataError(message, fix, code="data-too-large")
+        conversation = _parse(line, place)
+        if isinstance(conversation, Conversation):
+            conversations.append(conversation)
+        else:
+            left_out[conversation] += 1
+    if not conversations:
+        source = ", ".join(sources)
+        if not rows:
+            fix = "name other data; SageMaker writes what it captures some minutes later"
+            raise DataError(f"{source} is empty", fix, code="no-data")
+        message = f"{source} has {rows:,} rows, none with the text of a user"
+        raise DataError(message, _FORM, code="data-without-text")
+    return conversations
+
+
+def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
+    """The lines of a source that are not blank, each with its place for messages."""
+    if source.startswith(CAPTURE):
+        source = find_captured(connect(), source.removeprefix(CAPTURE)).uri
+    if is_s3_uri(source):
+        parts = read_lines(connect(), S3Uri.parse(source), (".jsonl", ".jsonl.gz"))
+    else:
+        parts = iter([(source, _file_lines(source))])
+    for name, lines in parts:
+        for number, line in enumerate(lines, 1):
+            if content := line.removeprefix(b"\xef\xbb\xbf").strip():
+                yield f"{name}, line {number}", content
+
+
+def _file_lines(file: str) -> Iterator[bytes]:
+    try:
+        with open_regular(Path(file).expanduser()) as stream:
+            yield from stream
+    except OSError as error:
+        fix = f"name a file of JSON lines, s3://BUCKET/PREFIX or {CAPTURE}ENDPOINT"
+        message = f"{file} cannot be read: {error.strerror}"
+        raise DataError(message, fix, code="data-unreadable") from error
+
+
+def find_captured(aws: Aws, endpoint: str) -> S3Uri:
+    """The prefix of what SageMaker captures of the endpoint. Raises NotFound for an unknown one,
+    and DataError for one that captures nothing."""
+    try:
+        name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
+        config = sagemaker.description(aws, "EndpointConfig", name)
+    except Missing as error:
+        fix = "list endpoints with peagle list, or name the s3:// prefix of what was captured"
+        message = f"there is no endpoint {endpoint} in {aws.region}"
+        raise NotFound(message, fix) from error
+    capture = config.get("DataCaptureConfig") or {}
+    if not capture.get("EnableCapture", bool(capture)):
+        raise DataError(
+            f"the endpoint {endpoint} captures no requests",
+            "deploy it with --capture-data s3://BUCKET/FOLDER; name the s3:// prefix of what was "
+            "captured earlier",
+            code="no-capture",
+        )
+    return captured_prefix(capture["DestinationS3Uri"], endpoint)
+
+
+def _parse(line: bytes, place: str) -> Conversation | str:
+    """The conversation of a row, or why it has none. Raises DataError."""
+    try:
+        document = json_reader.read(line, "the row", limit=_LARGEST_ROW)
+        if not isinstance(document, dict):
+            raise InvalidJson("the row", "is not an object")
+        if "input_ids" in document:
+            raise DataError(
+                f"{place}: the row has token ids, which another tokenizer may have made",
+                "name the text that they were made of; the target's tokenizer is used",
+                code="data-token-ids",
+            )
+        captured = document.get("captureData")
+        row = _Row.model_validate(_captured_row(captured) if captured else document)
+    except InvalidJson as error:
+        raise DataError(f"{place}: {error}", _FORM, code="data-not-json-lines") from error
+    except ValidationError as error:
+        if captured:
+            return "not-a-chat"
+        raise DataError(
+            f"{place}: {first_problem(error, _Row)}", _FORM, code="data-not-json-lines"
+        ) from error
+    if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
+        message = f"{place}: the row has neither messages nor prompt nor conversations"
+        raise DataError(message, _FORM, code="data-not-json-lines")
+    messages = [_message(each) for each in row.messages or row.conversations]
+    if not messages and row.prompt:
+        messages = [{"role": "user", "content": row.prompt}]
+        messages += [{"role": "assistant", "content": row.completion}] if row.completion else []
+    questions = [each["content"] for each in messages if each["role"] == "user"]
+    if any(each["content"] is None for each in messages):
+        return "not-text"
+    if not any(text.strip() for text in questions):
+        return "not-a-chat" if captured else "without-text"
+    return Conversation(
+        id=json_digest(messages)[:16],
+        domain=row.domain,
+        messages=tuple(messages),
+        answered=messages[-1]["role"] == "assistant",
+        question=_digest(" ".join(questions[0].casefold().split())),
+        tools=tuple(row.tools),
+    )
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    """A message of OpenAI's API or of ShareGPT with the text of its parts as ``content``, which is
+    ``None`` where a part is no text."""
+    content = message.get("content", message.get("value")) or ""
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        strings = [text for text in texts if isinstance(text, str)]
+        content = "".join(strings) if len(strings) == len(texts) else None
+    role = _ROLES.get(str(message.get("role", message.get("from"))), "assistant")
+    kept = {key: message[key] for key in _KEPT_KEYS if message.get(key)}
+    if reasoning := message.get("reasoning"):  # as vLLM calls it
+        kept["reasoning_content"] = reasoning
+    return {"role": role, "content": content if isinstance(content, str) else None, **kept}
+
+
+def _captured_row(captured: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a captured request with the answer to it; empty if there is no chat in it."""
+    request: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        request = dict(json_reader.read(_captured_bytes(captured.get("endpointInput")), "it"))
+    keys = ("messages", "prompt", "tools")
+    row = {key: request[key] for key in keys if request.get(key)}
+    answer = _captured_answer(_captured_bytes(captured.get("endpointOutput")))
+    if answer and "messages" in row:
+        row["messages"] = [*row["messages"], {"role": "assistant", **answer}]
+    elif answer:
+        row["completion"] = answer["content"]
+    return row
+
+
+def _captured_bytes(part: Mapping[str, Any] | None) -> bytes:
+    """A request or an answer as it was sent; empty where it was not captured."""
+    data = str((part or {}).get("data") or "")
+    if (part or {}).get("encoding") == "BASE64":
+        with suppress(ValueError):
+            return b64decode(data)
+    return data.encode()
+
+
+def _captured_answer(data: bytes) -> Message:
+    """The message in an answer, or its text; empty for one that broke off or is an error."""
+    with suppress(PeagleError, ValueError, LookupError, TypeError, AttributeError):
+        if data.startswith(b"data:"):
+            pieces = list(pieces_in([data]))
+            text = "".join(piece.text for piece in pieces)
+            reasoning = "".join(piece.reasoning for piece in pieces)
+            return {"content": text, "reasoning": reasoning} if text else {}
+        choice = json_reader.read(data, "it")["choices"][0]
+        message = dict(choice.get("message") or {"content": choice["text"]})
+        return message if message.get("content") or message.get("tool_calls") else {}
+    return {}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _longest(conversations: Iterable[Conversation]) -> list[Conversation]:
+    """Without those whose turns, apart from the answers, are those of another one or its first
+    ones. Of equal ones, one with an answer."""
+    by_turns: dict[str, Conversation] = {}
+    beginnings: set[str] = set()
+    for conversation in conversations:
+        turns = ""
+        passed: list[str] = []
+        for message in conversation.messages:
+            if message["role"] != "assistant":
+                turns = _digest(f"{turns}{message['role']}\n{message['content']}")
+                passed.append(turns)
+        beginnings.update(passed[:-1])
+        if conversation.answered and not by_turns.get(turns, conversation).answered:
+            by_turns[turns] = conversation
+        by_turns.setdefault(turns, conversation)
+    return [each for turns, each in by_turns.items() if turns not in beginnings]
+
+
+def _choose_questions(conversations: Sequence[Conversation], share: float) -> set[str]:
+    """The digests of the questions that are held out: those below ``share`` of all digests, at
+    least one of each domain, and not all of one, if it has several questions."""
+    chosen = {
+        each.question for each in conversations if int(each.question[:16], 16) < share * 2**64
+    }
+    domains: dict[str, set[str]] = {}
+    for each in conversations:
+        domains.setdefault(each.domain, set()).add(each.question)
+    for questions in domains.values():
+        if len(questions) > 1 and not questions & chosen:
+            chosen.add(min(questions))
+        if len(questions) > 1 and questions <= chosen:
+            chosen.discard(max(questions))
+    return chosen
+
+
+def write_conversations(
+    conversations: Iterable[Conversation], file: Path, *, keep_answers: bool = False
+) -> int:
+    """Write the rows that ``speculators regenerate-responses`` asks the target, without answers;
+    with ``keep_answers`` those that its ``prepare-data`` renders, which are the ones with answers.
+    Returns their number. Raises DataError for none."""
+    rows = []
+    for each in conversations:
+        messages = list(each.messages)
+        if keep_answers:
+            while messages and messages[-1]["role"] != "assistant":
+                messages.pop()
+        else:
+            messages = [m for m in messages if m["role"] != "assistant"]
+        row: dict[str, Any] = {"id": each.id, "conversations": messages}
+        if each.tools:  # as text: the columns of a data set have one type
+            row["tools"] = json.dumps(each.tools, ensure_ascii=False)
+        rows += [row] if messages else []
+    if not rows:
+        fix = "leave out --keep-answers: the target answers the prompts"
+        raise DataError("no conversation has an answer to keep", fix, code="no-answers")
+    return _write_rows(rows, file)
+
+
+def write_prompts(conversations: Sequence[Conversation], file: Path, most: int = 200) -> int:
+    """Write what ``peagle bench --acceptance`` sends: up to the last question of each, at ``most``
+    so many, of each domain as many as of another, and the same ones in each run. Returns their
+    number."""
+    by_domain: dict[str, list[Conversation]] = {}
+    for each in sorted(conversations, key=lambda each: (each.question, each.id)):
+        by_domain.setdefault(each.domain, []).append(each)
+    of_each = -(-most // len(by_domain))
+    chosen = [each for members in by_domain.values() for each in members[:of_each]]
+    return _write_rows([{"domain": each.domain, "messages": each.prompt} for each in chosen], file)
+
+
+def _write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> int:
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_file(file, "".join(lines).encode())
+    return len(rows)
