@@ -39,12 +39,11 @@ class Recipe:
     sequence_length: int = 8192
     down_sample_ratio: float = 0.8
     down_sample_ratio_min: float = 0.2
-    learning_rate: float = 6e-4
     answer_tokens: int = 1024
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-CPU_RECIPE = Recipe(epochs=2, sequence_length=256, learning_rate=3e-3, answer_tokens=192)
+CPU_RECIPE = Recipe(epochs=2, sequence_length=256, answer_tokens=192)
 """For a small target: attention with an explicit mask takes the square of a step's tokens."""
 
 
@@ -52,19 +51,21 @@ CPU_RECIPE = Recipe(epochs=2, sequence_length=256, learning_rate=3e-3, answer_to
 class Subject:
     """What a head is trained for: ``target`` is the folder or the Hub's id that engine and trainer
     load, ``layers`` are the layers whose hidden states the head reads, and ``last_layer`` the one
-    before the output. ``max_anchors`` is what the memory has room for, in positions of a step."""
+    before the output. ``max_anchors`` is what the memory has room for, in positions of a step, and
+    ``context`` the engine's longest context, in tokens."""
 
     target: str
     layers: tuple[int, ...]
     last_layer: int
     mask_token_id: int
     max_anchors: int
+    context: int
     gpu: bool = False
 
 
 OWNED = {
-    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--depths",
-    "mask-token-id": "--mask-token-id", "lr": "--learning-rate",
+    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
+    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
 }  # fmt: skip
 """Arguments of ``speculators train`` that are options of ``peagle train``."""
 
@@ -139,7 +140,9 @@ def choose_mask_token(
         raise UserError(message, fix, "no-mask-token")
     if not 0 <= token < size:
         raise OutOfRange(f"token {token} is not in the vocabulary of {size:,} tokens", fix)
-    for role, ids in {**reserved_tokens(model), "bos": {model.config.get("bos_token_id")}}.items():
+    reserved: dict[str, set[Any]] = {**reserved_tokens(model)}
+    reserved["bos"] = {model.config.get("bos_token_id")}
+    for role, ids in reserved.items():
         if token in ids:
             message = f"token {token} is the {role.upper()} token of {target.id}"
             raise UserError(message, fix, "mask-token-used")
@@ -188,7 +191,7 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
         "total-seq-len": str(recipe.sequence_length),
         "epochs": str(recipe.epochs),
         "optimizer": "adamw",
-        "lr": str(recipe.learning_rate),
+        "lr": "6e-4",
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
@@ -199,6 +202,7 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
 
 
 _ON_CPU = {
+    "lr": "3e-3",
     "draft-attn-impl": "sdpa", "loss-implementation": "eager", "hidden-states-dtype": "float32",
     "num-workers": "1",
 }  # fmt: skip
@@ -268,7 +272,8 @@ def prepare_arguments(
     return [
         "prepare-data",
         *("--model", subject.target, "--data", str(source), "--output", str(paths.data)),
-        *("--seq-length", str(recipe.sequence_length), "--overwrite"),
+        # A row is a prompt of the engine, which must have room for a token of an answer.
+        *("--seq-length", str(min(recipe.sequence_length, subject.context - 1)), "--overwrite"),
         *(("--render-endpoint", render) if render else ()),
     ]
 
@@ -295,9 +300,13 @@ def states_variables(subject: Subject, states: Path) -> dict[str, str]:
         SPECULATION: json.dumps(speculation),
         f"{PREFIX}KV_TRANSFER_CONFIG": json.dumps(connector),
         f"{PREFIX}ENABLE_PREFIX_CACHING": "false",
-        # The trainer asks for the model by the name of its own target.
-        f"{PREFIX}SERVED_MODEL_NAME": subject.target,
     }
+
+
+def name_variables(subject: Subject, target_id: str) -> dict[str, str]:
+    """The engine's variable with its names, of which the trainer needs its own path or id first."""
+    names = list(dict.fromkeys([subject.target, target_id]))
+    return {f"{PREFIX}SERVED_MODEL_NAME": json.dumps(names)}
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ class _Done:
         return True
 
 
-class CpuHiddenStatesConnector(vllms.ExampleHiddenStatesConnector):
+class CpuHiddenStatesConnector(vllms.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """The connector of vLLM 0.28, whose copy needs CUDA."""
 
     def _submit_async_write(self, pending: Any) -> None:
