@@ -1,7 +1,7 @@
 """The folder of a trained head: the head as the engine loads it, its entry for a catalogue with the
 measured acceptance as evidence, and the record of its training.
 
-    config.json, model.safetensors     the head: `--drafter FOLDER` of check, deploy, bench, local up
+    config.json, model.safetensors     the head: `--drafter FOLDER` of check, deploy, bench
     acceptance.json                    by position and domain: `peagle verdict --acceptance`
     training.json                      recipe, data, versions, epochs and speeds
     catalog/ORGANIZATION/TARGET.yaml   the target with this head: `peagle --catalog FOLDER/catalog`
@@ -101,7 +101,7 @@ def new_drafter(training: Training, best: Epoch, name: str) -> Drafter:
     return drafter_from_checkpoint(checkpoint_at(str(best.folder))).model_copy(
         update={
             "name": name,
-            "title": f"P-EAGLE head for {training.plan.target.id} of {best.acceptance.started[:10]}",
+            "title": f"P-EAGLE head for {training.plan.target.id}, {best.acceptance.started[:10]}",
             "weights": f"./{name}",
             "revision": None,
             "licence": "unknown",
