@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_370, 5_400),
     "cli": (9_160, 6_000),
 }
-MOST_LINES, MOST_FILES = 65_200, 252
+MOST_LINES, MOST_FILES = 65_400, 252
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -147,11 +147,11 @@ class BreakEven:
 @dataclass(frozen=True)
 class TrainingPlan:
     """The plan of a training. ``hours`` are of regeneration, epochs (all together), starts and the
-    total. ``epochs`` are those within the budget, of ``asked_epochs``; with
-    ``conversations_needed`` the head is expected to be faster than all of ``break_even`` by a
-    tenth, ``None`` if no number is known to suffice. ``expected`` is the acceptance length with
-    ``k``, then the fastest K. ``alternatives`` are, by drafter, the commands
-    that measure its acceptance on this machine."""
+    total. ``epochs`` are those within the budget, of ``asked_epochs``. With
+    ``conversations_needed`` the head is expected to be faster by a tenth than all of
+    ``break_even``, and at the low end no slower than the target alone; ``None`` if no number is
+    known to suffice. ``expected`` is the acceptance length with ``k``, then the fastest K.
+    ``alternatives`` are, by drafter, the commands that measure its acceptance on this machine."""
 
     target: str
     instance_type: str
@@ -276,7 +276,8 @@ def plan_training(
     if evens and speed:
         wins = [engine.break_even(head, even.against, k, ESTIMATE_MUST_WIN_BY) for even in evens]
         winning = max((win and win.length) or math.inf for win in wins)
-        tokens = _tokens_for(winning, k, table, engine.decay)
+        safe = evens[0].length or math.inf
+        tokens = _tokens_for(k, safe, winning, table, engine.decay)
         advice = "do-not-train"
         if tokens is not None:
             each = data.tokens / data.conversations * table.worth(epochs)
@@ -485,13 +486,16 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
     return tuple(curve_through(((_K, length),), decay) for length in lengths)
 
 
-def _tokens_for(length: float, k: int, table: TrainingTable, decay: float) -> float | None:
-    """The tokens of training after which this length is likely with K; ``None`` if no published
-    head has reached it."""
+def _tokens_for(
+    k: int, low_length: float, likely_length: float, table: TrainingTable, decay: float
+) -> float | None:
+    """The tokens of training after which the low and the likely acceptance reach these lengths with
+    K; ``None`` if those of no published head do."""
     low, high = (_published(table, decay)[end][0] for end in (0, -1))
 
     def reaches(logarithm: float) -> bool:
-        return expected_curves(math.exp(logarithm), table, decay)[1].length(k) >= length
+        pessimistic, likely, _ = expected_curves(math.exp(logarithm), table, decay)
+        return pessimistic.length(k) >= low_length and likely.length(k) >= likely_length
 
     if not reaches(high):
         return None
