@@ -31,7 +31,7 @@ from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.errors import OptionMissing, OptionsConflict, Refused
+from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
@@ -231,8 +231,8 @@ def plan_training(
     ``rates`` are those of a probe on the same machine instead of the model's, and ``prompts`` is
     the file with which alternatives are measured.
 
-    Raises NotFound for unknown names, Refused where the target does not fit or the budget pays for
-    no epoch, and OptionsConflict for a budget without price or rates.
+    Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
+    budget that pays for no epoch, or for which price or rates are unknown.
     """
     target = find_pair(catalog, options.pair).target
     chosen: dict[str, Any] = {"pair": target.id}
@@ -448,14 +448,14 @@ def training_hours(
 def _epochs_within(
     budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int, regenerates: bool
 ) -> int:
-    """The epochs, at most so many, that the budget likely pays for. Raises Refused for none."""
+    """The epochs, at most so many, that the budget likely pays for. Raises UserError for none."""
     hours = [training_hours(data, rates, n, regenerates) for n in range(1, most + 1)]
     epochs = sum(each["total"].likely * usd_per_hour <= budget for each in hours)
     if epochs:
         return epochs
     usd, starts = (hours[0][key].likely * usd_per_hour for key in ("total", "starts"))
     fewer = math.floor(data.conversations * (budget - starts) / (usd - starts))
-    raise Refused(
+    raise UserError(
         f"one epoch of {data.conversations:,} conversations costs about {format_usd(usd)}, and "
         f"--budget is {format_usd(budget)}",
         "raise the budget" + (f", or use at most {fewer:,} conversations" if fewer > 0 else ""),
@@ -530,9 +530,9 @@ def _alternatives(
 
 
 def require_disk(plan: TrainingPlan, free: int, folder: str) -> None:
-    """Raise Refused unless so many bytes hold what the training writes."""
+    """Raise UserError unless so many bytes hold what the training writes."""
     if free < plan.disk_bytes:
-        raise Refused(
+        raise UserError(
             f"the training writes about {format_size(plan.disk_bytes)} to {folder}, which has "
             f"{format_size(free)} free",
             "free some space, or choose another folder with -o",
