@@ -134,7 +134,7 @@ def quota_fix(
     if in_sandbox:
         sentence = "use fewer instances or another type, or raise the quota of the sandbox"
         number = str(needed or "NUMBER")
-        command = ("peagle", "sandbox", "quota", "set", name.removesuffix(QUOTA_SUFFIX), number)
+        command = ("peagle", "sandbox", "quota", "set", name.partition(" for ")[0], number)
         return Fix(sentence, (*command, "--region", region))
     other = "use fewer instances, another type or another region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"
