@@ -89,7 +89,8 @@ Observe = Callable[[TrainProgress], object]
 class Training:
     """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
     ``plan_with`` makes the one with the head in a folder, at the K that is measured.
-    ``usd_per_hour`` is the price of this machine, if known."""
+    ``usd_per_hour`` is the price of this machine, if known; ``work`` is the folder of its steps, by
+    default one in the output."""
 
     subject: Subject
     recipe: Recipe
@@ -101,6 +102,7 @@ class Training:
     keep_answers: bool = False
     usd_per_hour: float | None = None
     max_steps: int | None = None
+    work: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,11 @@ _SAVE_SECONDS = 150.0
 
 
 class Run:
-    """The steps of one training, in a work folder below its output."""
+    """The steps of one training, in its work folder."""
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
-        self.work = training.output / ".work"
+        self.work = training.work or training.output / ".work"
         self._python = find_trainer(training.subject.gpu)
         self._begun = time.monotonic()
         self.seconds: dict[str, float] = {}
