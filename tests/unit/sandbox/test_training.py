@@ -112,7 +112,9 @@ def stages(job: dict[str, Any]) -> list[str]:
 
 
 def objects() -> dict[str, bytes]:
-    return {key: item.value for key, item in s3_backends[ACCOUNT]["aws"].buckets[BUCKET].keys.items()}
+    return {
+        key: item.value for key, item in s3_backends[ACCOUNT]["aws"].buckets[BUCKET].keys.items()
+    }
 
 
 def model(name: str = "job") -> dict[str, str]:
@@ -160,9 +162,7 @@ def test_an_interrupted_spot_job_goes_on_from_its_checkpoint(backend: Any) -> No
     assert log() == ["begins with", "begins with 0"]
 
 
-@pytest.mark.parametrize(
-    ("what", "reason"), [("fail", "no spare token"), ("crash", "a message")]
-)
+@pytest.mark.parametrize(("what", "reason"), [("fail", "no spare token"), ("crash", "a message")])
 def test_the_reason_of_a_failure_is_what_the_program_wrote(
     backend: Any, what: str, reason: str
 ) -> None:
@@ -183,7 +183,9 @@ def test_without_capacity_nothing_runs(backend: Any) -> None:
 
 @pytest.mark.parametrize("by", ["stop", "runtime"])
 def test_a_job_that_is_stopped_keeps_what_it_has(backend: Any, by: str) -> None:
-    seconds: dict[str, Any] = {"StoppingCondition": {"MaxRuntimeInSeconds": 1 if by == "runtime" else 60}}
+    seconds: dict[str, Any] = {
+        "StoppingCondition": {"MaxRuntimeInSeconds": 1 if by == "runtime" else 60}
+    }
     call(backend, "CreateTrainingJob", **request("wait", **seconds))
     if by == "stop":
         until(lambda: "saved/run/0" in objects())

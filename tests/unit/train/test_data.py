@@ -145,6 +145,9 @@ def test_a_row_of_each_form_is_a_conversation(
         (captured("{}"), "not-a-chat"),
         (captured({"prompt": ["a", "b"]}, COMPLETED), "not-a-chat"),
         (captured({"messages": "Hi"}, CHATTED), "not-a-chat"),
+        (captured({"messages": ["Hi"]}, CHATTED), "not-a-chat"),
+        ({"captureData": {"endpointInput": {"data": "?", "encoding": "BASE64"}}}, "not-a-chat"),
+        ({"captureData": "?"}, "not-a-chat"),
     ],
 )
 def test_rows_without_a_conversation_are_counted(

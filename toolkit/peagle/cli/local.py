@@ -44,6 +44,7 @@ from peagle.engine.logs import crash_error, local_log, read_crash
 from peagle.engine.machine import (
     find_engine,
     install_engine,
+    install_trainer,
     installed_engines,
     is_installed,
     missing_libraries,
@@ -323,9 +324,12 @@ def engine() -> None:
     "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
     OUTPUT,
 )
-@option("--gpu", "vLLM for NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
+@option("--gpu", "For NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
+@option("--trainer", "What `peagle train` needs, in place of vLLM.", bool)
 @click.pass_context
-def install(ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool) -> None:
+def install(
+    ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool, trainer: bool
+) -> None:
     """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and a minute or more, with --gpu 14 GB and ten minutes; does nothing if
@@ -334,10 +338,13 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, gpu: bool
     a folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
+    if trainer:
+        trainer_python = install_trainer(version, python, print_status, gpu)
+        return print_result({"trainer": "speculators", "python": str(trainer_python)})
     present = is_installed(version, gpu)
     engine = install_engine(version, python, print_status, gpu)
     document = {"vllm": version, "python": str(engine.python), "was_installed": present}
-    print_result(document)
+    return print_result(document)
 
 
 @command("peagle engine status --json", name="status", of=engine)

@@ -1,5 +1,5 @@
-"""This machine: its CPU engines and their installation, whether they can compile (torch calls
-``g++`` and includes ``Python.h``), and what it lacks for the toolkit.
+"""This machine: its engines, the trainer of heads and their installation, whether an engine can
+compile (torch calls ``g++`` and includes ``Python.h``), and what it lacks for the toolkit.
 
 uv makes a virtual environment below ``$PEAGLE_HOME`` from lock files with hashes, with pip's
 indexes and folders. torch for CPUs comes from one source at a time, since several indexes may have
@@ -529,6 +529,77 @@ def _locks() -> Path:
 def _digest(lock: Path, gpu: bool) -> str:
     texts = [(lock / name).read_bytes() for name in _LOCKS[gpu]]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+TRAINER_VARIABLE = "PEAGLE_TRAINER_PYTHON"
+"""The Python of the user's own trainer; if set, no other is used."""
+
+_TRAINER = "speculators"
+_TRAINER_LOCKS = {False: "cpu.txt", True: "gpu.txt"}
+
+
+def trainer_folder(gpu: bool) -> Path:
+    """The folder where ``peagle engine install --trainer`` installs the trainer."""
+    return home() / "engines" / f"trainer{'' if gpu else '-cpu'}"
+
+
+def find_trainer(gpu: bool) -> Path:
+    """The Python that trains heads: ``$PEAGLE_TRAINER_PYTHON``, else the installed one. Raises
+    EngineMissing with the command that installs it."""
+    kind = ("--gpu",) if gpu else ()
+    install = Fix("install it", ("peagle", "engine", "install", "--trainer", *kind))
+    if chosen := os.environ.get(TRAINER_VARIABLE):
+        python = Path(chosen).expanduser()
+        if read_package(python, _TRAINER):
+            return python
+        message = f"{TRAINER_VARIABLE} is {python}, which has no {_TRAINER}"
+        raise EngineMissing(message, f"install {_TRAINER} there, or unset it", "trainer-missing")
+    folder = trainer_folder(gpu)
+    if not _is_trainer(folder, gpu):
+        message = f"the trainer of heads{' for GPUs' if gpu else ''} is not installed here"
+        raise EngineMissing(message, install, "trainer-missing")
+    return folder / "bin" / "python"
+
+
+def read_package(python: Path, package: str) -> str | None:
+    """The version of ``package`` that ``python`` has; ``None`` if it has none."""
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    return run_python(python, code) or None
+
+
+def install_trainer(
+    vllm: str,
+    python: Path | None = None,
+    progress: Progress = lambda line: None,
+    gpu: bool = False,
+) -> Path:
+    """Install speculators, with the torch of the engine ``vllm``, unless it is there; returns its
+    Python. Raises UserError for an unsuitable machine, EngineError."""
+    folder, lock = trainer_folder(gpu), data_folder("requirements") / "trainer"
+    with environment_lock(folder):
+        if not _is_trainer(folder, gpu):
+            needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
+            check_environment(python or Path(sys.executable), folder, needed, "the trainer")
+            environment = Environment(folder, python or Path(sys.executable), progress)
+            if not gpu:
+                environment.install_torch(_locks() / vllm / "torch.txt")
+            environment.install(lock / _TRAINER_LOCKS[gpu])
+            progress("checking that the trainer can be imported")
+            environment.check_import("import speculators.train.cli")
+            write_json(folder / MARKER, {"lock": _trainer_digest(gpu)})
+    return folder / "bin" / "python"
+
+
+def _is_trainer(folder: Path, gpu: bool) -> bool:
+    with suppress(ValueError):
+        marker = read_json(folder / MARKER) if (folder / "bin" / "python").exists() else None
+        return isinstance(marker, dict) and marker.get("lock") == _trainer_digest(gpu)
+    return False
+
+
+def _trainer_digest(gpu: bool) -> str:
+    lock = data_folder("requirements") / "trainer" / _TRAINER_LOCKS[gpu]
+    return hashlib.sha256(lock.read_bytes()).hexdigest()
 
 
 def engine_packages(vllm: str) -> Packages:

@@ -11,6 +11,7 @@
     training       training jobs as processes
     launch         what is launched, weights from S3, the stand-in for a target
     invocations    invoking endpoints, streamed
+    capture        requests and answers that are captured to S3
     observability  logs and metrics
     scaling        Application Auto Scaling, and schedules that end an endpoint
     stacks         CloudFormation

@@ -21,6 +21,7 @@ from werkzeug.wrappers import Response
 
 from peagle.engine.process import LOOPBACK
 from peagle.protocol import log_group
+from peagle.sandbox.capture import is_sampled, write_record
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import SandboxEndpoint
 from peagle.sandbox.engines import Draining, EngineInstance
@@ -187,6 +188,7 @@ class Answer:
                     text = f"the engine exited: {instance.end_reason() or error}"
                     raise invocation.model_error(503, text) from error
                 raise invocation.refused(f"Invalid request header: {error}.") from error
+            self._spec, self._request_type = spec, content_type
             self._stack = stack.pop_all()
         self.status = self._response.status
         sent = {name.lower(): text for name, text in self._response.headers.items()}
@@ -200,6 +202,8 @@ class Answer:
         """The body as it arrives; chunks that arrive together stay separate. Raises BROKEN."""
         is_first = self.headers["Content-Type"].startswith("text/event-stream")
         is_broken, left = True, self._response.length
+        is_captured = self.status < 300 and is_sampled(self._spec.capture)
+        passed: list[bytes] = []
         with self._stack:
             try:
                 while left is None or left > 0:
@@ -212,8 +216,12 @@ class Answer:
                     if is_first:
                         self._publish_since("FirstChunkLatency", self._begun)
                         is_first = False
+                    passed += [data] if is_captured else []
                     yield data
                 is_broken = False
+                if is_captured:
+                    answer = (self.headers["Content-Type"], b"".join(passed))
+                    write_record(self._spec, (self._request_type, self.invocation.body), answer)
             except GeneratorExit:  # the client has gone
                 is_broken = False
                 raise

@@ -81,7 +81,7 @@ class LaunchSpec:
     """An engine to launch. ``limitations``: what the sandbox ignores of the request; ``vllm``: the
     version that the image names; ``pair``: the model's pair tag; ``count``: engines to start;
     ``plain``: AWS's own image, without the toolkit's entrypoint; ``component``: whose copies these
-    are."""
+    are; ``capture``: the endpoint's DataCaptureConfig."""
 
     region: str
     endpoint: str
@@ -96,6 +96,7 @@ class LaunchSpec:
     count: int = 1
     plain: bool = False
     component: str = ""
+    capture: Mapping[str, Any] | None = None
 
 
 def launch_spec(

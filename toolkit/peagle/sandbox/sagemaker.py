@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from moto.core.utils import utcnow
@@ -175,7 +176,7 @@ class SageMakerBackend(SageMakerModelBackend):
         with LOCK:
             self._refuse_duplicate(ENDPOINT, self.endpoints, name)
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
-            specs = self._admit(name, config.production_variants)
+            specs = self._admit(name, config, config.production_variants)
             tags = parameters.get("Tags")
             endpoint = self.new_endpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
@@ -189,7 +190,7 @@ class SageMakerBackend(SageMakerModelBackend):
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
             self._check_scaling_targets(endpoint, config)
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
-            specs = self._admit(endpoint.endpoint_name, variants)
+            specs = self._admit(endpoint.endpoint_name, config, variants)
             deployment_config = parameters.get("DeploymentConfig")
             check_rollout(deployment_config, self.region_name)
             endpoint.begin_serving(specs, deployment_config, config, variants)
@@ -363,12 +364,16 @@ class SageMakerBackend(SageMakerModelBackend):
         name = parameters["InferenceComponentName"]
         return self._launch_specs(parameters["EndpointName"], [variant], name)[0]
 
-    def _admit(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
-        """What to launch for the variants, if quota, models and roles allow it."""
+    def _admit(
+        self, endpoint_name: str, config: EndpointConfig, variants: Variants
+    ) -> list[LaunchSpec]:
+        """What to launch for the configuration's variants, if quota, models and roles allow it."""
         self._check_quota(count_instances(variants))
         if all("ModelName" not in variant for variant in variants):
             return []  # inference components bring the models
-        return self._launch_specs(endpoint_name, variants)
+        capture = config.parameters.get("DataCaptureConfig")
+        specs = self._launch_specs(endpoint_name, variants)
+        return [replace(spec, capture=capture) for spec in specs]
 
     def _get_resource_from_arn(self, arn: str) -> Any:
         if ":inference-component/" in arn:

@@ -132,6 +132,31 @@ class _Row(BaseModel):
     tools: list[Any] = []
 
 
+class _Payload(BaseModel):
+    """A captured request or answer; empty where it was not captured."""
+
+    data: str = ""
+    encoding: str = ""
+
+    @property
+    def content(self) -> bytes:
+        """As it was sent."""
+        with suppress(ValueError):
+            return b64decode(self.data) if self.encoding == "BASE64" else self.data.encode()
+        return b""
+
+
+class _Captured(BaseModel):
+    endpointInput: _Payload = _Payload()
+    endpointOutput: _Payload = _Payload()
+
+
+class _Record(BaseModel):
+    """A line of SageMaker's data capture."""
+
+    captureData: _Captured
+
+
 def read_training_data(
     sources: Sequence[str],
     connect: Connect,
@@ -145,8 +170,9 @@ def read_training_data(
     an estimate, longer than a ``context`` of so many tokens are left out. Raises UserError."""
     left_out: Counter[str] = Counter()
     conversations = _read(sources, connect, left_out)
-    unique = _fitting(_longest(conversations), context, left_out)
-    overlap = 0
+    unique = _longest(conversations)
+    repeated, overlap = len(conversations) - len(unique), 0
+    unique = _fitting(unique, context, left_out)
     if isinstance(held_out, Path):
         held = _fitting(_longest(_read([str(held_out)], connect, left_out)), context, left_out)
         questions = {each.question for each in held}
@@ -166,7 +192,7 @@ def read_training_data(
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
-        repeated=len(conversations) - len(unique) - left_out[_TOO_LONG],
+        repeated=repeated,
         left_out=dict(left_out),
         findings=tuple(_findings(train, held, left_out, overlap)),
     )
@@ -256,7 +282,7 @@ def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
 def _file_lines(file: str) -> Iterator[bytes]:
     try:
         with open_regular(Path(file).expanduser()) as stream:
-            yield from stream
+            yield from iter(lambda: stream.readline(_LARGEST_ROW + 1), b"")
     except OSError as error:
         fix = f"name a file of JSON lines, s3://BUCKET/PREFIX or {CAPTURE}ENDPOINT"
         message = f"{file} cannot be read: {error.strerror}"
@@ -296,8 +322,8 @@ def _parse(line: bytes, place: str) -> Conversation | str:
                 "name the text that they were made of; the target's tokenizer is used",
                 code="data-token-ids",
             )
-        captured = document.get("captureData")
-        row = _Row.model_validate(_captured_row(captured) if captured else document)
+        captured = "captureData" in document
+        row = _Row.model_validate(_captured_row(document) if captured else document)
     except InvalidJson as error:
         raise DataError(f"{place}: {error}", _FORM, code="data-not-json-lines") from error
     except ValidationError as error:
@@ -343,28 +369,18 @@ def _message(message: Mapping[str, Any]) -> Message:
     return {"role": role, "content": content if isinstance(content, str) else None, **kept}
 
 
-def _captured_row(captured: Mapping[str, Any]) -> dict[str, Any]:
+def _captured_row(document: dict[str, Any]) -> dict[str, Any]:
     """The row of a captured request with the answer to it; empty if there is no chat in it."""
-    request: dict[str, Any] = {}
+    captured, row = _Record.model_validate(document).captureData, dict[str, Any]()
     with suppress(ValueError, TypeError):
-        request = dict(json_reader.read(_captured_bytes(captured.get("endpointInput")), "it"))
-    keys = ("messages", "prompt", "tools")
-    row = {key: request[key] for key in keys if request.get(key)}
-    answer = _captured_answer(_captured_bytes(captured.get("endpointOutput")))
-    if answer and "messages" in row:
+        request = dict(json_reader.read(captured.endpointInput.content, "the request"))
+        row = {key: request[key] for key in ("messages", "prompt", "tools") if request.get(key)}
+    answer = _captured_answer(captured.endpointOutput.content)
+    if answer and isinstance(row.get("messages"), list):
         row["messages"] = [*row["messages"], {"role": "assistant", **answer}]
     elif answer:
         row["completion"] = answer["content"]
     return row
-
-
-def _captured_bytes(part: Mapping[str, Any] | None) -> bytes:
-    """A request or an answer as it was sent; empty where it was not captured."""
-    data = str((part or {}).get("data") or "")
-    if (part or {}).get("encoding") == "BASE64":
-        with suppress(ValueError):
-            return b64decode(data)
-    return data.encode()
 
 
 def _captured_answer(data: bytes) -> Message:
@@ -375,7 +391,7 @@ def _captured_answer(data: bytes) -> Message:
             text = "".join(piece.text for piece in pieces)
             reasoning = "".join(piece.reasoning for piece in pieces)
             return {"content": text, "reasoning": reasoning} if text else {}
-        choice = json_reader.read(data, "it")["choices"][0]
+        choice = json_reader.read(data, "the answer")["choices"][0]
         message = dict(choice.get("message") or {"content": choice["text"]})
         return message if message.get("content") or message.get("tool_calls") else {}
     return {}
@@ -442,6 +458,17 @@ def write_conversations(
     if not rows:
         fix = "leave out --keep-answers: the target answers the prompts"
         raise DataError("no conversation has an answer to keep", fix, code="no-answers")
+    return _write_rows(rows, file)
+
+
+def write_copy(conversations: Iterable[Conversation], file: Path) -> int:
+    """Write rows that ``read_training_data`` reads as the same conversations. Returns their
+    number."""
+    rows = [
+        {"domain": each.domain, "messages": each.messages}
+        | ({"tools": each.tools} if each.tools else {})
+        for each in conversations
+    ]
     return _write_rows(rows, file)
 
 

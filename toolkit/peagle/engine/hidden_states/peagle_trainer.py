@@ -1,0 +1,121 @@
+"""Speculators' command line, run by the trainer's Python:
+
+    python peagle_trainer.py train --verifier-name-or-path ...
+
+It is that of ``python -m speculators`` with two additions and one repair. What training reports is
+appended as JSON lines to the file in ``$PEAGLE_TRAINING_EVENTS``: its own output is a table for a
+terminal. A run that is interrupted saves its step too, so that the same command resumes there. On a
+machine without a GPU, torch's accelerator is the CPU, without pinned memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+EVENTS = "PEAGLE_TRAINING_EVENTS"
+"""Variable: the file to which events are appended."""
+
+
+def write_event(**event: Any) -> None:
+    """Append an event, with the time in epoch seconds, to the file of ``EVENTS``."""
+    if path := os.environ.get(EVENTS):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time.time(), **event}) + "\n")
+
+
+class Events(logging.Handler):
+    """The metrics of speculators, which it logs as a dict: ``train`` or ``val``, and the step."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the numbers that a progress line needs."""
+        if not isinstance(record.msg, dict):
+            return
+        metrics = record.msg.get("train") or record.msg.get("val") or {}
+        loss = metrics.get("loss", metrics.get("loss_epoch"))
+        profile = record.msg.get("profile") or {}
+        write_event(
+            kind="val" if "val" in record.msg else "step",
+            epoch=record.msg.get("epoch"),
+            step=record.msg.get("global_step"),
+            loss=loss,
+            tokens_per_second=profile.get("tokens_per_s"),
+            waiting=profile.get("fetch_frac"),
+            accuracy=[metrics[key] for key in sorted(metrics) if key.startswith("position_")],
+        )
+
+
+def report_training() -> None:
+    """Report the length of the training and its metrics; save the step of an interrupted run."""
+    from speculators.train.trainer import Trainer
+
+    run, save, train_epoch = (
+        Trainer.run_training,
+        Trainer.maybe_save_checkpoint,
+        Trainer.train_epoch,
+    )
+
+    def run_training(self: Any) -> None:
+        logging.getLogger("speculators.metrics").addHandler(Events())  # its own set-up is done
+        steps, epochs = len(self.train_loader), self.config.num_epochs
+        write_event(kind="start", epochs=epochs, steps=steps, step=self.global_step)
+        run(self)
+
+    def counted_epoch(self: Any, epoch: int, **arguments: Any) -> None:
+        self.peagle_epoch = epoch
+        self.peagle_first = self.global_step - getattr(self, "_resume_local_step", 0)
+        train_epoch(self, epoch, **arguments)
+        self.peagle_first = None
+
+    def save_checkpoint(self: Any, epoch: int | str, local_step: int = 0) -> None:
+        if epoch == "interrupted":
+            if self.peagle_first is None:  # during validation: this epoch is saved already
+                return
+            epoch, local_step = self.peagle_epoch, self.global_step - self.peagle_first
+            if not local_step:
+                return
+        save(self, epoch, local_step)
+        write_event(kind="saved", epoch=epoch, local_step=local_step)
+
+    Trainer.run_training, Trainer.train_epoch = run_training, counted_epoch
+    Trainer.maybe_save_checkpoint = save_checkpoint
+
+
+def use_cpu() -> None:
+    """Let torch's accelerator be the CPU."""
+    import torch
+
+    cpu = torch.device("cpu")
+    accelerator = torch.accelerator
+    accelerator.current_accelerator = lambda check_available=False: None if check_available else cpu
+    accelerator.is_available = lambda: False
+    accelerator.synchronize = lambda *_, **__: None
+    accelerator.set_device_index = lambda *_: None
+    from speculators.train import dataloader, trainer
+
+    trainer.get_local_rank = lambda: cpu
+    loader = dataloader.DataLoader
+    dataloader.DataLoader = lambda *args, **options: loader(
+        *args, **{**options, "pin_memory": False}
+    )
+
+
+def main() -> None:
+    """Run the command in ``sys.argv``."""
+    import torch
+
+    if not torch.accelerator.is_available():
+        use_cpu()
+    if sys.argv[1:2] == ["train"]:
+        report_training()
+    from speculators.__main__ import app
+
+    app()
+
+
+if __name__ == "__main__":
+    main()

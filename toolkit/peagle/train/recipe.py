@@ -1,0 +1,322 @@
+"""How a head is trained: its shape and settings, said explicitly, and the arguments of each step of
+speculators 0.9.0, whose defaults are not those of P-EAGLE.
+
+Heads are trained with full attention in all layers: vLLM takes no mix of full and sliding layers,
+and a window loses acceptance in short contexts. Every position of a text is an anchor as far as
+memory allows. Training begins with a new head in 32 bits and not with the one of the dry run, which
+has the same weights in 16.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peagle.catalog.schema import Drafter, Target
+from peagle.checkpoints.models import Checkpoint, reserved_tokens
+from peagle.data import data_folder
+from peagle.engine.hidden_states import CPU_CONNECTOR, CPU_CONNECTOR_MODULE
+from peagle.errors import Fix, OptionsConflict, OutOfRange, UserError
+from peagle_serve import json_reader
+from peagle_serve.contract import PREFIX, SPECULATION
+from peagle_serve.heads import PLACEHOLDERS, read_head
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The head's shape and its training. ``depths`` are the tokens that it drafts in a step while
+    it is trained; of depth d the share ``down_sample_ratio`` to the power of d is kept, at least
+    ``down_sample_ratio_min``. ``sequence_length`` is of a step, in tokens, into which texts are
+    packed; ``answer_tokens`` limits a regenerated answer. ``settings`` are further arguments of
+    ``speculators train``, without dashes, which replace the toolkit's."""
+
+    layers: int = 4
+    depths: int = 8
+    epochs: int = 5
+    sequence_length: int = 8192
+    down_sample_ratio: float = 0.8
+    down_sample_ratio_min: float = 0.2
+    answer_tokens: int = 1024
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+CPU_RECIPE = Recipe(epochs=2, sequence_length=256, answer_tokens=192)
+"""For a small target: attention with an explicit mask takes the square of a step's tokens."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a head is trained for: ``target`` is the folder or the Hub's id that engine and trainer
+    load, ``layers`` are the layers whose hidden states the head reads, and ``last_layer`` the one
+    before the output. ``max_anchors`` is what the memory has room for, in positions of a step, and
+    ``context`` the engine's longest context, in tokens."""
+
+    target: str
+    layers: tuple[int, ...]
+    last_layer: int
+    mask_token_id: int
+    max_anchors: int
+    context: int
+    gpu: bool = False
+
+
+OWNED = {
+    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
+    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
+}  # fmt: skip
+"""Arguments of ``speculators train`` that are options of ``peagle train``."""
+
+_REFUSED = (
+    "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
+    "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
+    "hidden-states-path", "trust-remote-code",
+)  # fmt: skip
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raise OptionsConflict for an argument that the toolkit itself has to choose."""
+    for name in settings:
+        if name in OWNED:
+            raise OptionsConflict(f"--set {name} is an option of its own", f"use {OWNED[name]}")
+        if name in _REFUSED:
+            message = f"--set {name} would train a head that the engine cannot serve, or elsewhere"
+            raise OptionsConflict(message, "leave it out")
+
+
+def published_head(target: Target) -> Mapping[str, Any]:
+    """config.json of the target's P-EAGLE head, as far as the catalogue has it; else empty."""
+    for drafter in filter(_is_peagle, target.drafters):
+        places = [data_folder("model_catalog") / "configs" / target.short_name / drafter.name]
+        if drafter.weights and drafter.weights.startswith("./"):
+            organization = data_folder("model_catalog") / target.id.partition("/")[0]
+            places.append(organization / drafter.weights)
+        for place in places:
+            if (file := place / "config.json").is_file():
+                document = json_reader.read_file(file)
+                return document if isinstance(document, dict) else {}
+    return {}
+
+
+def _is_peagle(drafter: Drafter) -> bool:
+    return drafter.method == "eagle3" and drafter.parallel_drafting
+
+
+def choose_layers(count: int, published: Mapping[str, Any]) -> tuple[int, ...]:
+    """The layers, of ``count``, whose hidden states the head reads: those of the published head,
+    else 2, the middle and the third from the end, where these differ. Raises UserError for a target
+    of fewer than three layers."""
+    if published and (layers := read_head(published).auxiliary_layers):
+        return layers
+    usual = (2, count // 2, count - 3)
+    if usual[0] < usual[1] < usual[2]:
+        return usual
+    if count < 3:
+        message = f"the target has {count} layers; a head reads the hidden states of three"
+        raise UserError(message, "train a head for a larger target", "target-too-small")
+    return (1, (count + 1) // 2, count - 1) if count > 3 else (1, 2, 3)
+
+
+def choose_mask_token(
+    target: Target, model: Checkpoint, published: Mapping[str, Any], chosen: int | None = None
+) -> int:
+    """The token of the masked slots: ``chosen``, else that of the published head, else a mask token
+    of the tokenizer, else the first id that the tokenizer does not use. Raises UserError where
+    there is none, and for one that ends or fills up text."""
+    size = target.architecture.vocab_size
+    tokenizer = model.tokenizer
+    keys = (key for key in PLACEHOLDERS if key in published)
+    token: int | None = next((published[key] for key in keys), None) if chosen is None else chosen
+    if token is None and tokenizer:
+        named = tokenizer.special_tokens.items()
+        token = next((int(n) for n, text in named if text.strip("<|>[]").lower() == "mask"), None)
+        if token is None and (tokenizer.vocab_size or size) < size:
+            token = tokenizer.vocab_size
+    fix = "choose one that no text has, with --mask-token-id; the tokenizer's reserved ones do"
+    if token is None:
+        message = f"{target.id} has no spare token for the masked slots"
+        raise UserError(message, fix, "no-mask-token")
+    if not 0 <= token < size:
+        raise OutOfRange(f"token {token} is not in the vocabulary of {size:,} tokens", fix)
+    reserved: dict[str, set[Any]] = {**reserved_tokens(model)}
+    reserved["bos"] = {model.config.get("bos_token_id")}
+    for role, ids in reserved.items():
+        if token in ids:
+            message = f"token {token} is the {role.upper()} token of {target.id}"
+            raise UserError(message, fix, "mask-token-used")
+    return token
+
+
+_ANCHOR_BYTES = 14
+"""Of GPU memory per drafted position and token of the vocabulary: logits of head and target, and
+their gradients (measured for vocabularies of 1,024 and 201,088)."""
+
+_MEMORY_SHARE = 0.5
+"""Of the GPU's memory that logits may take."""
+
+
+def anchors_within(recipe: Recipe, vocab_size: int, memory_bytes: int | None) -> int:
+    """Of how many positions of a step the memory has room for the deeper slots; all without a
+    limit."""
+    if memory_bytes is None:
+        return recipe.sequence_length
+    slots = _MEMORY_SHARE * memory_bytes / (_ANCHOR_BYTES * vocab_size) - recipe.sequence_length
+    return max(64, min(recipe.sequence_length, int(slots / (slots_per_anchor(recipe) - 1))))
+
+
+def slots_per_anchor(recipe: Recipe) -> float:
+    """The mean number of slots of an anchor, its first among them."""
+    ratio, least = recipe.down_sample_ratio, recipe.down_sample_ratio_min
+    return sum(max(ratio**depth, least) for depth in range(recipe.depths))
+
+
+def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
+    """The arguments of ``speculators train`` that the head and its training have in common with the
+    dry run."""
+    settings: dict[str, str | None] = {
+        "speculator-type": "peagle",
+        "verifier-name-or-path": subject.target,
+        "draft-arch": "llama",
+        "num-layers": str(recipe.layers),
+        "full-attention-indices": " ".join(map(str, range(recipe.layers))),
+        "target-layer-ids": " ".join(map(str, subject.layers)),
+        "mask-token-id": str(subject.mask_token_id),
+        "no-norm-before-residual": None,
+        "num-depths": str(recipe.depths),
+        "down-sample-ratio": str(recipe.down_sample_ratio),
+        "down-sample-ratio-min": str(recipe.down_sample_ratio_min),
+        "max-anchors": str(subject.max_anchors),
+        "total-seq-len": str(recipe.sequence_length),
+        "epochs": str(recipe.epochs),
+        "optimizer": "adamw",
+        "lr": "6e-4",
+        "scheduler-type": "cosine",
+        "scheduler-warmup-ratio": "0.02",
+        "train-data-ratio": "0.98",
+        **({} if subject.gpu else _ON_CPU),
+        **recipe.settings,
+    }
+    return [word for name, value in settings.items() for word in _words(name, value)]
+
+
+_ON_CPU = {
+    "lr": "3e-3",
+    "draft-attn-impl": "sdpa", "loss-implementation": "eager", "hidden-states-dtype": "float32",
+    "num-workers": "1",
+}  # fmt: skip
+"""Without Triton; and CPUs without AMX multiply 16 bits 90 times more slowly than 32."""
+
+
+def _words(name: str, value: str | None) -> Iterator[str]:
+    """A switch has no value, or the one that ``--set`` needs."""
+    yield f"--{name}"
+    yield from ("" if value == "true" else value or "").split()
+
+
+def dry_run_arguments(recipe: Recipe, subject: Subject, head: Path) -> list[str]:
+    """The argv that writes a head with random weights."""
+    return ["train", *train_arguments(recipe, subject), "--dry-run", "--save-path", str(head)]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of a training: rows that are asked, answers, prepared data, hidden states on their
+    way, checkpoints."""
+
+    questions: Path
+    answers: Path
+    data: Path
+    states: Path
+    checkpoints: Path
+
+
+def training_arguments(
+    recipe: Recipe,
+    subject: Subject,
+    paths: Paths,
+    url: str,
+    max_steps: int | None = None,
+    workers: int | None = None,
+) -> list[str]:
+    """The argv of the training, with the states of the engine at ``url``, whose base is ``/v1``."""
+    arguments = ["train", *train_arguments(recipe, subject)]
+    arguments += ["--data-path", str(paths.data), "--vllm-endpoint", url]
+    arguments += ["--hidden-states-path", str(paths.states), "--save-path", str(paths.checkpoints)]
+    if workers and "num-workers" not in recipe.settings and subject.gpu:
+        arguments += ["--num-workers", str(workers)]
+    return [*arguments, *(["--max-steps", str(max_steps)] if max_steps else [])]
+
+
+def regenerate_arguments(
+    recipe: Recipe, subject: Subject, paths: Paths, url: str, concurrency: int
+) -> list[str]:
+    """The argv that lets the target at ``url`` answer; it continues where it was interrupted. Three
+    of four answers are greedy, as most endpoints' are."""
+    return [
+        "regenerate-responses",
+        *("--endpoint", f"{url}/chat/completions", "--model", subject.target),
+        *("--dataset", str(paths.questions), "--outfile", str(paths.answers), "--resume"),
+        *("--max-tokens", str(recipe.answer_tokens), "--concurrency", str(concurrency)),
+        *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
+    ]
+
+
+def prepare_arguments(
+    recipe: Recipe, subject: Subject, paths: Paths, render: str | None
+) -> list[str]:
+    """The argv that makes token ids of the answers; of answers in text the server at ``render``
+    does."""
+    source = paths.questions if render else paths.answers
+    return [
+        "prepare-data",
+        *("--model", subject.target, "--data", str(source), "--output", str(paths.data)),
+        # A row is a prompt of the engine, which must have room for a token of an answer.
+        *("--seq-length", str(min(recipe.sequence_length, subject.context - 1)), "--overwrite"),
+        *(("--render-endpoint", render) if render else ()),
+    ]
+
+
+def states_variables(subject: Subject, states: Path) -> dict[str, str]:
+    """The engine's variables with which it saves the hidden states of each request in the folder
+    ``states``."""
+    layers = [*subject.layers, subject.last_layer]
+    speculation = {
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": layers}},
+    }
+    connector: dict[str, Any] = {
+        "kv_connector": "ExampleHiddenStatesConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"shared_storage_path": str(states)},
+    }
+    if not subject.gpu:
+        connector |= {
+            "kv_connector": CPU_CONNECTOR, "kv_connector_module_path": CPU_CONNECTOR_MODULE,
+        }  # fmt: skip
+    return {
+        SPECULATION: json.dumps(speculation),
+        f"{PREFIX}KV_TRANSFER_CONFIG": json.dumps(connector),
+        f"{PREFIX}ENABLE_PREFIX_CACHING": "false",
+    }
+
+
+def name_variables(subject: Subject, target_id: str) -> dict[str, str]:
+    """The engine's variable with its names, of which the trainer needs its own path or id first."""
+    names = list(dict.fromkeys([subject.target, target_id]))
+    return {f"{PREFIX}SERVED_MODEL_NAME": json.dumps(names)}
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` as settings. Raises UserError for another form, and as ``check_settings``."""
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            fix = Fix("write NAME=VALUE, such as lr-scheduler=linear")
+            raise UserError(f"--set {text!r} is no argument with a value", fix)
+        settings[name.removeprefix("--").replace("_", "-")] = value
+    check_settings(settings)
+    return settings

@@ -1,0 +1,614 @@
+"""A training from data to a measured head, in steps that can be repeated.
+
+    answers    the target answers the questions, so that the head learns its own text
+    data       token ids of the answers
+    untrained  a head with random weights in the engine that will serve it: every error of shapes,
+               of the mask and of the KV cache costs a start, not a training
+    states     the hidden states of the engine give the target's own probabilities
+    training   the trainer, which asks that engine for hidden states
+    measured   the acceptance of each epoch's head on held-out prompts, in the engine
+
+Each step has a file in the work folder with a digest of what it was made from, and its result. The
+same command goes on after the last complete step, and within the training at its last checkpoint;
+a step made from something else is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from peagle.bench.acceptance import (
+    AcceptanceRequest,
+    AcceptanceResult,
+    acceptance_bytes,
+    measure_acceptance,
+    read_acceptance,
+)
+from peagle.bench.targets import open_engine
+from peagle.bench.workloads import read_prompts
+from peagle.catalog.schema import Catalog
+from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
+from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
+from peagle.engine.local import end_engine, start_local, stop_local
+from peagle.engine.logs import crash_error, last_line
+from peagle.engine.machine import find_trainer, this_machine
+from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive
+from peagle.engine.runner import LocalRunner
+from peagle.engine.state import LocalEngine, local_engine_names
+from peagle.errors import EngineError, Refused, UserError
+from peagle.findings import refuse_errors
+from peagle.planning.plan import Plan
+from peagle.planning.speculation import without_floor
+from peagle.store import locked, private_folder, read_json, write_file, write_json
+from peagle.text import json_digest, sanitize
+from peagle.train import recipe as recipes
+from peagle.train.data import TrainingData, write_conversations, write_prompts
+from peagle.train.recipe import Paths, Recipe, Subject
+
+Step = Literal["answers", "data", "untrained", "states", "training", "measured"]
+
+
+class TrainerFailed(EngineError, code="trainer-failed"):
+    """The trainer ended with an error; what it saved is kept.
+    Fix: read its log, which the error names, and repeat the command: it continues."""
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """Where a training is. ``done`` of ``total`` are conversations, training steps or prompts;
+    ``detail`` is the last line of a log. ``seconds_left`` are of this step."""
+
+    step: Step
+    done: int = 0
+    total: int = 0
+    detail: str = ""
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    seconds_left: float | None = None
+    usd: float | None = None
+
+
+Observe = Callable[[TrainProgress], object]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
+    ``plan_with`` makes the one with the head in a folder, at the K that is measured.
+    ``usd_per_hour`` is the price of this machine, if known; ``work`` is the folder of its steps, by
+    default one in the output."""
+
+    subject: Subject
+    recipe: Recipe
+    data: TrainingData
+    plan: Plan
+    plan_with: Callable[[Path], Plan]
+    catalog: Catalog
+    output: Path
+    keep_answers: bool = False
+    usd_per_hour: float | None = None
+    max_steps: int | None = None
+    work: Path | None = None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The head of an epoch: its folder, its loss on held-out rows, and its acceptance."""
+
+    number: int
+    folder: Path
+    acceptance: AcceptanceResult
+    loss: float | None = None
+
+    @property
+    def length(self) -> float:
+        """The mean acceptance length on the held-out prompts."""
+        return self.acceptance.total.acceptance.length
+
+
+@dataclass(frozen=True)
+class Trained:
+    """All epochs and the one with the longest acceptance; the seconds of each step; and the speed
+    of the training in tokens per second."""
+
+    epochs: tuple[Epoch, ...]
+    best: Epoch
+    seconds: Mapping[str, float]
+    tokens_per_second: float | None
+    states: Mapping[str, Any] = field(default_factory=dict)
+
+
+_MARKER = "step.json"
+_LEAST_SAME = 0.95
+"""Of the tokens whose most likely successor the saved states have to give too."""
+
+_POLL_SECONDS = 0.5
+_SAVE_SECONDS = 150.0
+"""How long an interrupted trainer may take to save."""
+
+
+class Run:
+    """The steps of one training, in its work folder."""
+
+    def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
+        self.training, self._observe = training, observe
+        self.work = training.work or training.output / ".work"
+        self._python = find_trainer(training.subject.gpu)
+        self._begun = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def paths(self) -> Paths:
+        """Where the steps write."""
+        answers = self.work / "answers"
+        states = Path("/dev/shm") if Path("/dev/shm").is_dir() else self.work
+        return Paths(
+            questions=answers / "questions.jsonl",
+            answers=answers / "answers.jsonl",
+            data=self.work / "data" / "prepared",
+            states=states / f"peagle-states-{json_digest(str(self.work))[:12]}",
+            checkpoints=self.work / "training" / "checkpoints",
+        )
+
+    def train(self) -> Trained:
+        """Run all steps that are not done. Raises UserError where another process does, Refused for
+        a head that the engine cannot serve, EngineError and TrainerFailed."""
+        private_folder(self.work)
+        try:
+            with locked(self.work / "lock", wait=False), terminated_as_interrupted():
+                try:
+                    return self._train()
+                finally:
+                    shutil.rmtree(self.paths.states, ignore_errors=True)
+        except BlockingIOError:
+            message = f"another process trains the head in {self.training.output}"
+            fix = "wait until it ends, or choose another folder"
+            raise UserError(message, fix, code="already-running") from None
+
+    def _train(self) -> Trained:
+        subject, recipe, data = (
+            self.training.subject, self.training.recipe, self.training.data,
+        )  # fmt: skip
+        source = [data.sha256, recipe.answer_tokens, self.training.keep_answers, subject.target]
+        if not self.training.keep_answers:
+            self._step("answers", source, self._regenerate)
+        prepared = [*source, recipe.sequence_length]
+        self._step("data", prepared, self._prepare)
+        shape = recipes.dry_run_arguments(recipe, subject, Path("head"))
+        self._step("untrained", shape, self._serve_untrained)
+        arguments = recipes.train_arguments(replace(recipe, epochs=1), subject)  # more continue
+        trained = [*prepared, arguments, self.training.max_steps]
+        if not self._is_done("training", [*trained, recipe.epochs]):
+            with self._states_engine() as engine:
+                compared = self._step("states", [*prepared, shape], partial(self._compare, engine))
+                self._step("training", trained, partial(self._fit, engine), recipe.epochs)
+        compared = self._result("states")
+        fitted = self._result("training")
+        epochs = []
+        for folder in sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name)):
+            epochs.append(self._measure(folder, fitted.get("losses", {})))
+        if not epochs:
+            raise TrainerFailed("the trainer saved no head", f"read {self._log('training')}")
+        best = max(epochs, key=lambda epoch: epoch.length)
+        speed = fitted.get("tokens_per_second")
+        return Trained(tuple(epochs), best, self.seconds, speed, compared)
+
+    def _step(
+        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
+    ) -> dict[str, Any]:
+        """The result of a step, which ``make`` makes, unless it is done. ``amount`` may grow
+        without making it anew, as epochs do."""
+        folder = private_folder(self.work / name)
+        marker, digest = folder / _MARKER, json_digest(source)
+        kept = _read_marker(marker)
+        if kept.get("source") != digest:
+            shutil.rmtree(folder)
+            private_folder(folder)
+            kept = {"source": digest, "seconds": 0.0}
+            write_json(marker, kept)
+        elif "result" in kept and kept.get("amount") == amount:
+            self.seconds[name] = kept["seconds"]
+            return dict(kept["result"])
+        begun = time.monotonic()
+        self._tell(TrainProgress(name))
+        try:
+            result = make()
+        finally:
+            kept["seconds"] += time.monotonic() - begun
+            write_json(marker, {**kept, "result": None} if "result" in kept else kept)
+        self.seconds[name] = kept["seconds"]
+        write_json(marker, {**kept, "result": result, "amount": amount})
+        return result
+
+    def _is_done(self, name: Step, source: Sequence[Any]) -> bool:
+        *made_from, amount = source
+        kept = _read_marker(self.work / name / _MARKER)
+        same = kept.get("source") == json_digest(made_from) and kept.get("amount") == amount
+        if same and kept.get("result") is not None:
+            self.seconds[name] = kept["seconds"]
+            return True
+        return False
+
+    def _result(self, name: Step) -> dict[str, Any]:
+        return dict(_read_marker(self.work / name / _MARKER).get("result") or {})
+
+    def _tell(self, progress: TrainProgress) -> None:
+        price = self.training.usd_per_hour
+        spent = None if price is None else price * (time.monotonic() - self._begun) / 3600
+        self._observe(replace(progress, usd=spent))
+
+    def _log(self, step: Step) -> Path:
+        return self.work / step / "trainer.log"
+
+    def _regenerate(self) -> dict[str, Any]:
+        recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
+        total = write_conversations(self.training.data.train, paths.questions)
+        concurrency = 256 if subject.gpu else 32
+        counts: dict[str, int] = {}
+
+        def watch(seconds: float) -> TrainProgress:
+            done = _count_conversations(paths.answers, counts)
+            left = seconds / done * (total - done) if done else None
+            return TrainProgress("answers", done, total, seconds_left=left)
+
+        with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
+            arguments = recipes.regenerate_arguments(
+                recipe, subject, paths, engine.openai_base_url, concurrency
+            )
+            self._run_trainer("answers", arguments, watch, engine)
+        answered = _count_conversations(paths.answers, {})
+        if not answered:
+            raise TrainerFailed(
+                "the target answered none of the questions", f"read {self._log('answers')}"
+            )
+        return {"asked": total, "answered": answered}
+
+    def _prepare(self) -> dict[str, Any]:
+        recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
+        run = partial(self._run_trainer, "data")
+        if not self.training.keep_answers:
+            run(recipes.prepare_arguments(recipe, subject, paths, None))
+            return {}
+        private_folder(paths.questions.parent)
+        write_conversations(self.training.data.train, paths.questions, keep_answers=True)
+        with self._serving(self.training.plan, "data", self._target_runner()) as engine:
+            root = engine.openai_base_url.removesuffix("/v1")
+            run(recipes.prepare_arguments(recipe, subject, paths, root), engine=engine)
+        return {}
+
+    def _serve_untrained(self) -> dict[str, Any]:
+        head = self.work / "untrained" / "head"
+        arguments = recipes.dry_run_arguments(self.training.recipe, self.training.subject, head)
+        self._run_trainer("untrained", arguments)
+        plan = self._plan_with(head)
+        with self._serving(
+            plan, "untrained", LocalRunner(gpus=self.training.subject.gpu)
+        ) as engine:
+            return {"acceptance_length": engine.acceptance_length, "drafts": engine.drafts}
+
+    def _compare(self, engine: LocalEngine) -> dict[str, Any]:
+        output = self.work / "states" / "states.json"
+        arguments = [self.training.subject.target, str(self.work / "untrained" / "head")]
+        arguments += [engine.openai_base_url, str(self.paths.data), str(output)]
+        self._run_program("states", [str(self._python), str(CHECK), *arguments], engine=engine)
+        compared: dict[str, Any] = read_json(output)
+        if compared["same"] < _LEAST_SAME:
+            raise Refused(
+                f"the hidden states are not the target's: they give the most likely token of "
+                f"{compared['same']:.0%} of {compared['tokens']:,} tokens",
+                "use another version of vLLM; the trainer may know another norm or output matrix",
+                code="states-differ",
+            )
+        return compared
+
+    def _fit(self, engine: LocalEngine) -> dict[str, Any]:
+        events = self.work / "training" / "events.jsonl"
+        workers = max(1, min(12, this_machine().cores - 2))
+        arguments = recipes.training_arguments(
+            self.training.recipe, self.training.subject, self.paths, engine.openai_base_url,
+            self.training.max_steps, workers,
+        )  # fmt: skip
+        variables = {EVENTS_VARIABLE: str(events)}
+        reader = EventReader(events)
+        self._run_trainer("training", arguments, reader.progress, engine, variables)
+        reader.progress(0.0)
+        return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
+                "steps": reader.done, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
+
+    def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
+        number = int(folder.name)
+        measured = private_folder(self.work / "measured")
+        file, prompts = measured / f"{number}.json", measured / "prompts.jsonl"
+        write_prompts(self.training.data.held_out, prompts)
+        weights = (folder / "model.safetensors").stat()
+        plan = self._plan_with(folder)
+        k = plan.speculation.k if plan.speculation else 0
+        source = json_digest([self.training.data.sha256, k, weights.st_size, weights.st_mtime_ns])
+        marker = measured / f"{number}.source"
+        if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
+            begun = time.monotonic()
+            self._tell(TrainProgress("measured", epoch=number))
+            with self._serving(plan, "measured", LocalRunner(gpus=self.training.subject.gpu)) as it:
+                result = measure_acceptance(
+                    open_engine(it, self.training.catalog),
+                    read_prompts(prompts),
+                    AcceptanceRequest(
+                        max_tokens=min(self.training.recipe.answer_tokens, 256), concurrency=16
+                    ),
+                    progress=lambda domain, done, total: self._tell(
+                        TrainProgress("measured", done, total, domain, epoch=number)
+                    ),
+                )
+            write_file(file, acceptance_bytes(result))
+            write_file(marker, source.encode())
+            seconds = self.seconds.get("measured", 0.0) + time.monotonic() - begun
+            self.seconds["measured"] = seconds
+        return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
+
+    def _plan_with(self, head: Path) -> Plan:
+        plan = self.training.plan_with(head)
+        refuse_errors(plan.findings)
+        return without_floor(plan)
+
+    def _target_runner(self) -> TrainerRunner:
+        """The target by the name that the trainer has for it, too."""
+        settings = recipes.name_variables(self.training.subject, self.training.plan.target.id)
+        return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
+
+    @contextmanager
+    def _states_engine(self) -> Iterator[LocalEngine]:
+        subject, states = self.training.subject, self.paths.states
+        shutil.rmtree(states, ignore_errors=True)
+        states.mkdir(parents=True)
+        runner = self._target_runner()
+        runner = replace(
+            runner,
+            variables={} if subject.gpu else {"PYTHONPATH": str(PLUGIN)},
+            settings={**runner.settings, **recipes.states_variables(subject, states)},
+        )
+        with self._serving(self.training.plan, "states", runner) as engine:
+            yield engine
+
+    @contextmanager
+    def _serving(self, plan: Plan, step: Step, runner: LocalRunner) -> Iterator[LocalEngine]:
+        """The engine of the plan, with a name of this training, while the block runs. The log of
+        one that fails is kept."""
+        name = f"{self.training.plan.name}-{step}"
+        if name in local_engine_names():
+            stop_local(name, now=True)  # of a run that was killed
+        engine = start_local(
+            plan.model_copy(update={"name": name}),
+            progress=lambda state, line: self._tell(TrainProgress(step, detail=line)),
+            runner=runner,
+        )
+        try:
+            yield engine
+        except EngineError:
+            if not is_alive(engine.process):
+                end_engine(engine)  # keeps the log
+                raise
+            stop_local(name, now=True)
+            raise
+        except BaseException:
+            stop_local(name, now=True)
+            raise
+        stop_local(name, now=True)
+
+    def _run_trainer(
+        self,
+        step: Step,
+        arguments: Sequence[str],
+        watch: Callable[[float], TrainProgress] | None = None,
+        engine: LocalEngine | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        gpus = self._free_gpus(engine) if step == "training" else []
+        argv = [str(self._python)]
+        if len(gpus) > 1:
+            argv += ["-m", "torch.distributed.run", "--standalone"]
+            argv += ["--nproc-per-node", str(len(gpus))]
+        shown = {VISIBLE_DEVICES: ",".join(gpus)} if gpus else {}
+        argv += [str(TRAINER), *arguments]
+        self._run_program(step, argv, watch, engine, {**(variables or {}), **shown})
+
+    def _free_gpus(self, engine: LocalEngine | None) -> list[str]:
+        """The GPUs for the trainer: those that the engine leaves, else its first one, which both
+        share."""
+        if not self.training.subject.gpu:
+            return []
+        used = engine.gpus if engine else ()
+        free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in used]
+        return free or list(used[:1])
+
+    def _run_program(
+        self,
+        step: Step,
+        argv: Sequence[str],
+        watch: Callable[[float], TrainProgress] | None = None,
+        engine: LocalEngine | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a program of the trainer's Python until it ends, which an interrupt makes it do after
+        it has saved. Raises EngineError when the engine it needs has ended, TrainerFailed."""
+        log, begun = self._log(step), time.monotonic()
+        environment = {
+            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", **(variables or {}),
+        }  # fmt: skip
+        with log.open("ab") as stream:
+            program = subprocess.Popen(
+                argv, env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=stream,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                while program.poll() is None:
+                    if engine and not is_alive(engine.process):
+                        raise crash_error(Path(engine.process.log))
+                    line = last_line(log)
+                    progress = watch(time.monotonic() - begun) if watch else TrainProgress(step)
+                    self._tell(replace(progress, detail=progress.detail or line))
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                if program.poll() is None:
+                    program.send_signal(signal.SIGTERM)
+                    with suppress(subprocess.TimeoutExpired):
+                        program.wait(_SAVE_SECONDS)
+                with suppress(ProcessLookupError):  # its workers
+                    os.killpg(program.pid, signal.SIGKILL)
+                program.wait()
+        if program.returncode:
+            raise trainer_error(log, step)
+
+
+_INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
+
+
+@dataclass(frozen=True)
+class TrainerRunner(LocalRunner):
+    """A runner whose engine has settings for the trainer, which a plan cannot have."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def local_environment(self, plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The plan's environment with those settings."""
+        environment, notes = super().local_environment(plan)
+        return {**environment, **self.settings}, notes
+
+
+def _read_marker(path: Path) -> dict[str, Any]:
+    with suppress(ValueError):
+        document = read_json(path)
+        return document if isinstance(document, dict) else {}
+    return {}
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The folders of the epochs that were saved."""
+    folders = folder.iterdir() if folder.is_dir() else iter(())
+    return [
+        each for each in folders
+        if each.name.isdecimal() and (each / "model.safetensors").is_file()
+    ]  # fmt: skip
+
+
+def _count_conversations(file: Path, counts: dict[str, int]) -> int:
+    """The answers in ``file``; ``counts`` keeps what was counted before."""
+    with suppress(FileNotFoundError), file.open("rb") as stream:
+        stream.seek(counts.get("at", 0))
+        while line := stream.readline():
+            if line.endswith(b"\n"):
+                counts["at"] = stream.tell()
+                # A conversation of several turns is written at once, a row for each answer.
+                counts["done"] = counts.get("done", 0) + (b'_gen0", "primary_id"' in line)
+    return counts.get("done", 0)
+
+
+class EventReader:
+    """What the trainer's events say, as far as they are written."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._at = file, 0
+        self.epochs = self.total = self.done = 0
+        self.epoch: int | None = None
+        self.loss: float | None = None
+        self.losses: dict[str, float] = {}
+        self._times: deque[tuple[float, int]] = deque(maxlen=200)
+        self._speeds: deque[float] = deque(maxlen=200)
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The mean of the last steps, without the first, which compiles."""
+        if len(self._times) < 3:
+            return None
+        (first, from_step), (last, to_step) = self._times[1], self._times[-1]
+        return (last - first) / max(1, to_step - from_step)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The mean of the last steps, without the first."""
+        speeds = list(self._speeds)[1:]
+        return sum(speeds) / len(speeds) if speeds else None
+
+    def progress(self, seconds: float) -> TrainProgress:
+        """Read what is new."""
+        with suppress(FileNotFoundError), self._file.open("rb") as stream:
+            stream.seek(self._at)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._at += len(line)
+                self._read(json.loads(line))
+        each = self.seconds_per_step
+        left = None if each is None else each * max(0, self.total - self.done)
+        return TrainProgress(
+            "training", self.done, self.total, epoch=self.epoch, epochs=self.epochs,
+            loss=self.loss, seconds_left=left,
+        )  # fmt: skip
+
+    def _read(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("kind")
+        if kind == "start":
+            self.epochs, self.total = event["epochs"], event["epochs"] * event["steps"]
+            self.done = event["step"]
+            self._times.clear()
+        elif kind == "step":
+            self.done, self.epoch, self.loss = event["step"] + 1, event["epoch"], event["loss"]
+            self._times.append((event["time"], event["step"]))
+            if event.get("tokens_per_second"):
+                self._speeds.append(event["tokens_per_second"])
+        elif kind == "val" and event.get("loss") is not None:
+            self.losses[str(event["epoch"])] = event["loss"]
+
+
+_CAUSES = (
+    (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
+     "the GPU's memory is too small for a step",
+     "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
+    (("No space left on device", "Disk quota exceeded"), "disk-full", "the disk is full",
+     "free some space, and repeat the command: it continues"),
+)  # fmt: skip
+
+
+def trainer_error(log: Path, step: str) -> TrainerFailed:
+    """The error of a trainer that ended, from its log."""
+    lines = (
+        log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()[-400:]
+    )
+    text = "\n".join(lines)
+    for words, code, message, fix in _CAUSES:
+        if any(word in text for word in words):
+            return TrainerFailed(f"{message} (log: {log})", fix, code)
+    errors = [line.strip() for line in lines if "Error: " in line and not line.startswith(" ")]
+    reason = sanitize((errors or [last_line(log) or "no output"])[-1], 200)
+    return TrainerFailed(f"the trainer ended while it made {step}: {reason}", f"read {log}")
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, as of a spot instance that is taken back, is a KeyboardInterrupt in the block."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
