@@ -15,12 +15,12 @@ BUDGET = {
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
-    "speed": (1_700, 1_500),
+    "speed": (1_740, 1_500),
     "planning": (5_650, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_040, 1_800),
     "images": (880, 700),
-    "aws": (3_690, 2_450),
+    "aws": (3_840, 2_600),
     "weights": (2_080, 1_500),
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_370, 5_400),
     "cli": (9_160, 6_000),
 }
-MOST_LINES, MOST_FILES = 65_200, 252
+MOST_LINES, MOST_FILES = 65_400, 252
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

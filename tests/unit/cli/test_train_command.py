@@ -58,7 +58,7 @@ def test_the_answers_may_be_longer_than_the_datas(data: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "exit_code", "code"),
     [
-        (("--budget", "0.01", *ON), 3, "budget-too-small"),
+        (("--budget", "0.01", *ON), 2, "budget-too-small"),
         (("--gpu", "H900"), 2, "unknown-gpu"),
         (("--instance-type", "ml.p9.large"), 2, "instance-unknown"),
         (("--held-out", "2", *ON), 2, "usage"),

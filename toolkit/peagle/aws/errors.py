@@ -133,8 +133,8 @@ def quota_fix(
     ``needed`` are known, else the page of the console. The sandbox has a command of its own."""
     if in_sandbox:
         sentence = "use fewer instances or another type, or raise the quota of the sandbox"
-        number = str(needed or "NUMBER")
-        command = ("peagle", "sandbox", "quota", "set", name.removesuffix(QUOTA_SUFFIX), number)
+        instance_type, number = name.partition(" for ")[0], str(needed or "NUMBER")
+        command = ("peagle", "sandbox", "quota", "set", instance_type, number)
         return Fix(sentence, (*command, "--region", region))
     other = "use fewer instances, another type or another region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"

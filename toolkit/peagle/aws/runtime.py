@@ -146,13 +146,18 @@ class LogEvent:
 
 
 class Tail:
-    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once. Streams reach
-    CloudWatch with different delays, so each read goes back a little."""
+    """Reads an endpoint's log, or those streams of a ``group`` that begin with a ``prefix``, from
+    ``since`` (epoch seconds) on, every event once. Streams reach CloudWatch with different delays,
+    so each read goes back a little."""
 
-    def __init__(self, aws: Aws, endpoint: str, since: float, copies: bool = False) -> None:
+    def __init__(
+        self, aws: Aws, endpoint: str, since: float, copies: bool = False, group: str = "",
+        prefix: str = "",
+    ) -> None:  # fmt: skip
         self.since = since
         self._aws = aws
-        self._group = log_group(endpoint, copies)
+        self._streams = {"logStreamNamePrefix": prefix} if prefix else {}
+        self._group = group or log_group(endpoint, copies)
         self._newest = int(since * 1000)
         self._seen: dict[str, int] = {}
 
@@ -161,8 +166,9 @@ class Tail:
         start = max(int(self.since * 1000), self._newest - LATE_MILLISECONDS)
         self._seen = {event: time for event, time in self._seen.items() if time >= start}
         listed = self._aws.items(
-            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=start
-        )
+            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=start,
+            **self._streams,
+        )  # fmt: skip
         try:
             for entry in listed:
                 moment = entry["timestamp"]

@@ -441,7 +441,7 @@ class GpuSpeed(Frozen):
 class StepConstants(Frozen):
     """Seconds for one step, layer, request or logit; others are factors on the time that the data
     sheet implies, so 1.25 means 80 %. ``hashed`` is for one token of a prompt that is looked up in
-    the prefix cache."""
+    the prefix cache, ``tokenized`` for one that a server receives as text."""
 
     step: Constant
     layer: Constant
@@ -456,6 +456,7 @@ class StepConstants(Frozen):
     drafter_layer: Constant
     prefill_layer: Constant
     hashed: Constant
+    tokenized: Constant
     prefill_uncaptured: Constant
     uncaptured: Constant
     without_async: Constant

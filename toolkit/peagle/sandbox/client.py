@@ -52,7 +52,8 @@ INHERITED = (
     "S3_UPLOAD_PART_MIN_SIZE",
 )
 """The only variables that the daemon and training jobs inherit: no token, no password, no AWS
-credentials. Those from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is for moto."""
+credentials. Those from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one is
+for moto."""
 
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0

@@ -461,6 +461,17 @@ def write_conversations(
     return _write_rows(rows, file)
 
 
+def write_copy(conversations: Iterable[Conversation], file: Path) -> int:
+    """Write rows that ``read_training_data`` reads as the same conversations. Returns their
+    number."""
+    rows = [
+        {"domain": each.domain, "messages": each.messages}
+        | ({"tools": each.tools} if each.tools else {})
+        for each in conversations
+    ]
+    return _write_rows(rows, file)
+
+
 def write_prompts(conversations: Sequence[Conversation], file: Path, most: int = 200) -> int:
     """Write what ``peagle bench --acceptance`` sends: up to the last question of each, at ``most``
     so many, of each domain as many as of another, and the same ones in each run. Returns their

@@ -31,7 +31,7 @@ from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.errors import OptionMissing, OptionsConflict, Refused
+from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
@@ -147,11 +147,11 @@ class BreakEven:
 @dataclass(frozen=True)
 class TrainingPlan:
     """The plan of a training. ``hours`` are of regeneration, epochs (all together), starts and the
-    total. ``epochs`` are those within the budget, of ``asked_epochs``; with
-    ``conversations_needed`` the head is expected to be faster than all of ``break_even`` by a
-    tenth, ``None`` if no number is known to suffice. ``expected`` is the acceptance length with
-    ``k``, then the fastest K. ``alternatives`` are, by drafter, the commands
-    that measure its acceptance on this machine."""
+    total. ``epochs`` are those within the budget, of ``asked_epochs``. With
+    ``conversations_needed`` the head is expected to be faster by a tenth than all of
+    ``break_even``, and at the low end no slower than the target alone; ``None`` if no number is
+    known to suffice. ``expected`` is the acceptance length with ``k``, then the fastest K.
+    ``alternatives`` are, by drafter, the commands that measure its acceptance on this machine."""
 
     target: str
     instance_type: str
@@ -231,8 +231,8 @@ def plan_training(
     ``rates`` are those of a probe on the same machine instead of the model's, and ``prompts`` is
     the file with which alternatives are measured.
 
-    Raises NotFound for unknown names, Refused where the target does not fit or the budget pays for
-    no epoch, and OptionsConflict for a budget without price or rates.
+    Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
+    budget that pays for no epoch, or for which price or rates are unknown.
     """
     target = find_pair(catalog, options.pair).target
     chosen: dict[str, Any] = {"pair": target.id}
@@ -276,7 +276,8 @@ def plan_training(
     if evens and speed:
         wins = [engine.break_even(head, even.against, k, ESTIMATE_MUST_WIN_BY) for even in evens]
         winning = max((win and win.length) or math.inf for win in wins)
-        tokens = _tokens_for(winning, k, table, engine.decay)
+        safe = evens[0].length or math.inf
+        tokens = _tokens_for(k, safe, winning, table, engine.decay)
         advice = "do-not-train"
         if tokens is not None:
             each = data.tokens / data.conversations * table.worth(epochs)
@@ -447,14 +448,14 @@ def training_hours(
 def _epochs_within(
     budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int, regenerates: bool
 ) -> int:
-    """The epochs, at most so many, that the budget likely pays for. Raises Refused for none."""
+    """The epochs, at most so many, that the budget likely pays for. Raises UserError for none."""
     hours = [training_hours(data, rates, n, regenerates) for n in range(1, most + 1)]
     epochs = sum(each["total"].likely * usd_per_hour <= budget for each in hours)
     if epochs:
         return epochs
     usd, starts = (hours[0][key].likely * usd_per_hour for key in ("total", "starts"))
     fewer = math.floor(data.conversations * (budget - starts) / (usd - starts))
-    raise Refused(
+    raise UserError(
         f"one epoch of {data.conversations:,} conversations costs about {format_usd(usd)}, and "
         f"--budget is {format_usd(budget)}",
         "raise the budget" + (f", or use at most {fewer:,} conversations" if fewer > 0 else ""),
@@ -485,13 +486,16 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
     return tuple(curve_through(((_K, length),), decay) for length in lengths)
 
 
-def _tokens_for(length: float, k: int, table: TrainingTable, decay: float) -> float | None:
-    """The tokens of training after which this length is likely with K; ``None`` if no published
-    head has reached it."""
+def _tokens_for(
+    k: int, low_length: float, likely_length: float, table: TrainingTable, decay: float
+) -> float | None:
+    """The tokens of training after which the low and the likely acceptance reach these lengths with
+    K; ``None`` if those of no published head do."""
     low, high = (_published(table, decay)[end][0] for end in (0, -1))
 
     def reaches(logarithm: float) -> bool:
-        return expected_curves(math.exp(logarithm), table, decay)[1].length(k) >= length
+        pessimistic, likely, _ = expected_curves(math.exp(logarithm), table, decay)
+        return pessimistic.length(k) >= low_length and likely.length(k) >= likely_length
 
     if not reaches(high):
         return None
@@ -526,9 +530,9 @@ def _alternatives(
 
 
 def require_disk(plan: TrainingPlan, free: int, folder: str) -> None:
-    """Raise Refused unless so many bytes hold what the training writes."""
+    """Raise UserError unless so many bytes hold what the training writes."""
     if free < plan.disk_bytes:
-        raise Refused(
+        raise UserError(
             f"the training writes about {format_size(plan.disk_bytes)} to {folder}, which has "
             f"{format_size(free)} free",
             "free some space, or choose another folder with -o",

@@ -123,11 +123,11 @@ _SAVE_SECONDS = 150.0
 
 
 class Run:
-    """The steps of one training, in a work folder below its output."""
+    """The steps of one training, in its work folder."""
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
-        self.work = training.output / ".work"
+        self.work = training.work
         self._python = find_trainer(training.subject.gpu)
         self._begun = time.monotonic()
         self.seconds: dict[str, float] = {}

@@ -34,7 +34,8 @@ from peagle.weights.own_target import plan_pair
 @dataclass(frozen=True)
 class TrainingRequest:
     """What the user asked for: a head for the target of ``pair``, written to ``output``, whose
-    acceptance is measured at ``k``. ``max_steps`` ends the training early, for a probe."""
+    acceptance is measured at ``k``. ``max_steps`` ends the training early, for a probe. ``work`` is
+    the folder of its steps, by default one in the output."""
 
     pair: str
     output: Path
@@ -43,6 +44,7 @@ class TrainingRequest:
     mask_token_id: int | None = None
     keep_answers: bool = False
     max_steps: int | None = None
+    work: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Training:
     def output(self) -> Path:
         """The folder of the result."""
         return self.request.output
+
+    @property
+    def work(self) -> Path:
+        """The folder of the steps."""
+        return self.request.work or self.output / ".work"
 
 
 def make_training(

@@ -1,0 +1,131 @@
+"""SageMaker's training jobs: one typed function per call, and why a job has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import AlreadyExists, Missing, failed_start, lacks_capacity
+from peagle.aws.runtime import LogEvent, Tail
+from peagle.errors import CloudError, Fix, NotFound
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+
+ENDED = ("Completed", "Failed", "Stopped", "Deleted")
+"""States that a job does not leave."""
+
+_CAPACITY_FIX = Fix("choose another --instance-type or --region, or leave out --spot")
+_LOG_SECONDS = 5.0
+_SANDBOX_LOG_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A job as SageMaker describes it. ``stage`` is its secondary status, ``interruptions`` how
+    often a spot instance was taken away, ``billable_seconds`` what is paid for of
+    ``training_seconds``. ``artifact`` is where its model is, or will be."""
+
+    name: str
+    arn: str
+    status: str
+    stage: str
+    message: str
+    failure: str
+    created: float
+    ended: float | None
+    instance_type: str
+    is_spot: bool
+    interruptions: int
+    training_seconds: int
+    billable_seconds: int
+    artifact: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+def create_job(aws: Aws, request: Mapping[str, Any]) -> None:
+    """CreateTrainingJob. A name has the time of its request: a job that exists already is the one
+    of a request whose answer was lost."""
+    with suppress(AlreadyExists):
+        aws.call("sagemaker", "create_training_job", **request)
+
+
+def describe_job(aws: Aws, name: str) -> TrainingJob:
+    """The job. Raises NotFound when there is none of that name."""
+    try:
+        response = aws.call("sagemaker", "describe_training_job", TrainingJobName=name)
+    except Missing as error:
+        fix = Fix("list them", ("aws", "sagemaker", "list-training-jobs", "--region", aws.region))
+        message = f"there is no training job {name} in {aws.region}"
+        raise NotFound(message, fix, "unknown-job") from error
+    transitions = response.get("SecondaryStatusTransitions") or [{}]
+    ended = response.get("TrainingEndTime")
+    resources = response.get("ResourceConfig") or {}
+    return TrainingJob(
+        name=name,
+        arn=response["TrainingJobArn"],
+        status=response["TrainingJobStatus"],
+        stage=response["SecondaryStatus"],
+        message=transitions[-1].get("StatusMessage", ""),
+        failure=response.get("FailureReason", ""),
+        created=response["CreationTime"].timestamp(),
+        ended=ended.timestamp() if ended else None,
+        instance_type=resources.get("InstanceType", ""),
+        is_spot=bool(response.get("EnableManagedSpotTraining")),
+        interruptions=sum(each.get("Status") == "Interrupted" for each in transitions),
+        training_seconds=response.get("TrainingTimeInSeconds") or 0,
+        billable_seconds=response.get("BillableTimeInSeconds") or 0,
+        artifact=(response.get("ModelArtifacts") or {}).get("S3ModelArtifacts", ""),
+    )
+
+
+def find_running_job(aws: Aws, part: str) -> str | None:
+    """The name of the newest job in progress whose name contains ``part``."""
+    listed = aws.items(
+        "sagemaker", "list_training_jobs", "TrainingJobSummaries",
+        NameContains=part, StatusEquals="InProgress", SortBy="CreationTime", SortOrder="Descending",
+    )  # fmt: skip
+    return next((str(job["TrainingJobName"]) for job in listed), None)
+
+
+def stop_job(aws: Aws, name: str) -> TrainingJob:
+    """StopTrainingJob, unless it has ended or is ending; the job afterwards. What it has saved
+    stays in S3."""
+    job = describe_job(aws, name)
+    if job.status == "InProgress":
+        aws.call("sagemaker", "stop_training_job", TrainingJobName=name)
+        job = describe_job(aws, name)
+    return job
+
+
+def job_log(aws: Aws, name: str, follow: bool = False) -> Iterator[LogEvent]:
+    """The lines of the job's log; with ``follow`` also later ones, until the job has ended."""
+    job = describe_job(aws, name)
+    tail = Tail(aws, name, job.created, group=LOG_GROUP, prefix=f"{name}/")
+    yield from tail.new()
+    while follow and not job.has_ended:
+        time.sleep(_SANDBOX_LOG_SECONDS if aws.in_sandbox else _LOG_SECONDS)
+        job = describe_job(aws, name)
+        yield from tail.new()
+
+
+def require_trained(job: TrainingJob) -> None:
+    """Raise a CloudError for a job that has ended without a model, with SageMaker's reason."""
+    again = "the same command again goes on from the last checkpoint"
+    logs = Fix(f"{again}; see its log", ("peagle", "train", "logs", job.name))
+    if job.stage in ("MaxRuntimeExceeded", "MaxWaitTimeExceeded"):
+        limit = "maximum runtime" if job.stage == "MaxRuntimeExceeded" else "longest wait for spot"
+        message = f"the {limit} of the job {job.name} has passed"
+        raise CloudError(message, f"{again}; allow more with --max-hours", "job-too-long")
+    if job.status == "Stopped":
+        raise CloudError(f"the job {job.name} was stopped", again, "job-stopped")
+    if job.status != "Completed":
+        fix = _CAPACITY_FIX if lacks_capacity(job.failure) else logs
+        message = f"the job {job.name} failed: {job.failure or job.message or job.stage}"
+        raise failed_start(job.failure, message, fix, "job-failed")

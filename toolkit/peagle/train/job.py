@@ -1,0 +1,223 @@
+"""A training as a job of SageMaker: the same ``peagle train`` in a container, by CreateTrainingJob.
+
+Data lies in S3 beside the checkpoints of its run, and SageMaker copies both to and from
+``/opt/ml``. A run is a target, the options of its training and its data: another job of the same
+run, after a failure, a stop or on another instance type, goes on from its last checkpoint, as a
+spot instance does by itself.
+
+The request is sent by boto3. ``ModelTrainer`` of the SageMaker Python SDK (sagemaker-train 1.27)
+was tried: it sets a container's command only to its own shell script, reads the sandbox's address
+only from the environment, and installs mlflow, pandas and scikit-learn (939 MB).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from peagle.aws import s3
+from peagle.aws.client import Aws
+from peagle.aws.iam import Role, presence_findings, role_findings
+from peagle.aws.training import TrainingJob, create_job, require_trained
+from peagle.catalog.tables import Instance
+from peagle.errors import CheckpointError, UserError
+from peagle.findings import Finding, error, warning
+from peagle.planning.company import NO_COMPANY, Company, model_network, prefixed
+from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, price_in
+from peagle.render.requests import PAIR_TAG, tag_value
+from peagle.s3uri import S3Uri
+from peagle.text import format_size, json_digest
+from peagle.train.data import TrainingData, write_copy
+from peagle_serve.contract import ML_ROOT
+
+CHANNEL = "data"
+TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
+DATA_FOLDER = f"{ML_ROOT}/input/data/{CHANNEL}"
+CHECKPOINTS_FOLDER, HEAD_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
+FAILURE_FILE = f"{ML_ROOT}/output/failure"
+"""What a program writes there is the job's FailureReason."""
+
+PROGRAM = "peagle"
+TRAINING_TAG = {"Key": "peagle:toolkit", "Value": "training"}
+
+MOST_HOURS = 120
+"""AWS's default limit of a job's runtime, which it raises on request."""
+
+_SPOT_WAIT = 2
+"""How many times its runtime a job on spot instances may take in all."""
+
+_SPARE_GB = 20
+_GB = 1e9
+_TIME = "%y%m%d-%H%M%S"
+_TIME_LENGTH, _DIGEST_LENGTH = 14, 8
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the jobs of one training share: a name, and a folder in ``bucket``."""
+
+    name: str
+    bucket: str
+
+    def uri(self, part: str) -> str:
+        """``data``, ``checkpoints`` or ``jobs`` in S3."""
+        return f"s3://{self.bucket}/{DEFAULT_PREFIX}train/{self.name}/{part}"
+
+    def job_name(self, now: float) -> str:
+        """The name of a job of the run that is requested ``now``, in epoch seconds."""
+        return f"{self.name}-{datetime.fromtimestamp(now, UTC):{_TIME}}"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Where and how a job runs. ``disk_bytes`` is what the training needs; ``max_seconds`` its
+    runtime, without the wait for a spot instance."""
+
+    instance: Instance
+    image: str
+    role: Role
+    max_seconds: int
+    disk_bytes: int
+    is_spot: bool = False
+    company: Company = NO_COMPANY
+
+    @property
+    def volume_gb(self) -> int:
+        """The volume to ask for. Of an instance with disks of its own, these are used."""
+        return math.ceil(self.disk_bytes / _GB) + _SPARE_GB
+
+    def most_usd(self, region: str) -> float | None:
+        """What the job costs at most, at the price of hosting on demand; ``None``: not known."""
+        price = price_in(self.instance, region)
+        return price.usd_per_hour * self.max_seconds / 3600 if price else None
+
+
+def make_run(
+    target: str, arguments: Sequence[str], data: TrainingData, bucket: str, prefix: str = ""
+) -> Run:
+    """The run of a training of ``target``'s head with these ``arguments`` and data."""
+    digest = json_digest([target, list(arguments), data.sha256])[:_DIGEST_LENGTH]
+    slug = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")
+    stem = prefixed(f"train-{slug}", prefix or DEFAULT_PREFIX)
+    longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
+    return Run(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
+
+
+def job_arguments(pair: str, arguments: Sequence[str]) -> list[str]:
+    """The command in the container, after the program's name: that of this machine with the
+    container's folders."""
+    return [
+        "train", "run", pair, *arguments,
+        "--data", f"{DATA_FOLDER}/{TRAIN_FILE}", "--held-out", f"{DATA_FOLDER}/{HELD_OUT_FILE}",
+        "--work", CHECKPOINTS_FOLDER, "-o", HEAD_FOLDER,
+    ]  # fmt: skip
+
+
+def training_job_request(
+    name: str, run: Run, pair: str, arguments: Sequence[str], options: JobOptions
+) -> dict[str, Any]:
+    """CreateTrainingJob's parameters for a job of the run that trains ``pair``'s head with these
+    ``job_arguments``."""
+    company, stopping = options.company, {"MaxRuntimeInSeconds": options.max_seconds}
+    if options.is_spot:
+        stopping["MaxWaitTimeInSeconds"] = _SPOT_WAIT * options.max_seconds
+    key = company.kms_key
+    source = {
+        "S3DataType": "S3Prefix",
+        "S3Uri": f"{run.uri(CHANNEL)}/",
+        "S3DataDistributionType": "FullyReplicated",
+    }
+    return {
+        "TrainingJobName": name,
+        "RoleArn": options.role.arn,
+        "AlgorithmSpecification": {
+            "TrainingImage": options.image,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": [PROGRAM],
+            "ContainerArguments": list(arguments),
+        },
+        "InputDataConfig": [{"ChannelName": CHANNEL, "DataSource": {"S3DataSource": source}}],
+        "OutputDataConfig": {
+            "S3OutputPath": run.uri("jobs"),
+            **({"KmsKeyId": key} if key else {}),
+        },
+        "CheckpointConfig": {"S3Uri": run.uri("checkpoints"), "LocalPath": CHECKPOINTS_FOLDER},
+        "ResourceConfig": {
+            "InstanceType": options.instance.type,
+            "InstanceCount": 1,
+            "VolumeSizeInGB": options.volume_gb,
+            # A key is for EBS volumes: SageMaker refuses it where it makes none.
+            **({"VolumeKmsKeyId": key} if key and not options.instance.nvme_gb else {}),
+        },
+        "StoppingCondition": stopping,
+        "EnableManagedSpotTraining": options.is_spot,
+        **model_network(company),
+        "Tags": [
+            TRAINING_TAG, {"Key": PAIR_TAG, "Value": tag_value(pair)}, *company.tag_list,
+        ],
+    }  # fmt: skip
+
+
+def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
+    """Whether the role, the image and the disk of the instance allow the job."""
+    yield from role_findings(aws, options.role)
+    yield from presence_findings(aws, options.image)
+    local = options.instance.nvme_gb
+    if local and options.volume_gb > local:
+        needed = format_size(options.volume_gb * _GB)
+        message = f"the training needs {needed} of disk; {options.instance.type} has {local} GB"
+        yield error("job-disk", "instance_type", message, "choose a type with more local storage")
+    if options.company.network_isolation:
+        message = "a container without a network takes no weights from the Hub"
+        fix = "use an image or a target whose weights need no download"
+        yield warning("job-isolated", "network_isolation", message, fix)
+
+
+def start_job(
+    aws: Aws, run: Run, data: TrainingData, request: Mapping[str, Any], company: Company
+) -> None:
+    """Upload the data to the run's folder, in a bucket that is made if it is not there, and request
+    the job."""
+    if not s3.bucket_exists(aws, run.bucket):
+        s3.create_bucket(aws, run.bucket, company.tag_list)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {TRAIN_FILE: data.train, HELD_OUT_FILE: data.held_out}
+        for name, conversations in parts.items():
+            file, place = Path(folder) / name, S3Uri.parse(f"{run.uri(CHANNEL)}/{name}")
+            write_copy(conversations, file)
+            aws.upload(file, place.bucket, place.key, {}, lambda _: None, company.kms_key)
+    create_job(aws, request)
+
+
+def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
+    """Download the head that the job has made into a new or empty ``folder``. Raises CloudError for
+    a job without one, and UserError for a folder that has files."""
+    require_trained(job)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        fix = "name another folder with -o"
+        raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
+    artifact = S3Uri.parse(job.artifact)
+    head = aws.call("s3", "head_object", Bucket=artifact.bucket, Key=artifact.key)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        archive, unpacked = Path(temporary) / "model.tar.gz", Path(temporary) / "head"
+        size, etag = head["ContentLength"], head["ETag"]
+        s3.download_object(aws, artifact, etag, size, archive, lambda _: None)
+        try:
+            with tarfile.open(archive) as packed:
+                packed.extractall(unpacked, filter="data")
+            (unpacked / "config.json").stat()
+        except (tarfile.TarError, EOFError, FileNotFoundError, zlib.error) as damaged:
+            message = f"{job.artifact} is not an archive of a head: {damaged}"
+            raise CheckpointError(message, "train it again", "job-artifact") from damaged
+        if folder.exists():
+            folder.rmdir()
+        unpacked.rename(folder)
