@@ -174,6 +174,7 @@ def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performa
         model,
         runs,
         {row.drafter},
+        at_once=not row.turns,
     )
 
 

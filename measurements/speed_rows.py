@@ -71,6 +71,8 @@ class Row:
     step: float
     together: bool
     """Whether the KV cache holds all requests, so that a step has all of them."""
+    turns: bool
+    """Whether they are turns of conversations that follow one another."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -112,8 +114,8 @@ def rows(folder: Path = EVIDENCE, *, turns: bool = False) -> list[Row]:
     """The rows of the evidence files that these scripts wrote, without those of adaptive
     verification, those that repeat experts, those that other work on the host disturbed, and those
     whose sender was the limit. Without the conversations of ``peagle bench`` or, with ``turns``,
-    only these: a turn arrives when its conversation is ready for it, not all at once as in the
-    model, so they are compared and not fitted."""
+    only these: a turn arrives when its conversation is ready for it, which says little of a single
+    prompt, so they are compared and not fitted."""
     all_rows = []
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text())
@@ -121,8 +123,7 @@ def rows(folder: Path = EVIDENCE, *, turns: bool = False) -> list[Row]:
             continue  # what users measured of targets or on GPUs that the model does not have
         measured = _of_bench if document["script"] == SCRIPT else _of_gpu_host
         for speed, raw in measured(document):
-            is_turn = document["script"] == SCRIPT and speed.get("cached_prompt_tokens", 0) > 0
-            if is_turn == turns:
+            if (speed.get("turns", 1) > 1) == turns:
                 all_rows.append(_row(path.name, document, Speed.model_validate(speed), raw))
     return all_rows
 
@@ -234,6 +235,7 @@ def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> R
         between=between.mean,
         step=between.p50,
         together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
+        turns=speed.turns > 1,
     )
 
 

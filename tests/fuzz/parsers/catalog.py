@@ -33,6 +33,7 @@ TABLES = {
         "version_rules.yaml",
         "methods.yaml",
         "speed_model.yaml",
+        "training.yaml",
     )
 }
 TARGET = yaml.safe_load(GOOD)

@@ -34,6 +34,7 @@ class Workplace:
     ``tiny``      the parts of the tiny pair; ``heads``: P-EAGLE heads of it, damaged
     ``geometry``  config.json of the large pairs
     ``own``       a catalogue with acme/chat-7b; ``wrong``: one with errors
+    ``*.jsonl``   chats: with answers, and questions alone
     ``*.json``    plans: good, for another region, truncated, edited, and no plan
     """
 
@@ -63,6 +64,15 @@ class Workplace:
         write_target(self.folder / "wrong", GOOD.replace("k_trained: 8", "k_trained: ten"))
         (self.folder / "empty").mkdir()
         (self.folder / "a-file").write_text("mine")
+        question = {"role": "user", "content": "What is a list? " * 20}
+        answer = {"role": "assistant", "content": "A list holds values. " * 20}
+        for name, more in (("chats", [answer]), ("questions", [])):
+            chats = (
+                {"messages": [{**question, "content": f"{n} {question['content']}"}, *more]}
+                for n in range(40)
+            )
+            lines = "".join(f"{json.dumps(chat)}\n" for chat in chats)
+            (self.folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
         self._write_plans()
 
     def _write_plans(self) -> None:

@@ -122,6 +122,7 @@ def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
         output_tokens=size[1],
         cached_prompt_tokens=cached,
         shared_prompt_tokens=min(workload.size.shared_prompt_tokens, cached),
+        turns=workload.turns,
         max_cudagraph_capture_size=row.max_cudagraph_capture_size,
         **_latencies(best),
     )
@@ -269,7 +270,7 @@ def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
     )
     names = {preset: name for name, preset in WORKLOADS.items()}
     other = f"{size.prompt_tokens}x{size.output_tokens}" + (f", {cached} cached" if cached else "")
-    workload = BenchWorkload(names.get(size, other), size)
+    workload = BenchWorkload(names.get(size, other), size, turns=speed.turns)
     accepted = None
     if speed.acceptance_length is not None and speed.k:
         basis: AcceptanceBasis = "imposed" if run.synthetic else "measured"

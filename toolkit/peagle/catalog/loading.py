@@ -5,6 +5,7 @@
     <folder>/instances.yaml       instance types
     <folder>/storage.yaml         prices of storage in S3
     <folder>/speed_model.yaml     constants of the performance model
+    <folder>/training.yaml        published heads by their training
     <folder>/version_rules.yaml   facts that hold on some vLLM versions only
     <folder>/methods.yaml         published methods of speculation
     <folder>/images.yaml          images in place of those of runtimes.yaml (catalog refresh)
@@ -50,6 +51,7 @@ from peagle.catalog.tables import (
     RuntimeTable,
     SpeedModel,
     StorageTable,
+    TrainingTable,
     VersionRuleTable,
 )
 from peagle.errors import nearest
@@ -65,6 +67,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "version_rules.yaml": VersionRuleTable,
     "methods.yaml": MethodTable,
     "speed_model.yaml": SpeedModel,
+    "training.yaml": TrainingTable,
     "images.yaml": ImageTable,
     "prices.yaml": PriceTable,
 }
@@ -138,6 +141,11 @@ def _updated(
 def load_storage(user_folder: Path | None = None) -> StorageTable:
     """The prices of storage. Raises CatalogError for a wrong table."""
     return _read(table_file("storage.yaml", user_folder), StorageTable)
+
+
+def load_training(user_folder: Path | None = None) -> TrainingTable:
+    """What is published of the training of heads. Raises CatalogError for a wrong table."""
+    return _read(table_file("training.yaml", user_folder), TrainingTable)
 
 
 def load_methods(user_folder: Path | None = None) -> MethodTable:

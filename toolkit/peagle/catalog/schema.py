@@ -282,8 +282,10 @@ class Speed(Measurement):
     at this load; tokens are per request. Speed and latencies are those of the fastest of the
     ``repetitions``, since other work on the host only slows one down; ``low`` and ``high`` are the
     slowest and the fastest. ``cached_prompt_tokens`` of a prompt came from the prefix cache, of
-    these ``shared_prompt_tokens`` are in all prompts. ``max_cudagraph_capture_size`` is the largest
-    batch with a CUDA graph, in tokens; ``None`` is vLLM's default."""
+    these ``shared_prompt_tokens`` are in all prompts. With more than one of ``turns``, requests are
+    those of conversations after the first, each sent when the answer before ended; others are sent
+    at once. ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens;
+    ``None`` is vLLM's default."""
 
     drafter: str | None
     k: NotNegative
@@ -297,6 +299,7 @@ class Speed(Measurement):
     output_tokens: Positive | None = None
     cached_prompt_tokens: NotNegative = 0
     shared_prompt_tokens: NotNegative = 0
+    turns: Positive = 1
     max_cudagraph_capture_size: Positive | None = None
     ttft_seconds: Seconds | None = None
     itl_seconds: Seconds | None = None

@@ -1,9 +1,10 @@
-"""The catalogue's tables: runtimes and their images, instances, storage prices, version rules, and
-the constants of the performance model.
+"""The catalogue's tables: runtimes and their images, instances, storage prices, version rules, the
+constants of the performance model, and what is published of the training of heads.
 
 Prices of instances are USD per hour.
 """
 
+import math
 from collections.abc import Collection
 from datetime import date
 from typing import Annotated, Literal
@@ -440,7 +441,7 @@ class GpuSpeed(Frozen):
 class StepConstants(Frozen):
     """Seconds for one step, layer, request or logit; others are factors on the time that the data
     sheet implies, so 1.25 means 80 %. ``hashed`` is for one token of a prompt that is looked up in
-    the prefix cache."""
+    the prefix cache, ``tokenized`` for one that a server receives as text."""
 
     step: Constant
     layer: Constant
@@ -455,6 +456,7 @@ class StepConstants(Frozen):
     drafter_layer: Constant
     prefill_layer: Constant
     hashed: Constant
+    tokenized: Constant
     prefill_uncaptured: Constant
     uncaptured: Constant
     without_async: Constant
@@ -498,3 +500,42 @@ class SpeedModel(Frozen):
         if it is not in the table."""
         variants = [gpu for gpu in self.gpus if gpu.gpu == name]
         return min(variants, key=lambda gpu: abs((gpu.memory_gib or gib) - gib), default=None)
+
+
+class PublishedHead(Frozen):
+    """The acceptance length of a head after so many epochs on so many samples of this size."""
+
+    samples: Positive
+    sample_tokens: Positive
+    epochs: Positive
+    k: Positive
+    acceptance_length: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    text: str
+    source: str
+
+
+class LikelyRange(Frozen):
+    """A likely value and its bounds."""
+
+    low: Constant
+    likely: Constant
+    high: Constant
+    source: str
+
+
+class TrainingTable(Frozen):
+    """``training.yaml``: published heads by the tokens of their training, in ascending order;
+    ``domains`` are the accepted drafts on other texts over those on theirs, and ``efficiency`` the
+    share of the data sheet's FLOPs in training. More than ``repeats`` further epochs are worth
+    nothing."""
+
+    checked: date
+    repeats: Constant
+    heads: Annotated[tuple[PublishedHead, ...], Field(min_length=2)]
+    domains: LikelyRange
+    efficiency: LikelyRange
+    start_seconds: LikelyRange
+
+    def worth(self, epochs: float) -> float:
+        """The epochs of new tokens that so many epochs of the same tokens are worth."""
+        return 1 + self.repeats * (1 - math.exp((1 - epochs) / self.repeats))

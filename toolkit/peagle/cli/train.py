@@ -2,14 +2,163 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from peagle.cli.options import DefaultGroup
+from peagle.catalog.loading import load_training
+from peagle.catalog.tables import HERE
+from peagle.checkpoints.models import Checkpoint
+from peagle.cli.options import (
+    COUNT,
+    POSITIVE,
+    DefaultGroup,
+    Parsed,
+    add_options,
+    catalog_of,
+    command,
+    command_catalog,
+    complete_pair,
+    here_option,
+    is_here,
+    option,
+)
+from peagle.cli.plan_options import choose_here, engine_options, given_options
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.console import print_findings, print_json, wants_json
+from peagle.cli.view.train import print_training_plan
+from peagle.planning.runtime import DEFAULT_REGION
+from peagle.text import plain
+from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
+from peagle.train.estimate import TrainingOptions, measure_data, plan_training, require_disk
+from peagle.train.recipe import Recipe
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import with_own_target
+
+if TYPE_CHECKING:
+    from peagle.aws.client import Aws
 
 
-@click.group(cls=DefaultGroup, epilog="Example: peagle train --help")
+@click.group(
+    cls=DefaultGroup,
+    epilog="""\b
+Examples:
+  peagle train plan gpt-oss-20b --data prompts.jsonl --budget 500
+  peagle train plan ./my/model --data s3://bucket/captured/ --instance-type ml.p5.48xlarge
+""",
+)
 def train() -> None:
     """Train a P-EAGLE head for a target; plan it first.
 
     `peagle train PAIR` is short for `peagle train run PAIR`.
     """
+
+
+def _held_out(text: str) -> float | Path:
+    """A share of the questions, or a file. Raises ValueError."""
+    try:
+        share = float(text)
+    except ValueError:
+        return Path(text)
+    if not 0 < share < 1:
+        raise ValueError(f"{text} is not a share between 0 and 1, such as 0.1")
+    return share
+
+
+data_options = add_options(
+    [
+        option(
+            "--data SOURCE",
+            "Training data: JSON lines in a FILE or at s3://..., or capture:ENDPOINT. Repeatable.",
+            multiple=True,
+            required=True,
+        ),
+        option(
+            "--held-out SHARE|FILE",
+            "Text on which acceptance is measured: a share of the data, or a file.",
+            Parsed("text", _held_out),
+            default=DEFAULT_HELD_OUT,
+        ),
+        option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
+        option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
+    ]
+)
+"""The options about data and epochs of ``plan`` and ``run``."""
+
+
+def read_data(
+    session: Session, sources: tuple[str, ...], held_out: float | Path, region: str | None
+) -> TrainingData:
+    """The training data, of files, of S3 and of what endpoints have captured."""
+
+    def connect() -> Aws:
+        session.start()
+        return session.aws(region or DEFAULT_REGION)
+
+    context = Recipe.sequence_length
+    return read_training_data(sources, connect, held_out=held_out, context=context)
+
+
+@command(
+    "peagle train plan qwen3-8b --data prompts.jsonl",
+    "peagle train plan ./my/model --data prompts.jsonl --instance-type ml.p5.48xlarge --budget 500",
+    of=train,
+)
+@click.argument("pair", shell_complete=complete_pair)
+@data_options
+@option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
+@engine_options(TrainingOptions)
+@here_option
+@account_options
+@click.pass_context
+def plan(
+    ctx: click.Context,
+    /,
+    session: Session,
+    pair: str,
+    data: tuple[str, ...],
+    held_out: float | Path,
+    keep_answers: bool,
+    epochs: int,
+    budget: float | None,
+    **options: Any,
+) -> None:
+    """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
+    acceptance, and the one at which the head pays.
+
+    The head is for the target, whatever drafter PAIR names. It is trained and served on the same
+    instance type, by default that of `peagle plan`. Time is computed from the performance model,
+    and the expected acceptance from published heads with as many tokens of training; both have wide
+    ranges.
+    """
+    if is_here(ctx):
+        options |= choose_here(options)
+
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(options["region"] or DEFAULT_REGION))
+
+    catalog, _ = with_own_target(command_catalog(), pair, read)
+    recipe, conversations = (
+        Recipe(epochs=epochs),
+        read_data(session, data, held_out, options["region"]),
+    )
+    messages = [each.messages for each in conversations.train]
+    planned = plan_training(
+        TrainingOptions(pair=pair, **given_options(options)),
+        measure_data(messages, recipe, options["output_tokens"], not keep_answers),
+        recipe,
+        catalog,
+        load_training(catalog_of(ctx)),
+        budget=budget,
+        regenerates=not keep_answers,
+        prompts=data[0],
+    )
+    if planned.instance_type == HERE:
+        require_disk(planned, shutil.disk_usage(Path.cwd()).free, str(Path.cwd()))
+    if wants_json():
+        return print_json({**plain(planned), "findings": conversations.findings})
+    print_training_plan(planned)
+    return print_findings(conversations.findings, title="Data")

@@ -15,7 +15,7 @@ from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.find import same_sizes
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter
-from peagle.checkpoints.models import is_hub_id, is_location, split_revision
+from peagle.checkpoints.models import Checkpoint, is_hub_id, is_location, split_revision
 from peagle.checks.rules.head_pairing import PASS_OWN_HEAD, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError, use_option
 from peagle.findings import Finding, note, warning
@@ -114,14 +114,11 @@ def is_for_shorter(drafter: Drafter, max_model_len: int, request_tokens: int) ->
     )
 
 
-def _without_head(options: Options, target: Target, catalog: Catalog) -> Decision[SelectedPair]:
-    """The target alone: no head is known for it. Findings say what its owner can do: n-gram lookup,
-    the public head of the only target that it may be a copy of, or training."""
-    plan, message = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
-    ngram = Fix("n-gram lookup needs no head", (*plan, f"{options.pair}+ngram"))
-    message = f"plans of {target.id} do not speculate: {message}"
-    findings = [note(NO_HEAD, "drafter", message, ngram)]
-    read = options.target_checkpoint
+def heads_of_same_sizes(
+    target: Target, catalog: Catalog, read: Checkpoint | None = None
+) -> list[tuple[Target, str]]:
+    """The targets of which this one may be a copy, each with the id of its default public head;
+    only the one that its checkpoint names, if it names one."""
     named = str(read.config.get("_name_or_path") or "") if read else ""
     heads = []
     for other in catalog.targets.values():
@@ -129,7 +126,17 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
             head = find_drafter(other, other.default_drafter)
             if head.public and is_hub_id(head.weights or ""):
                 heads.append((other, str(head.weights)))
-    bases = [base for base in heads if named in (base[0].id, base[0].weights)] or heads
+    return [base for base in heads if named in (base[0].id, base[0].weights)] or heads
+
+
+def _without_head(options: Options, target: Target, catalog: Catalog) -> Decision[SelectedPair]:
+    """The target alone: no head is known for it. Findings say what its owner can do: n-gram lookup,
+    the public head of the only target that it may be a copy of, or training."""
+    plan, message = ("peagle", "plan"), f"no EAGLE-3 or P-EAGLE head is known for {target.id}"
+    ngram = Fix("n-gram lookup needs no head", (*plan, f"{options.pair}+ngram"))
+    message = f"plans of {target.id} do not speculate: {message}"
+    findings = [note(NO_HEAD, "drafter", message, ngram)]
+    bases = heads_of_same_sizes(target, catalog, options.target_checkpoint)
     if len(bases) == 1:
         base, weights = bases[0]
         message = f"{target.id} has the sizes of {base.id}: try the head of that model"

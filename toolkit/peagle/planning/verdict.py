@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from peagle.case import build_case
 from peagle.catalog.find import find_drafter, find_instance, find_pair
@@ -64,7 +64,7 @@ class VerdictOptions(EngineOptions):
     each load there, unless ``tensor_parallel_size`` says how many.
     """
 
-    TAKES = (
+    TAKES: ClassVar[tuple[str, ...]] = (
         "gpu", "instance_type", "vllm", "region", "tensor_parallel_size", "workload",
         "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens", "loads",
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The performance of one engine at one load: measured, else estimated, else unknown.
 
 A closed load of N requests is sent at once, as the evidence was measured, and as a client with N
-connections begins. With t(P, N) the time of all prompts and s(N, context) that of a decode step:
+connections begins; turns of conversations arrive one by one (``peagle.speed.step``). With t(P, N)
+the time of all prompts and s(N, context) that of a decode step:
 
     time of all answers = t + s x output tokens / acceptance length
     tokens/s            = N x output tokens / time
@@ -81,10 +82,12 @@ def performance(
     fit: Fit | None = None,
     geometry: Geometry | None = None,
     engines: int = 1,
+    at_once: bool | None = None,
 ) -> Performance:
     """The performance of one engine with ``load`` concurrent requests of this size. ``runs`` are
     the target's on any GPU and vLLM version; ``names`` are those of the drafter in them.
-    ``engines`` share the requests of all conversations. The basis is ``unknown`` without an
+    ``engines`` share the requests of all conversations, whose turns arrive one by one unless they
+    are sent ``at_once``. The basis is ``unknown`` without an
     acceptance length, on a GPU that speed_model.yaml does not have, and where no request fits the
     context or the KV cache."""
     engine, shape = case.engine, case.target.architecture
@@ -93,6 +96,7 @@ def performance(
         lacking = f"requests of {workload.tokens:,} tokens exceed {context}"
         return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
+    at_once = not workload.cached_prompt_tokens if at_once is None else at_once
     if workload.cached_prompt_tokens:
         fit = fit or compute_fit(case)
         conversations = int(cached_requests(case, fit, workload))
@@ -100,7 +104,9 @@ def performance(
     geometry = geometry or read_geometry(case)
     default = engine._replace(max_cudagraph_capture_size=None, max_num_seqs=MEASURED_REQUESTS)
     graphs = capture_limit(default, shape.class_name)
-    measured = _measured(case, workload, load, runs, names, acceptance, geometry, model, graphs)
+    measured = _measured(
+        case, workload, load, runs, names, acceptance, geometry, model, graphs, at_once
+    )
     if measured is not None:
         return measured
     gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
@@ -112,7 +118,7 @@ def performance(
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
     times = StepTimes(geometry, gpu, model)
     batched = engine.max_num_batched_tokens
-    timing = closed_load(times, workload, load, running, batched, acceptance.length)
+    timing = closed_load(times, workload, load, running, batched, acceptance.length, at_once)
     factor, width, used = _correction(times, workload, load, engine.vllm, runs, names, graphs)
     if shape.latent or shape.recurrent or shape.unknown_cache:
         width = max(width, _UNMEASURED_WIDTH)
@@ -211,6 +217,7 @@ def _measured(
     geometry: Geometry,
     model: SpeedModel,
     graphs: Graphs,
+    at_once: bool,
 ) -> Performance | None:
     """The measured row at this load, or between the two loads around it, whose prefix cache holds
     as much. A row with an imposed acceptance is not the answer where another one is known."""
@@ -245,7 +252,7 @@ def _measured(
             pair = _with_graphs(geometry, above if captured else below, graphs)
             gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
             times = StepTimes(pair, gpu, model) if gpu else None
-            return _between(run, below, above, load, times)
+            return _between(run, below, above, load, at_once, times)
     return None
 
 
@@ -270,25 +277,32 @@ def _alike(have: float | None, want: float) -> bool:
     return have is not None and max(have, want) <= SAME_SIZE * min(have, want)
 
 
-def _row_timing(times: StepTimes, row: Speed, load: float) -> Timing:
+def _row_timing(times: StepTimes, row: Speed, load: float, at_once: bool) -> Timing:
     """The model's times of requests as in the row, at this load."""
-    length = row.acceptance_length or 1.0
-    return closed_load(times, _read_size(row), load, math.inf, MEASURED_STEP, length)
+    size, length = _read_size(row), row.acceptance_length or 1.0
+    return closed_load(times, size, load, math.inf, MEASURED_STEP, length, at_once)
 
 
 def _between(
-    run: SpeedRun, below: Speed, above: Speed, load: float, times: StepTimes | None
+    run: SpeedRun,
+    below: Speed,
+    above: Speed,
+    load: float,
+    at_once: bool,
+    times: StepTimes | None,
 ) -> Performance:
     """Between two measured loads: the geometric mean of both, each moved along the model's curve,
-    the nearer one with more weight. The range covers the repetitions of both."""
+    the nearer one with more weight. The model also has what it takes to send requests in another
+    way than they were measured. The range covers the repetitions of both."""
     share, moved = 0.0, [(1.0, 1.0, 1.0)] * 2
     if below is not above:
         share = math.log(load / below.concurrency, above.concurrency / below.concurrency)
-    if below is not above and times:
-        for number, row in enumerate((below, above)):
-            there, here = (_row_timing(times, row, at) for at in (row.concurrency, load))
-            speed = load / here.total / (row.concurrency / there.total)
-            moved[number] = speed, here.first / there.first, here.decode / there.decode
+    for number, row in enumerate((below, above) if times else ()):
+        assert times
+        there = _row_timing(times, row, row.concurrency, row.turns == 1)
+        here = _row_timing(times, row, load, at_once)
+        speed = load * there.total / (row.concurrency * here.total)
+        moved[number] = speed, here.first / there.first, here.decode / there.decode
 
     def at(lower: float | None, upper: float | None, of: int = 0) -> float | None:
         if lower is None or upper is None:
@@ -446,7 +460,7 @@ def _ratios(
             continue
         size, of_row = _read_size(row), _with_graphs(pair.with_k(row.k), row, graphs)
         load = row.concurrency
-        timing = _row_timing(StepTimes(of_row, gpu, model), row, load)
+        timing = _row_timing(StepTimes(of_row, gpu, model), row, load, at_once=True)
         time = load * size.output_tokens / row.output_tokens_per_second
         ratio = math.log(time / timing.total)
         sizes = math.log(size.prompt_tokens), math.log(size.output_tokens)

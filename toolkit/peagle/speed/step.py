@@ -36,6 +36,18 @@ with the threads that issue its matrix instructions, so that both times add up.
 With a prefix cache the CPU hashes each block of a prompt, one prompt after the other (``hashed``
 seconds per token). It is counted where a part of the prompts is cached: the others were measured
 without a prefix cache.
+
+The next turn of a conversation arrives when its last answer ends, not with those of all others. So
+it finds each of the other ``C - 1`` conversations waiting for its first token as often as that is a
+share of the time of a turn, as if it were not there (mean value analysis of closed networks, Reiser
+and Lavenberg 1980, in Bard's approximation). With ``T`` the time of a turn it waits
+
+    R = cpu + (C - 1) R / T cpu             until it is a request of the engine
+    S = step + prompt + (C - 1) S / T prompt / 2         in the engine
+
+since the CPU reads text (``tokenized`` seconds per token) and hashes one prompt after the other,
+and the engine ends the step of another prompt, half of it on average, before it begins this one; of
+the decode step of all others, half is left, and half is what it adds to the step of the prompt.
 """
 
 from __future__ import annotations
@@ -516,16 +528,25 @@ def closed_load(
     running: float,
     batched: int,
     acceptance_length: float,
+    at_once: bool = True,
 ) -> Timing:
-    """The times of ``load`` requests sent at once, of which at most ``running`` run together.
-    ``batched`` is max-num-batched-tokens."""
-    together = min(load, running)
+    """The times of ``load`` requests of which at most ``running`` run together: sent at once, or as
+    the turns of as many conversations. ``batched`` is max-num-batched-tokens."""
+    together, constants = min(load, running), engine.model.constants
     context = workload.prompt_tokens + workload.output_tokens / 2
     prompts, first = engine.prefill_seconds(together, workload, batched)
-    if workload.cached_prompt_tokens:
-        hashing = engine.model.constants.hashed * workload.prompt_tokens
-        prompts, first = prompts + together * hashing, first + (together + 1) / 2 * hashing
+    hashing = constants.hashed * workload.prompt_tokens if workload.cached_prompt_tokens else 0.0
+    prompts, first = prompts + together * hashing, first + (together + 1) / 2 * hashing
     step = engine.decode_seconds(together, context)
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
     waves = max(load / running, 1.0)
-    return Timing(total * waves, first + total * (waves - 1) / 2, step)
+    if at_once:
+        return Timing(total * waves, first + total * (waves - 1) / 2, step)
+    cpu = hashing + constants.tokenized * workload.prompt_tokens
+    alone, _ = engine.prefill_seconds(1, workload, batched)
+    others, first = (together - 1) / total, first + cpu
+    if others * max(cpu, alone / 2) < 1:
+        decode = step if together > 1 else 0.0
+        one_by_one = cpu / (1 - others * cpu) + (decode + alone) / (1 - others * alone / 2)
+        first = min(first, one_by_one)
+    return Timing(total * waves, first + total * (waves - 1), step)

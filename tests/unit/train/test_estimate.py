@@ -1,0 +1,248 @@
+"""The plan of a training: amounts, hours, cost, acceptance, break-even and advice."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from peagle.catalog import find_instance, find_pair, load_catalog
+from peagle.catalog.loading import load_training
+from peagle.planning.load import Load
+from peagle.speed.acceptance import Acceptance, curve_through
+from peagle.train.estimate import (
+    DataSize,
+    Range,
+    Rates,
+    TrainingOptions,
+    TrainingPlan,
+    expected_curves,
+    measure_data,
+    new_head,
+    plan_training,
+    require_disk,
+    training_hours,
+)
+from peagle.train.recipe import Recipe
+from tests.support import raises_code
+
+CATALOG, TABLE, RECIPE = load_catalog(), load_training(), Recipe()
+DECAY = CATALOG.speed_model.decay
+H100, L40S = "ml.p5.4xlarge", "ml.g6e.xlarge"
+RATES = Rates(
+    "measured",
+    regeneration=Range(500.0, 1000.0, 2000.0),
+    epoch=Range(5_000.0, 10_000.0, 20_000.0),
+    start_seconds=Range(60.0, 120.0, 240.0),
+)
+
+
+def data_of(conversations: int, prompt: int = 300, answer: int = 450) -> DataSize:
+    tokens = conversations * (prompt + answer)
+    return DataSize(
+        conversations, tokens, conversations, conversations * prompt, conversations * answer
+    )
+
+
+def planned(pair: str, conversations: int, **more: Any) -> TrainingPlan:
+    options = TrainingOptions(
+        pair=pair, instance_type=more.pop("on", L40S), concurrency=more.pop("load", 8)
+    )
+    recipe = more.pop("recipe", RECIPE)
+    return plan_training(options, data_of(conversations), recipe, CATALOG, TABLE, **more)
+
+
+def usd_of(plan: TrainingPlan) -> float:
+    assert plan.usd is not None
+    return plan.usd.likely
+
+
+def message(role: str, tokens: int) -> dict[str, str]:
+    return {"role": role, "content": "word" * (tokens - 4)}
+
+
+SHORT = Recipe(sequence_length=400, answer_tokens=360)
+QUESTION, ANSWER = message("user", 100), message("assistant", 50)
+
+
+@pytest.mark.parametrize(
+    ("conversations", "answer_tokens", "size"),
+    [
+        ([[QUESTION, ANSWER]], None, DataSize(1, 150, 1, 100, 50)),
+        ([[QUESTION, ANSWER, QUESTION, ANSWER]], None, DataSize(1, 300, 2, 350, 100)),
+        ([[QUESTION, ANSWER], [QUESTION]], None, DataSize(2, 300, 2, 200, 100)),
+        ([[QUESTION]], 20, DataSize(1, 120, 1, 100, 20)),
+        ([[QUESTION, ANSWER]], 350, DataSize(1, 400, 1, 100, 350)),
+        ([[QUESTION, ANSWER]], 900, DataSize(1, 400, 1, 100, 360)),
+    ],
+)
+def test_data_is_measured(
+    conversations: list[list[dict[str, str]]], answer_tokens: int | None, size: DataSize
+) -> None:
+    assert measure_data(conversations, SHORT, answer_tokens) == size
+
+
+def test_answers_that_are_kept_have_their_length() -> None:
+    conversations = [[QUESTION, message("assistant", 370)], [QUESTION]]
+    assert measure_data(conversations, SHORT, regenerates=False) == DataSize(2, 500, 1, 100, 370)
+
+
+def test_prompts_without_answers_need_a_length() -> None:
+    with raises_code("missing-option"):
+        measure_data([[QUESTION]], SHORT)
+
+
+def test_hours_are_amounts_over_rates() -> None:
+    hours = training_hours(data_of(10_000), RATES, epochs=2)
+    assert hours["regeneration"].likely == pytest.approx(4_500_000 / 1000 / 3600)
+    assert hours["epochs"].likely == pytest.approx(15_000_000 / 10_000 / 3600)
+    assert hours["starts"].likely == pytest.approx(5 * 120 / 3600)
+    parts = [hours[part] for part in ("regeneration", "epochs", "starts")]
+    assert hours["total"].low == pytest.approx(sum(part.low for part in parts))
+    assert hours["total"].low < hours["total"].likely < hours["total"].high
+    kept = training_hours(data_of(10_000), RATES, epochs=2, regenerates=False)
+    assert kept["regeneration"] == Range(0, 0, 0)
+
+
+def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:
+    plans = [planned("qwen3-8b", conversations) for conversations in (500, 5_000, 50_000, 500_000)]
+    plans += [
+        planned("qwen3-8b", 500_000, recipe=replace(RECIPE, epochs=epochs)) for epochs in (10, 20)
+    ]
+    for before, after in pairwise(plans):
+        assert before.expected.likely <= after.expected.likely
+        assert before.hours["total"].likely < after.hours["total"].likely
+        assert before.disk_bytes < after.disk_bytes
+        assert usd_of(before) < usd_of(after)
+    for plan in plans:
+        assert plan.expected.low <= plan.expected.likely <= plan.expected.high <= plan.k + 1
+
+
+def test_a_published_head_is_on_the_curve() -> None:
+    for head in TABLE.heads:
+        tokens = head.samples * head.sample_tokens * TABLE.worth(head.epochs)
+        likely = expected_curves(tokens, TABLE, DECAY)[1].length(head.k)
+        assert likely == pytest.approx(head.acceptance_length, abs=0.01)
+
+
+def test_epochs_of_the_same_tokens_are_worth_less_than_new_ones() -> None:
+    assert TABLE.worth(1) == 1
+    assert 1.9 < TABLE.worth(2) < 2
+    assert TABLE.worth(1000) == pytest.approx(1 + TABLE.repeats)
+
+
+@pytest.mark.parametrize("pair", ["qwen3-8b", "gpt-oss-120b", "qwen3-coder-30b"])
+@pytest.mark.parametrize("load", [1, 8, 32])
+def test_at_the_break_even_acceptance_both_are_as_fast(pair: str, load: int) -> None:
+    plan = planned(pair, 50_000, load=load, on=H100)
+    target, instance = find_pair(CATALOG, pair).target, find_instance(CATALOG.instances, H100)
+    head = new_head(target, RECIPE)
+    serving = Load(
+        target,
+        CATALOG.runtimes.default,
+        target.default_max_model_len,
+        load,
+        CATALOG,
+        workload=plan.workload,
+    )
+    assert plan.break_even
+    for even in plan.break_even:
+        if even.length is None:
+            continue
+        curve, speeds = curve_through(((plan.k, even.length),), DECAY), []
+        if curve.decay != DECAY:
+            continue  # nearly every draft is accepted: a K has its own curve
+        for k in range(1, RECIPE.depths + 1):
+            acceptance = Acceptance(curve.length(k), "assumed", "")
+            engine = serving.engine(instance, 1, head, k)
+            speed = serving.performance(engine, head, k, load, assumed=acceptance)
+            speeds.append(speed.tokens_per_second or 0.0)
+        assert max(speeds) == pytest.approx(even.tokens_per_second, rel=0.01)
+
+
+def test_a_head_that_is_expected_to_win_is_advised() -> None:
+    plan = planned("qwen3-8b", 500_000)
+    assert plan.advice == "train"
+    assert plan.conversations_needed is not None
+    assert plan.conversations_needed <= 500_000
+    fewer = planned("qwen3-8b", plan.conversations_needed - 2_000)
+    assert fewer.advice == "train-more-data"
+    assert fewer.conversations_needed == plan.conversations_needed
+
+
+def test_a_target_with_a_fast_head_needs_no_other() -> None:
+    plan = planned("gpt-oss-20b", 500_000)
+    assert plan.advice == "do-not-train"
+    assert plan.conversations_needed is None
+    assert {even.against.drafter for even in plan.break_even} == {None, "p-eagle"}
+    first, *_ = plan.alternatives.items()
+    assert first == (
+        "p-eagle",
+        (
+            ("peagle", "local", "up", "gpt-oss-20b+p-eagle"),
+            ("peagle", "bench", "local", "--acceptance", "prompts.jsonl"),
+        ),
+    )
+
+
+def test_the_budget_decides_the_epochs() -> None:
+    unlimited = planned("qwen3-8b", 5_000, rates=RATES)
+    assert unlimited.basis == "measured"
+    assert planned("qwen3-8b", 5_000, rates=RATES, budget=1e6).epochs == RECIPE.epochs
+    budget = usd_of(unlimited) * 0.7
+    less = planned("qwen3-8b", 5_000, rates=RATES, budget=budget)
+    assert 1 <= less.epochs < RECIPE.epochs
+    assert usd_of(less) <= budget
+    assert less.asked_epochs == RECIPE.epochs
+
+
+def test_a_budget_below_one_epoch_is_refused_with_what_it_pays_for() -> None:
+    one = planned("qwen3-8b", 5_000, rates=RATES, recipe=replace(RECIPE, epochs=1))
+    budget = usd_of(one) * 0.9
+    with raises_code("budget-too-small") as raised:
+        planned("qwen3-8b", 5_000, rates=RATES, budget=budget)
+    affordable = int(raised.value.fix.split("at most ")[1].split()[0].replace(",", ""))
+    assert planned("qwen3-8b", affordable, rates=RATES, budget=budget).epochs == 1
+    with raises_code("budget-too-small"):
+        planned("qwen3-8b", 5_000, rates=RATES, budget=0.01)
+
+
+def test_a_budget_needs_a_price() -> None:
+    options = TrainingOptions(pair="qwen3-8b", gpu="B300", concurrency=8)
+    with raises_code("conflicting-options"):
+        plan_training(options, data_of(100), RECIPE, CATALOG, TABLE, budget=10.0)
+
+
+def test_a_head_that_does_not_fit_beside_its_target_is_refused() -> None:
+    with raises_code("does-not-fit"):
+        planned("gemma-4-31b", 5_000, on=H100)
+
+
+def test_an_unknown_gpu() -> None:
+    options = TrainingOptions(pair="qwen3-8b", gpu="H900", concurrency=8)
+    with raises_code("unknown-gpu"):
+        plan_training(options, data_of(100), RECIPE, CATALOG, TABLE)
+
+
+def test_a_gpu_without_data_gives_no_hours() -> None:
+    model = CATALOG.speed_model.model_copy(update={"gpus": ()})
+    options = TrainingOptions(pair="tiny", instance_type=H100, concurrency=8)
+    plan = plan_training(
+        options, data_of(100), RECIPE, replace(CATALOG, speed_model=model, speeds={}), TABLE
+    )
+    assert (plan.basis, plan.hours, plan.usd) == ("unknown", {}, None)
+    assert (plan.advice, plan.break_even) == ("unknown", ())
+
+
+def test_the_disk_must_hold_data_and_checkpoints() -> None:
+    plan = planned("qwen3-8b", 5_000)
+    assert plan.disk_bytes > (plan.epochs + 1) * plan.checkpoint_bytes
+    require_disk(plan, plan.disk_bytes, "out")
+    with raises_code("disk-full"):
+        require_disk(plan, plan.disk_bytes - 1, "out")
+
+
+def test_without_a_gpu_that_of_the_usual_plan_is_taken() -> None:
+    options = TrainingOptions(pair="tiny", concurrency=8)
+    plan = plan_training(options, data_of(3_000), RECIPE, CATALOG, TABLE)
+    assert plan.instance_type == "ml.g6.xlarge"

@@ -1,0 +1,92 @@
+"""What ``peagle train`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.catalog.tables import HERE
+from peagle.cli.context import command_text
+from peagle.cli.view.console import Fact, print_facts, print_line
+from peagle.text import format_concurrency, format_duration, format_size, format_usd
+from peagle.train.estimate import Range, TrainingPlan
+
+_ADVICE = {
+    "train": "Train a head for {0.target}: it is expected to be the fastest",
+    "train-more-data": "Train a head for {0.target} with more data: at least about "
+    "{0.conversations_needed:,} conversations",
+    "do-not-train": "Do not train a head for {0.target}: none that is published after such a "
+    "training would be the fastest",
+    "unknown": "Unknown whether a head for {0.target} pays: no speed is known on this GPU",
+}
+
+
+def print_training_plan(plan: TrainingPlan) -> None:
+    """The advice first, then time and cost, and what they come from; last what to try instead."""
+    advice = _ADVICE[plan.advice].format(plan)
+    if plan.advice == "train" and plan.expected.low < max(e.length or 0 for e in plan.break_even):
+        advice += ", but may stay below the break-even"
+    print_line(advice, bold=True)
+    print_facts(_facts(plan), err=False)
+    if plan.advice != "train" and plan.alternatives:
+        print_line("\nTry instead, and measure the acceptance on your text", bold=True)
+        for drafter, commands in plan.alternatives.items():
+            lines = " && ".join(map(command_text, commands))
+            print_facts([(drafter, ("", lines))], label=max(12, len(drafter) + 1), err=False)
+
+
+def _facts(plan: TrainingPlan) -> Iterator[Fact]:
+    expected = f"{plan.expected.likely:.2f} tokens per step with K={plan.k} "
+    expected += f"({plan.expected.low:.2f} to {plan.expected.high:.2f})"
+    if plan.tokens_per_second:
+        expected += f": {plan.tokens_per_second:,.0f} tokens/s"
+    yield "expected", f"{expected}; from published heads, not from your text"
+    for even in plan.break_even:
+        length = f"{even.length:.2f}" if even.length else "no acceptance suffices"
+        speed = f"{even.tokens_per_second:,.0f} tokens/s"
+        yield "break-even", f"{length} against {even.against.text} ({speed})"
+    size = plan.workload
+    yield (
+        "load",
+        f"{format_concurrency(plan.concurrency)} of {size.prompt_tokens:,} + "
+        f"{size.output_tokens:,} tokens on each engine",
+    )
+    place = "this machine" if plan.instance_type == HERE else plan.instance_type
+    gpus = f"{place} ({plan.gpu_count} x {plan.gpu})"
+    if plan.hours:
+        yield "time", f"{_hours(plan.hours['total'])} on {gpus}, {plan.basis}"
+        names = {"regeneration": "answers", "epochs": f"epochs ({plan.epochs})", "starts": "starts"}
+        parts = (f"{name} {_hours(plan.hours[key])}" for key, name in names.items())
+        yield "", "; ".join(parts)
+    else:
+        yield "time", f"unknown on {gpus}"
+    yield "cost", _cost(plan)
+    data = plan.data
+    text = f"{data.conversations:,} conversations, about {data.tokens:,} tokens"
+    if plan.regenerates:
+        text += f", of which {data.answer_tokens:,} are regenerated"
+    yield "data", text
+    stored = format_size(plan.hidden_states_bytes)
+    yield (
+        "disk",
+        f"{format_size(plan.disk_bytes)}: the data, and {plan.epochs} checkpoints of "
+        f"{format_size(plan.checkpoint_bytes)}; hidden states are not stored ({stored} per epoch)",
+    )
+    yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
+
+
+def _cost(plan: TrainingPlan) -> str:
+    if plan.usd is None or plan.usd_per_hour is None:
+        return "" if plan.instance_type == HERE else "the price is unknown"
+    usd = plan.usd
+    text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
+    text += f"{format_usd(plan.usd_per_hour)} per hour"
+    if plan.budget_usd is not None:
+        text += (
+            f"; {format_usd(plan.budget_usd)} pay for {plan.epochs} of {plan.asked_epochs} epochs"
+        )
+    return text
+
+
+def _hours(hours: Range) -> str:
+    low, likely, high = (format_duration(value * 3600) for value in hours.values)
+    return likely if low == high else f"{likely} ({low} to {high})"

@@ -1,0 +1,540 @@
+"""What a head of the user's own would cost and bring: the plan of a training, before it begins.
+
+Time is that of three parts, each an amount over a rate:
+
+    regenerating the answers = tokens of the answers / output tokens per second of the target
+    an epoch                 = tokens / tokens per second of hidden states and training
+    starts of engines        = to regenerate, with an untrained head, for hidden states, and to
+                               measure the head of each epoch
+
+Hidden states are computed again in each epoch, since they are never stored: the target processes
+each text as a prompt. A training step computes 6 FLOPs per parameter and row, forward and backward,
+of the layers and of the output matrix. Conditional drop-token sampling has a row for each token
+and, for each further depth d of K, one for max(ratio^d, least) of the tokens of answers. The steps
+reach a share of the data sheet's FLOPs that differs by a factor of eight in what is published, so
+that hours have a wide range until a probe has measured the rates.
+
+The acceptance that is expected is that of published heads with as many tokens of training, on the
+line through the logarithms (training.yaml). It is compared with the one at which the head is as
+fast as the target alone, and as the fastest drafter that the target has, by the model of ``speed``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+from peagle.catalog.find import find_drafter, find_instance, find_pair
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog.tables import Instance, TrainingTable
+from peagle.checkpoints.entries import is_from_checkpoint
+from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError
+from peagle.fit.building import draft_model, target_model, with_sizes
+from peagle.fit.weights import stored_parameters
+from peagle.options import Options, engine_option
+from peagle.planning.load import USUAL_CONCURRENCY, Load
+from peagle.planning.planner import make_plan
+from peagle.planning.runtime import price_in
+from peagle.planning.speculation import LIKELY_LENGTH, heads_of_same_sizes
+from peagle.planning.verdict import VerdictOptions, make_verdict
+from peagle.speed.acceptance import Acceptance, Curve, Performance, curve_through
+from peagle.speed.estimate import break_even_length
+from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
+from peagle.speed.verdict import LoadVerdict
+from peagle.text import format_size, format_usd
+from peagle.train.recipe import Recipe, slots_per_anchor
+from peagle.workload import Workload
+
+Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
+"""``unknown`` where no speed is known."""
+
+REQUESTS_OF_A_STEP = 256
+"""Requests at a time that regenerate answers or compute hidden states on a GPU."""
+
+_K = 5
+"""The K at which published acceptance lengths are compared."""
+
+_DATA_BYTES, _HIDDEN_BYTES, _SAVED_BYTES = 40, 4 * 2, 3 * 2
+"""Bytes per token of regenerated and prepared data (30 measured, without long texts); per token and
+unit of hidden size, of three layers and the last; per parameter of a checkpoint with both moments
+of the optimizer (checkpointer.py of speculators 0.9.0)."""
+
+_TEXT_BYTES, _TEMPLATE_TOKENS = 4, 4
+"""UTF-8 bytes per token, and tokens of the chat template around a message."""
+
+
+class TrainingOptions(VerdictOptions):
+    """The GPUs of a training, which serve the head too, and the load that it is for: by default the
+    size of requests is the data's."""
+
+    TAKES = (
+        "instance_type", "gpu", "vllm", "region", "concurrency", "prompt_tokens", "output_tokens",
+    )  # fmt: skip
+
+    prompt_tokens: int | None = engine_option(
+        "tokens", "Tokens of each prompt that is served.  [default: of the data's]"
+    )
+    output_tokens: int | None = engine_option(
+        "tokens", "Tokens of each answer, also of those regenerated.  [default: of the data's]"
+    )
+
+
+@dataclass(frozen=True)
+class Range:
+    """A likely value between its bounds."""
+
+    low: float
+    likely: float
+    high: float
+
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """All three."""
+        return self.low, self.likely, self.high
+
+    def times(self, factor: float) -> Range:
+        """All three, multiplied."""
+        return Range(*(value * factor for value in self.values))
+
+    def hours_for(self, amount: float) -> Range:
+        """The hours for an amount, where this is a rate per second."""
+        return Range(*(amount / value / 3600 for value in reversed(self.values)))
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Conversations; all their tokens that are trained on; and requests, one per answer, with the
+    tokens of their prompts, each with all turns before it, and of their answers. Tokens are
+    estimated from the bytes of texts."""
+
+    conversations: int
+    tokens: int
+    requests: int
+    prompt_tokens: int
+    answer_tokens: int
+
+    @property
+    def request(self) -> Workload:
+        """The mean size of a request."""
+        sizes = (n // self.requests for n in (self.prompt_tokens, self.answer_tokens))
+        return Workload(*(max(size, 1) for size in sizes))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine reaches, in tokens per second: of answers that are regenerated, and of the
+    data in an epoch, hidden states included; and the seconds until a server or trainer runs."""
+
+    basis: Literal["measured", "estimated"]
+    regeneration: Range
+    epoch: Range
+    start_seconds: Range
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The acceptance length, with the K of the expected one, at which the head with its best K is
+    as fast as ``against``; ``None`` if none suffices."""
+
+    against: Setting
+    tokens_per_second: float
+    length: float | None
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The plan of a training. ``hours`` are of regeneration, epochs (all together), starts and the
+    total. ``epochs`` are those within the budget, of ``asked_epochs``. With
+    ``conversations_needed`` the head is expected to be faster by a tenth than all of
+    ``break_even``, and at the low end no slower than the target alone; ``None`` if no number is
+    known to suffice. ``expected`` is the acceptance length with ``k``, then the fastest K.
+    ``alternatives`` are, by drafter, the commands that measure its acceptance on this machine."""
+
+    target: str
+    instance_type: str
+    gpu: str
+    gpu_count: int
+    usd_per_hour: float | None
+    budget_usd: float | None
+    data: DataSize
+    regenerates: bool
+    asked_epochs: int
+    epochs: int
+    parameters: int
+    basis: Literal["measured", "estimated", "unknown"]
+    hours: dict[str, Range]
+    usd: Range | None
+    disk_bytes: int
+    checkpoint_bytes: int
+    hidden_states_bytes: int
+    concurrency: int
+    workload: Workload
+    k: int
+    expected: Range
+    tokens_per_second: float | None
+    break_even: tuple[BreakEven, ...]
+    advice: Advice
+    conversations_needed: int | None
+    alternatives: dict[str, tuple[tuple[str, ...], ...]]
+
+
+def measure_data(
+    conversations: Iterable[Sequence[Mapping[str, Any]]],
+    recipe: Recipe,
+    answer_tokens: int | None = None,
+    regenerates: bool = True,
+) -> DataSize:
+    """The size of conversations. ``answer_tokens`` replace each answer; by default answers keep
+    their length, missing ones have the mean, and none is regenerated longer than the recipe allows.
+    Raises OptionMissing where no answer has a length."""
+    texts = [
+        [(m["role"], _TEMPLATE_TOKENS + len(str(m["content"]).encode()) // _TEXT_BYTES) for m in ms]
+        for ms in conversations
+    ]
+    answers = [n for messages in texts for role, n in messages if role == "assistant"]
+    if not answers and (answer_tokens is None or not regenerates):
+        raise OptionMissing(
+            "the data has no answers, so that their length is unknown",
+            "add --output-tokens, the tokens of an answer",
+        )
+    usual = sum(answers) // max(len(answers), 1)
+    total = prompts = answered = requests = 0
+    for messages in texts:
+        before = 0
+        is_open = regenerates and messages[-1][0] != "assistant"
+        for role, tokens in [*messages, ("assistant", usual)] if is_open else messages:
+            if role == "assistant":
+                longest = recipe.answer_tokens if regenerates else tokens
+                tokens = min(answer_tokens or tokens, longest)
+                requests, prompts, answered = requests + 1, prompts + before, answered + tokens
+            before += tokens
+        total += min(before, recipe.sequence_length)
+    return DataSize(len(texts), total, requests, prompts, answered)
+
+
+def plan_training(
+    options: TrainingOptions,
+    data: DataSize,
+    recipe: Recipe,
+    catalog: Catalog,
+    table: TrainingTable,
+    *,
+    budget: float | None = None,
+    regenerates: bool = True,
+    prompts: str = "prompts.jsonl",
+    rates: Rates | None = None,
+) -> TrainingPlan:
+    """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD,
+    ``rates`` are those of a probe on the same machine instead of the model's, and ``prompts`` is
+    the file with which alternatives are measured.
+
+    Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
+    budget that pays for no epoch, or for which price or rates are unknown.
+    """
+    target = find_pair(catalog, options.pair).target
+    chosen: dict[str, Any] = {"pair": target.id}
+    chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
+    if options.instance_type is None and options.gpu is None:
+        usual = Options(pair=target.id, region=options.region)
+        chosen["instance_type"] = make_plan(usual, catalog).instance_type
+    workload = data.request.resized(options.prompt_tokens, options.output_tokens)
+    verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
+    entry, instance = verdict.workloads[0].loads[0], find_instance(
+        catalog.instances, verdict.instance_type
+    )  # fmt: skip
+    length = verdict.max_model_len or target.default_max_model_len
+    load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
+    engine = _Engine(load, instance, entry.tensor_parallel_size or verdict.tensor_parallel_size)
+    head = new_head(target, recipe)
+    if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
+        raise Refused(
+            f"{target.id} with a head of {head.parameters or 0:,} parameters does not fit on "
+            f"{engine.gpus} x {instance.gpu} ({instance.place})",
+            "choose an instance type with more GPU memory",
+            code="does-not-fit",
+        )
+    rates = rates or estimate_rates(engine, head, data, recipe, table)
+    price = price_in(instance, verdict.region)
+    usd_per_hour, epochs = price.usd_per_hour if price else None, recipe.epochs
+    if budget is not None:
+        if usd_per_hour is None or rates is None:
+            lacking = "price" if usd_per_hour is None else "speed"
+            message = f"--budget: the {lacking} of {instance.place} is unknown"
+            raise OptionsConflict(message, "leave out --budget")
+        epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs, regenerates)
+    hours = training_hours(data, rates, epochs, regenerates) if rates else {}
+
+    curves = expected_curves(data.tokens * table.worth(epochs), table, engine.decay)
+    k, speed = engine.fastest(head, curves[1])
+    references = [NO_SPECULATION, *([entry.best] if entry.best and entry.best.k else [])]
+    evens = [even for each in references if (even := engine.break_even(head, each, k))]
+    advice: Advice = "unknown"
+    needed: int | None = None
+    if evens and speed:
+        wins = [engine.break_even(head, even.against, k, ESTIMATE_MUST_WIN_BY) for even in evens]
+        winning = max((win and win.length) or math.inf for win in wins)
+        safe = evens[0].length or math.inf
+        tokens = _tokens_for(k, safe, winning, table, engine.decay)
+        advice = "do-not-train"
+        if tokens is not None:
+            each = data.tokens / data.conversations * table.worth(epochs)
+            needed = math.ceil(tokens / each)
+            advice = "train" if needed <= data.conversations else "train-more-data"
+    parameters = head.parameters or 0
+    checkpoint = _SAVED_BYTES * parameters
+    return TrainingPlan(
+        target=target.id,
+        instance_type=instance.type,
+        gpu=instance.gpu,
+        gpu_count=instance.gpu_count,
+        usd_per_hour=usd_per_hour,
+        budget_usd=budget,
+        data=data,
+        regenerates=regenerates,
+        asked_epochs=recipe.epochs,
+        epochs=epochs,
+        parameters=parameters,
+        basis=rates.basis if rates else "unknown",
+        hours=hours,
+        usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
+        disk_bytes=_DATA_BYTES * data.tokens + (epochs + 1) * checkpoint,
+        checkpoint_bytes=checkpoint,
+        hidden_states_bytes=_HIDDEN_BYTES * target.architecture.hidden_size * data.tokens,
+        concurrency=entry.concurrency,
+        workload=workload,
+        k=k,
+        expected=Range(*(round(curve.length(k), 2) for curve in curves)),
+        tokens_per_second=speed,
+        break_even=tuple(evens),
+        advice=advice,
+        conversations_needed=needed,
+        alternatives=dict(_alternatives(target, options.pair, catalog, entry, prompts)),
+    )
+
+
+def new_head(target: Target, recipe: Recipe) -> Drafter:
+    """The head of the recipe, as a drafter of the target that no run has measured. Its feed-forward
+    blocks are as wide as a dense target's, else three hidden sizes
+    (resolve_draft_intermediate_size of speculators 0.9.0)."""
+    shape = target.architecture
+    head = Drafter(
+        name="new-head",
+        title="the new head",
+        method="eagle3",
+        parallel_drafting=True,
+        weights="./head",
+        min_vllm="0.22.0",
+        k_trained=recipe.depths,
+        k_recommended=min(_K, recipe.depths),
+        hidden_layers=recipe.layers,
+        own_embeddings=True,
+        source="peagle train",
+    )
+    model = draft_model(head, target_model(target))
+    assert model is not None  # it has weights
+    width = 3 * shape.hidden_size if shape.experts else shape.intermediate_size
+    parameters = stored_parameters(with_sizes(model, intermediate_size=width))
+    return head.model_copy(update={"parameters": parameters})
+
+
+class _Engine(NamedTuple):
+    """A target under a load, on so many GPUs of an instance."""
+
+    load: Load
+    instance: Instance
+    gpus: int
+
+    @property
+    def decay(self) -> float:
+        return self.load.catalog.speed_model.decay
+
+    def speed(self, drafter: Drafter | None, k: int, length: float | None = None) -> Performance:
+        """The performance with this drafter and K, and this acceptance length instead of the
+        drafter's; of an engine that does not fit, unknown."""
+        engine = self.load.engine(self.instance, self.gpus, drafter, k)
+        if not engine.fit.fits:
+            return Performance("unknown", Acceptance(1.0, "unknown", ""), "it does not fit")
+        assumed = None if length is None else Acceptance(length, "assumed", "a new head")
+        return self.load.performance(engine, drafter, k, self.load.concurrency, assumed=assumed)
+
+    def fastest(self, head: Drafter, curve: Curve) -> tuple[int, float | None]:
+        """The K with which the head is the fastest on this curve, and its tokens per second; the
+        recommended one where no speed is known."""
+        ks = range(1, (head.k_trained or 1) + 1)
+        speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second for k in ks}
+        known = {k: speed for k, speed in speeds.items() if speed}
+        k = max(known, key=lambda k: known[k], default=head.k_recommended)
+        return k, known.get(k)
+
+    def break_even(
+        self, head: Drafter, against: Setting, k: int, more: float = 0.0
+    ) -> BreakEven | None:
+        """What the head must reach to be as fast as that setting, and by a share ``more``; ``None``
+        if a speed is unknown. With another K it is the length that its curve has with ``k``."""
+        drafter = find_drafter(self.load.target, against.drafter) if against.drafter else None
+        other, lengths = self.speed(drafter, against.k), list[float]()
+        fastest = (other.tokens_per_second or 0.0) * (1 + more)
+        other = other._replace(tokens_per_second=fastest)
+        workload, load = self.load.workload, self.load.concurrency
+        for tried in range(1, (head.k_trained or 1) + 1):
+            drafting = self.speed(head, tried, min(LIKELY_LENGTH, tried + 1))
+            if not (drafting.tokens_per_second and fastest):
+                return None
+            length = break_even_length(drafting, other, workload, load)
+            if length is not None and length < tried + 1:
+                lengths.append(curve_through(((tried, length),), self.decay).length(k))
+        least = round(min(lengths), 3) if lengths else None
+        return BreakEven(against, round(fastest, 1), least)
+
+
+def estimate_rates(
+    engine: _Engine, head: Drafter, data: DataSize, recipe: Recipe, table: TrainingTable
+) -> Rates | None:
+    """The rates by the performance model; ``None`` on a GPU that it does not have, and where the
+    target does not fit.
+
+    An engine on the fewest GPUs regenerates answers, then computes hidden states beside a trainer
+    on the other GPUs, or in turn with one on the same GPU.
+    """
+    instance, load = engine.instance, engine.load
+    gpu = load.catalog.speed_model.gpu(instance.gpu, instance.gpu_memory_mib / 1024)
+    if gpu is None:
+        return None
+    sample, alone = max(data.tokens // data.conversations, 1), list[Range]()
+    for size in (data.request, Workload(sample, output_tokens=1)):
+        length = max(size.tokens, recipe.sequence_length)
+        of_step = replace(load, workload=size, concurrency=REQUESTS_OF_A_STEP, max_model_len=length)
+        gpus = of_step.engine_on(instance, 1, None, 0).case.engine.tensor_parallel_size
+        speed = _Engine(of_step, instance, gpus).speed(None, 0)
+        if not (speed.tokens_per_second and speed.low and speed.high):
+            return None
+        alone.append(Range(speed.low, speed.tokens_per_second, speed.high))
+    states, others = alone[1].times(sample), instance.gpu_count - gpus
+    # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
+    shape = load.target.architecture
+    vocabulary = shape.vocab_size * shape.hidden_size
+    answered = min(data.answer_tokens / data.tokens, 1.0)
+    rows = 1 + answered * (slots_per_anchor(recipe) - 1)
+    flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
+    peak, shares = gpu.tflops * 1e12 * max(others, 1), table.efficiency
+    training = Range(shares.low, shares.likely, shares.high).times(peak / flops)
+    pairs = zip(states.values, training.values, strict=True)
+    start = table.start_seconds
+    return Rates(
+        "estimated",
+        alone[0],
+        Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
+        Range(start.low, start.likely, start.high),
+    )
+
+
+def training_hours(
+    data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
+) -> dict[str, Range]:
+    """The hours at these rates. Engines start for regeneration, with an untrained head, for hidden
+    states, and to measure the head of each epoch."""
+    parts = {
+        "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
+        "epochs": rates.epoch.hours_for(data.tokens * epochs),
+        "starts": rates.start_seconds.times((2 + regenerates + epochs) / 3600),
+    }
+    sums = zip(*(part.values for part in parts.values()), strict=True)
+    return {**parts, "total": Range(*map(sum, sums))}
+
+
+def _epochs_within(
+    budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int, regenerates: bool
+) -> int:
+    """The epochs, at most so many, that the budget likely pays for. Raises UserError for none."""
+    hours = [training_hours(data, rates, n, regenerates) for n in range(1, most + 1)]
+    epochs = sum(each["total"].likely * usd_per_hour <= budget for each in hours)
+    if epochs:
+        return epochs
+    usd, starts = (hours[0][key].likely * usd_per_hour for key in ("total", "starts"))
+    fewer = math.floor(data.conversations * (budget - starts) / (usd - starts))
+    raise UserError(
+        f"one epoch of {data.conversations:,} conversations costs about {format_usd(usd)}, and "
+        f"--budget is {format_usd(budget)}",
+        "raise the budget" + (f", or use at most {fewer:,} conversations" if fewer > 0 else ""),
+        code="budget-too-small",
+    )
+
+
+def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
+    """The logarithm of the tokens of each published head, and its acceptance length with K=5."""
+    return [
+        (
+            math.log(head.samples * head.sample_tokens * table.worth(head.epochs)),
+            curve_through(((head.k, head.acceptance_length),), decay).length(_K),
+        )
+        for head in table.heads
+    ]
+
+
+def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[Curve, ...]:
+    """The low, the likely and the high acceptance after training on so many tokens, of which those
+    of further epochs count as in ``table.worth``."""
+    points = _published(table, decay)
+    at = min(max(math.log(max(tokens, 1.0)), points[0][0]), points[-1][0])
+    (x, y), (x2, y2) = next(pair for pair in pairwise(points) if at <= pair[1][0])
+    accepted = y - 1 + (y2 - y) * (at - x) / (x2 - x)
+    shares = table.domains.low, table.domains.likely, table.domains.high
+    lengths = (1 + min(accepted * share, _K - 0.1) for share in shares)
+    return tuple(curve_through(((_K, length),), decay) for length in lengths)
+
+
+def _tokens_for(
+    k: int, low_length: float, likely_length: float, table: TrainingTable, decay: float
+) -> float | None:
+    """The tokens of training after which the low and the likely acceptance reach these lengths with
+    K; ``None`` if those of no published head do."""
+    low, high = (_published(table, decay)[end][0] for end in (0, -1))
+
+    def reaches(logarithm: float) -> bool:
+        pessimistic, likely, _ = expected_curves(math.exp(logarithm), table, decay)
+        return pessimistic.length(k) >= low_length and likely.length(k) >= likely_length
+
+    if not reaches(high):
+        return None
+    while high - low > 0.005:
+        middle = (low + high) / 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return math.exp(high)
+
+
+def _alternatives(
+    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict, prompts: str
+) -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
+    """The target's public drafters, of each method the fastest at this load; for a target of the
+    user's own n-gram lookup, and the head of the model of which it may be a copy."""
+    measure = ("peagle", "bench", "local", "--acceptance", prompts)
+    if is_from_checkpoint(target):
+        location = pair.removesuffix("+ngram")
+        yield "ngram", (("peagle", "local", "up", f"{location}+ngram"), measure)
+        for other, weights in heads_of_same_sizes(target, catalog):
+            up = ("peagle", "local", "up", location, "--drafter", weights)
+            yield f"{other.default_drafter} of {other.id}", (up, measure)
+        return
+    speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
+    public = [drafter for drafter in target.drafters if drafter.public]
+    methods = set()
+    for drafter in sorted(public, key=lambda drafter: -speeds.get(drafter.name, 0.0)):
+        method = drafter.method, drafter.parallel_drafting
+        if method not in methods:
+            pair = f"{target.short_name}+{drafter.name}"
+            yield drafter.name, (("peagle", "local", "up", pair), measure)
+        methods.add(method)
+
+
+def require_disk(plan: TrainingPlan, free: int, folder: str) -> None:
+    """Raise UserError unless so many bytes hold what the training writes."""
+    if free < plan.disk_bytes:
+        raise UserError(
+            f"the training writes about {format_size(plan.disk_bytes)} to {folder}, which has "
+            f"{format_size(free)} free",
+            "free some space, or choose another folder with -o",
+            code="disk-full",
+        )
