@@ -59,6 +59,9 @@ def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     notes = [f for f in done.document["findings"] if f["code"] == "no-head"]
     (base,) = [f["command"] for f in notes if "--online" in (f["command"] or ())]
     assert base[3:] == ["--drafter", "amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE", "--online"]
+    trained = [f["command"] for f in notes if "train" in (f["command"] or ())]
+    assert trained == [["peagle", "train", "plan", str(tmp_path / "tuned"), "--data",
+                        "prompts.jsonl"]]  # fmt: skip
     head = GEOMETRY / "qwen3-coder-30b/p-eagle"
     with_head = in_process("plan", str(tmp_path / "tuned"), "--drafter", base[4], "--json")
     assert with_head.code == 2, "the head's method is unknown until it is read"

@@ -233,10 +233,12 @@ def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("damage", ["../outside", "text", "truncated"])
+@pytest.mark.parametrize("damage", ["../outside", "text", "truncated", "empty"])
 def test_a_damaged_archive_leaves_nothing(aws: Aws, tmp_path: Path, damage: str) -> None:
     if damage == "../outside":
         put_archive(aws, "../../outside")
+    elif damage == "empty":
+        put_archive(aws)
     elif damage == "text":
         put(aws, b"not an archive")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.options import (
     COUNT,
+    OUTPUT,
     POSITIVE,
+    TOKENS,
     DefaultGroup,
     Parsed,
     add_options,
@@ -23,17 +26,33 @@ from peagle.cli.options import (
     complete_pair,
     here_option,
     is_here,
+    machine_gpus,
     option,
 )
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import print_findings, print_json, wants_json
-from peagle.cli.view.train import print_training_plan
+from peagle.cli.view.console import (
+    StatusLine,
+    print_findings,
+    print_json,
+    print_result,
+    wants_json,
+)
+from peagle.cli.view.train import (
+    print_trained,
+    print_training_plan,
+    show_progress,
+    trained_document,
+)
+from peagle.engine.gpus import this_machine_in
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
 from peagle.train.estimate import TrainingOptions, measure_data, plan_training, require_disk
-from peagle.train.recipe import Recipe
+from peagle.train.recipe import CPU_RECIPE, Recipe, parse_settings
+from peagle.train.result import write_result
+from peagle.train.run import Run
+from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import with_own_target
 
@@ -162,3 +181,76 @@ def plan(
         return print_json({**plain(planned), "findings": conversations.findings})
     print_training_plan(planned)
     return print_findings(conversations.findings, title="Data")
+
+
+_RUN_OPTIONS = (
+    option("-o --output HEAD", "Folder of the head; the same command continues there.",
+           OUTPUT, required=True),
+    option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=5),
+    option("--layers", "Layers of the head.", COUNT, default=Recipe.layers),
+    option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]",
+           TOKENS),
+    option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
+           TOKENS),
+    option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
+           click.IntRange(min=0)),
+    option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
+           "Repeatable.", multiple=True),
+)  # fmt: skip
+
+
+@command(
+    "peagle train tiny --data questions.jsonl -o head",
+    "peagle train ./my/model --data s3://bucket/captured/ -o head --epochs 3",
+    of=train,
+)
+@click.argument("pair", shell_complete=complete_pair)
+@data_options
+@add_options(_RUN_OPTIONS)
+@account_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    session: Session,
+    pair: str,
+    data: tuple[str, ...],
+    held_out: float | Path,
+    keep_answers: bool,
+    epochs: int | None,
+    output: Path,
+    k: int,
+    settings: tuple[str, ...],
+    mask_token_id: int | None,
+    **shape: Any,
+) -> None:
+    """Train a head for PAIR's target on this machine, and measure its acceptance.
+
+    The target answers the questions of the data, the head learns from the target's hidden states,
+    and of all epochs the one is kept whose drafts the engine accepts most on held-out text. An
+    interrupted training keeps its last checkpoint; the same command continues. Needs `peagle engine
+    install` and `peagle engine install --trainer`, both with --gpu on GPUs.
+    """
+    gpus = machine_gpus(ctx)
+
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(DEFAULT_REGION))
+
+    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    chosen = {**shape, "epochs": epochs, "depths": max(k, Recipe.depths)}
+    recipe = replace(
+        Recipe() if gpus else CPU_RECIPE,
+        **{name: value for name, value in chosen.items() if value is not None},
+        settings=parse_settings(settings),
+    )
+    request = TrainingRequest(pair, output, k, recipe, mask_token_id, keep_answers)
+    training = make_training(
+        request, read_data(session, data, held_out, None), catalog, checkpoint, gpus
+    )
+    print_findings(training.data.findings)
+    with StatusLine() as status:
+        trained = Run(training, lambda progress: show_progress(status, progress)).train()
+    result = write_result(training, trained)
+    print_result(trained_document(result, trained), lambda _: print_trained(result, trained))

@@ -144,8 +144,8 @@ def _without_head(options: Options, target: Target, catalog: Catalog) -> Decisio
         try_it = Fix("measure its acceptance before you rely on it", command)
         findings.append(note(NO_HEAD, "drafter", message, try_it))
     train = Fix(
-        "train a head for it, as docs/no-head.md shows, and plan with it",
-        (*plan, options.pair, "--drafter", "./head"),
+        "see what training would cost and gain",
+        ("peagle", "train", "plan", options.pair, "--data", "prompts.jsonl"),
     )
     message = f"a head trained for {target.id} has the best acceptance"
     findings.append(note(NO_HEAD, "drafter", message, train))

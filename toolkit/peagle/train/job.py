@@ -214,7 +214,8 @@ def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
         try:
             with tarfile.open(archive) as packed:
                 packed.extractall(unpacked, filter="data")
-        except (tarfile.TarError, EOFError, zlib.error) as damaged:
+            (unpacked / "config.json").stat()
+        except (tarfile.TarError, EOFError, FileNotFoundError, zlib.error) as damaged:
             message = f"{job.artifact} is not an archive of a head: {damaged}"
             raise CheckpointError(message, "train it again", "job-artifact") from damaged
         if folder.exists():

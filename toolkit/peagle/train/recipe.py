@@ -278,9 +278,11 @@ def prepare_arguments(
     ]
 
 
-def states_variables(subject: Subject, states: Path) -> dict[str, str]:
+def states_variables(
+    subject: Subject, states: Path, memory_share: float | None = None
+) -> dict[str, str]:
     """The engine's variables with which it saves the hidden states of each request in the folder
-    ``states``."""
+    ``states``, and uses no more than that share of a GPU's memory."""
     layers = [*subject.layers, subject.last_layer]
     speculation = {
         "method": "extract_hidden_states",
@@ -300,6 +302,7 @@ def states_variables(subject: Subject, states: Path) -> dict[str, str]:
         SPECULATION: json.dumps(speculation),
         f"{PREFIX}KV_TRANSFER_CONFIG": json.dumps(connector),
         f"{PREFIX}ENABLE_PREFIX_CACHING": "false",
+        **({f"{PREFIX}GPU_MEMORY_UTILIZATION": f"{memory_share:.2f}"} if memory_share else {}),
     }
 
 

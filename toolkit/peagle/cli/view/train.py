@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
-from peagle.cli.view.console import Fact, print_facts, print_line
+from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
+from peagle.train.result import Result
+from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
     "train": "Train a head for {0.target}: it is expected to be the fastest",
@@ -90,3 +93,69 @@ def _cost(plan: TrainingPlan) -> str:
 def _hours(hours: Range) -> str:
     low, likely, high = (format_duration(value * 3600) for value in hours.values)
     return likely if low == high else f"{likely} ({low} to {high})"
+
+
+_STEPS = {
+    "answers": "the target answers", "data": "preparing the data",
+    "untrained": "an untrained head in the engine", "states": "checking the hidden states",
+    "training": "training", "measured": "measuring acceptance",
+}  # fmt: skip
+
+
+def show_progress(status: StatusLine, progress: TrainProgress) -> None:
+    """Show a step: how far it is, the time left and the cost so far, else the log's last line."""
+    parts = [_STEPS[progress.step]]
+    if progress.epoch is not None:
+        of = f" of {progress.epochs}" if progress.epochs else ""
+        parts.append(f"epoch {progress.epoch + 1}{of}")
+    if progress.total:
+        parts.append(f"{progress.done:,} of {progress.total:,}")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.2f}")
+    if progress.seconds_left is not None:
+        parts.append(f"{format_duration(progress.seconds_left)} left")
+    if progress.usd is not None:
+        parts.append(f"{format_usd(progress.usd)} so far")
+    if not progress.total and progress.detail:
+        parts.append(progress.detail)
+    status.show_line(" | ".join(parts))
+
+
+def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
+    """What ``--json`` prints of a trained head."""
+    return {
+        "head": str(result.folder), "k": result.k, "acceptance_length": round(result.length, 3),
+        "epoch": result.epoch, "catalog_entry": str(result.entry),
+        "epochs": [
+            {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
+            for epoch in trained.epochs
+        ],
+        "seconds": trained.seconds,
+    }  # fmt: skip
+
+
+def print_trained(result: Result, trained: Trained) -> None:
+    """The acceptance of the chosen epoch and of the others, and what to do with the head."""
+    best = trained.best.acceptance
+    interval = best.total.interval
+    print_line(
+        f"{result.folder}: {result.length:.2f} tokens per step with K={result.k} "
+        f"({interval.low:.2f} to {interval.high:.2f}) on held-out text",
+        bold=True,
+    )
+    lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
+    domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
+    steps = ", ".join(
+        f"{_STEPS[name]} {format_duration(seconds)}"
+        for name, seconds in trained.seconds.items()
+        if name in _STEPS
+    )
+    facts = [("epochs", f"{lengths}; {result.epoch + 1} is kept"), ("domains", domains)]
+    print_facts([*facts, ("time", steps)], err=False)
+    target = trained.target
+    commands = (
+        ("peagle", "check", target, "--drafter", str(result.folder)),
+        ("peagle", "deploy", target, "--drafter", str(result.folder), "--k", str(result.k)),
+    )
+    for command in commands:
+        print_line(f"  {command_text(command)}")
