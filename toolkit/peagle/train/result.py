@@ -3,6 +3,7 @@ measured acceptance as evidence, and the record of its training.
 
     config.json, model.safetensors     the head: `--drafter FOLDER` of check, deploy, bench
     acceptance.json                    by position and domain: `peagle verdict --acceptance`
+    held-out.jsonl                     the prompts of that: `peagle bench NAME --acceptance`
     training.json                      recipe, data, versions, epochs and speeds
     catalog/ORGANIZATION/TARGET.yaml   the target with this head: `peagle --catalog FOLDER/catalog`
     catalog/evidence/TARGET.json       the acceptance as evidence of that catalogue
@@ -25,11 +26,13 @@ from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
 from peagle.store import write_file, write_json, write_text
+from peagle.train.data import write_prompts
 from peagle.train.run import Epoch, Trained
 from peagle.train.training import Training
 from peagle.weights.layout import checkpoint_at
 
 RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", "catalog"
+HELD_OUT = "held-out.jsonl"
 _HEAD_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 
 _FLOOR_SHARE = 0.6
@@ -55,6 +58,7 @@ def write_result(training: Training, trained: Trained) -> Result:
         for file in best.folder.glob(pattern):
             _copy(file, folder / file.name)
     write_file(folder / ACCEPTANCE, acceptance_bytes(best.acceptance))
+    write_prompts(training.data.held_out, folder / HELD_OUT)
     write_json(folder / RECORD, record(training, trained))
     entry = _write_entry(training, best)
     return Result(folder, best.acceptance.k, best.length, best.number, entry)
