@@ -128,6 +128,11 @@ def read_data(
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
 @option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
+@option(
+    "--price-per-hour usd_per_hour USD",
+    "Price of the machine.  [default: the instance type's, on demand]",
+    POSITIVE,
+)
 @engine_options(TrainingOptions)
 @here_option
 @account_options
@@ -142,6 +147,7 @@ def plan(
     keep_answers: bool,
     epochs: int,
     budget: float | None,
+    usd_per_hour: float | None,
     **options: Any,
 ) -> None:
     """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
@@ -172,6 +178,7 @@ def plan(
         catalog,
         load_training(catalog_of(ctx)),
         budget=budget,
+        usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
         prompts=data[0],
     )
