@@ -1,12 +1,12 @@
 """The folder of a trained head: the head as the engine loads it, its entry for a catalogue with the
 measured acceptance as evidence, and the record of its training.
 
-    config.json, model.safetensors     the head: `--drafter FOLDER` of check, deploy, bench
+    config.json, model.safetensors     the head: `--drafter HEAD` of check, deploy, bench
     acceptance.json                    by position and domain: `peagle verdict --acceptance`
-    held-out.jsonl                     the prompts of that: `peagle bench NAME --acceptance`
+    held-out.jsonl                     the prompts of it: `peagle bench NAME --acceptance`
     training.json                      recipe, data, versions, epochs and speeds
-    catalog/ORGANIZATION/TARGET.yaml   the target with this head: `peagle --catalog FOLDER/catalog`
-    catalog/evidence/TARGET.json       the acceptance as evidence of that catalogue
+    .catalog/ORGANIZATION/TARGET.yaml  the target with this head: `peagle --catalog HEAD/.catalog`
+    .catalog/evidence/TARGET.json      the acceptance as evidence of that catalogue
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from peagle import __version__
 from peagle.bench.acceptance import acceptance_bytes
 from peagle.bench.result import utc_now
-from peagle.catalog.schema import Drafter
+from peagle.catalog.schema import NO_GPU, Drafter
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
@@ -31,7 +31,7 @@ from peagle.train.run import Epoch, Trained
 from peagle.train.training import Training
 from peagle.weights.layout import checkpoint_at
 
-RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", "catalog"
+RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", ".catalog"
 HELD_OUT = "held-out.jsonl"
 _HEAD_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 
@@ -134,7 +134,8 @@ def _write_entry(training: Training, best: Epoch) -> Path:
     if Path(training.subject.target).is_dir():
         weights = "./target"
         (file.parent / weights).symlink_to(training.subject.target, target_is_directory=True)
-    drafters = (new_drafter(training, best, name),)
+    others = (each for each in target.drafters if not (each.weights or "").startswith("./"))
+    drafters = (new_drafter(training, best, name), *others)
     fields = {"weights": weights, "default_drafter": name, "drafters": drafters}
     write_text(file, entry_text(target.model_copy(update=fields), {}, file))
     evidence = training.output / CATALOG / "evidence" / f"{target.short_name}-{name}.json"
@@ -144,13 +145,8 @@ def _write_entry(training: Training, best: Epoch) -> Path:
 
 def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
     acceptance = best.acceptance
-    return {
-        "pair": f"{training.plan.target.id}+{name}",
-        "date": acceptance.started[:10],
-        "script": "peagle train",
-        "device": acceptance.server.gpu or "CPU",
-        "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
-        "results": [
+    total, domains = (
+        [
             {
                 "drafter": name, "k": acceptance.k,
                 "acceptance_length": round(part.acceptance.length, 3),
@@ -158,6 +154,16 @@ def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
                 "per_position": [round(rate, 4) for rate in part.acceptance.per_position],
                 "domain": part.domain, "drafts": part.acceptance.drafts,
             }
-            for part in (acceptance.total, *acceptance.domains)
-        ],
-    }  # fmt: skip
+            for part in parts
+        ]
+        for parts in ([acceptance.total], acceptance.domains)
+    )  # fmt: skip
+    return {
+        "pair": f"{training.plan.target.id}+{name}",
+        "date": acceptance.started[:10],
+        "script": "peagle train",
+        "device": acceptance.server.gpu or NO_GPU,
+        "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
+        "results": total,
+        "domains": domains,
+    }
