@@ -269,7 +269,7 @@ def run(
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    request = TrainingRequest(pair, output, k, recipe, mask_token_id, keep_answers)
+    request = TrainingRequest(pair, output.absolute(), k, recipe, mask_token_id, keep_answers)
     training = make_training(
         request, read_data(session, data, held_out, None), catalog, checkpoint, gpus
     )
