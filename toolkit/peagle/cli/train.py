@@ -263,9 +263,10 @@ def run(
 
     catalog, checkpoint = with_own_target(command_catalog(), pair, read)
     catalog = this_machine_in(catalog, gpus) if gpus else catalog
-    chosen = {**shape, "epochs": epochs, "depths": max(k, Recipe.depths)}
+    usual = Recipe() if gpus else CPU_RECIPE
+    chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(
-        Recipe() if gpus else CPU_RECIPE,
+        usual,
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
@@ -273,7 +274,7 @@ def run(
     training = make_training(
         request, read_data(session, data, held_out, None), catalog, checkpoint, gpus
     )
-    print_findings(training.data.findings)
+    print_findings(training.data.findings, err=True)
     with StatusLine() as status:
         trained = Run(training, partial(show_progress, status)).train()
     result = write_result(training, trained)
