@@ -152,7 +152,19 @@ def test_aws_accepts_the_request_for_any_target(
     assert name.startswith(company.name_prefix or "peagle-")
     asked = training_job_request(name, run, target, arguments, options(company=company))
     assert validate("sagemaker", "create_training_job", asked, ()) == ()
-    assert asked["AlgorithmSpecification"]["ContainerArguments"][2] == target
+    trained = asked["AlgorithmSpecification"]["ContainerArguments"][2]
+    channels = {each["ChannelName"]: each["DataSource"] for each in asked["InputDataConfig"]}
+    if not target.startswith("s3://"):
+        assert (trained, channels.keys()) == (target, {"data"})
+    else:
+        assert trained == "/opt/ml/input/data/My_Model"
+        assert channels["My_Model"]["S3DataSource"]["S3Uri"] == target
+
+
+@pytest.mark.parametrize("name", ["data", "a b/Llama 3"])
+def test_the_folder_of_a_target_in_s3_has_its_name(name: str) -> None:
+    channel = {"a b/Llama 3": "Llama-3"}.get(name, "target")
+    assert job_arguments(f"s3://bucket/{name}", [])[2] == f"/opt/ml/input/data/{channel}"
 
 
 def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_path: Path) -> None:

@@ -36,20 +36,15 @@ from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
 from peagle.train.data import TrainingData, write_copy
-from peagle_serve.contract import ML_ROOT
+from peagle_serve.contract import ML_ROOT, is_s3_uri
 
 CHANNEL = "data"
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
-DATA_FOLDER = f"{ML_ROOT}/input/data/{CHANNEL}"
+INPUT_FOLDER = f"{ML_ROOT}/input/data"
 CHECKPOINTS_FOLDER, HEAD_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
-FAILURE_FILE = f"{ML_ROOT}/output/failure"
-"""What a program writes there is the job's FailureReason."""
 
 PROGRAM = "peagle"
 TRAINING_TAG = {"Key": "peagle:toolkit", "Value": "training"}
-
-MOST_HOURS = 120
-"""AWS's default limit of a job's runtime, which it raises on request."""
 
 _SPOT_WAIT = 2
 """How many times its runtime a job on spot instances may take in all."""
@@ -111,12 +106,22 @@ def make_run(
     return Run(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
 
+def target_channel(pair: str) -> str:
+    """The channel, by the name of its folder, of a target at ``s3://``; "" for one that the
+    container has or finds on the Hub."""
+    if not is_s3_uri(pair):
+        return ""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", pair.rstrip("/").rpartition("/")[2])[:64]
+    return "target" if name in ("", CHANNEL) else name
+
+
 def job_arguments(pair: str, arguments: Sequence[str]) -> list[str]:
     """The command in the container, after the program's name: that of this machine with the
     container's folders."""
+    channel, data = target_channel(pair), f"{INPUT_FOLDER}/{CHANNEL}"
     return [
-        "train", "run", pair, *arguments,
-        "--data", f"{DATA_FOLDER}/{TRAIN_FILE}", "--held-out", f"{DATA_FOLDER}/{HELD_OUT_FILE}",
+        "train", "run", f"{INPUT_FOLDER}/{channel}" if channel else pair, *arguments,
+        "--data", f"{data}/{TRAIN_FILE}", "--held-out", f"{data}/{HELD_OUT_FILE}",
         "--work", CHECKPOINTS_FOLDER, "-o", HEAD_FOLDER,
     ]  # fmt: skip
 
@@ -129,12 +134,9 @@ def training_job_request(
     company, stopping = options.company, {"MaxRuntimeInSeconds": options.max_seconds}
     if options.is_spot:
         stopping["MaxWaitTimeInSeconds"] = _SPOT_WAIT * options.max_seconds
-    key = company.kms_key
-    source = {
-        "S3DataType": "S3Prefix",
-        "S3Uri": f"{run.uri(CHANNEL)}/",
-        "S3DataDistributionType": "FullyReplicated",
-    }
+    key, channels = company.kms_key, {CHANNEL: f"{run.uri(CHANNEL)}/"}
+    if channel := target_channel(pair):
+        channels[channel] = pair.rstrip("/") + "/"
     return {
         "TrainingJobName": name,
         "RoleArn": options.role.arn,
@@ -144,7 +146,7 @@ def training_job_request(
             "ContainerEntrypoint": [PROGRAM],
             "ContainerArguments": list(arguments),
         },
-        "InputDataConfig": [{"ChannelName": CHANNEL, "DataSource": {"S3DataSource": source}}],
+        "InputDataConfig": [_channel(name, uri) for name, uri in channels.items()],
         "OutputDataConfig": {
             "S3OutputPath": run.uri("jobs"),
             **({"KmsKeyId": key} if key else {}),
@@ -164,6 +166,13 @@ def training_job_request(
             TRAINING_TAG, {"Key": PAIR_TAG, "Value": tag_value(pair)}, *company.tag_list,
         ],
     }  # fmt: skip
+
+
+def _channel(name: str, uri: str) -> dict[str, Any]:
+    source = {
+        "S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated",
+    }  # fmt: skip
+    return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
 
 
 def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:

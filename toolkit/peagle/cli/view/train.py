@@ -159,3 +159,55 @@ def print_trained(result: Result, trained: Trained) -> None:
     )
     for command in commands:
         print_line(f"  {command_text(command)}")
+
+
+def print_job_request(
+    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan, region: str
+) -> None:
+    """The job before it is started, and what it costs."""
+    print_line(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
+    print_facts(_job_facts(request, job, plan))
+
+
+def _job_facts(
+    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan
+) -> Iterator[Fact]:
+    hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
+    yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
+    usd = job.most_usd(plan.usd_per_hour)
+    spot = ", less on spot instances" if job.is_spot else ""
+    most = "the price is unknown" if usd is None else f"at most {format_usd(usd)}"
+    yield "cost", f"{most}, at the price of hosting{spot}" if usd is not None else most
+    yield "image", job.image
+    yield "role", f"{job.role.arn}{f' ({job.role.because})' if job.role.because else ''}"
+    yield "data", ", ".join(c["DataSource"]["S3DataSource"]["S3Uri"]
+                            for c in request["InputDataConfig"])  # fmt: skip
+    yield "checkpoints", request["CheckpointConfig"]["S3Uri"]
+    yield "disk", f"{job.volume_gb} GB"
+
+
+def job_text(job: TrainingJob) -> str:
+    """The state of a job in a line."""
+    seconds = f" | {format_duration(job.training_seconds)}" if job.training_seconds else ""
+    return f"{job.name}: {job.stage}{seconds}{f' | {job.message}' if job.message else ''}"
+
+
+def print_job(job: TrainingJob, head: Path | None) -> None:
+    """The state of a job, and what to do next."""
+    print_line(f"{job.name}: {job.status}", bold=True)
+    print_facts(_job_state(job, head), err=False)
+
+
+def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
+    if job.stage != job.status:
+        yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
+    if job.failure:
+        yield "reason", job.failure
+    spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
+    yield "instance", f"{job.instance_type}{spot}"
+    yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
+    if head:
+        yield "head", ("", command_text(("peagle", "check", str(head))))
+    elif job.status == "Completed":
+        fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
+        yield "head", ("download it", command_text(fetch))
