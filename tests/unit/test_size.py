@@ -11,7 +11,7 @@ BUDGET = {
     "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_060, 3_600),
     "vllm": (690, 500),
-    "catalog": (2_260, 1_800),
+    "catalog": (2_270, 1_800),
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_960, 3_100),
-    "train": (2_300, 1_500),
+    "train": (2_520, 1_500),
     "sandbox": (5_370, 5_400),
-    "cli": (9_160, 6_000),
+    "cli": (9_320, 6_000),
 }
-MOST_LINES, MOST_FILES = 65_400, 252
+MOST_LINES, MOST_FILES = 66_400, 256
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
