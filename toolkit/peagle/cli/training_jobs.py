@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from peagle.account import default_region
 from peagle.aws.client import Aws
 from peagle.aws.iam import find_role
 from peagle.aws.s3 import default_bucket
-from peagle.aws.training import TrainingJob, describe_job, find_running_job, job_log, stop_job
-from peagle.catalog.find import find_instance, find_pair, find_runtime
+from peagle.aws.training import (
+    TrainingJob,
+    describe_job,
+    find_running_job,
+    job_log,
+    job_tail,
+    stop_job,
+)
+from peagle.catalog.find import find_instance, find_pair
+from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import exact_image_uri
 from peagle.cli.options import (
@@ -23,12 +34,13 @@ from peagle.cli.options import (
     add_options,
     catalog_of,
     command,
+    command_catalog,
     complete_instance_types,
     option,
     refuse_errors,
     yes_option,
 )
-from peagle.cli.plan_options import field_options
+from peagle.cli.plan_options import field_options, given_options
 from peagle.cli.session import Session, cloud_options
 from peagle.cli.view.console import (
     StatusLine,
@@ -39,12 +51,15 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.train import job_text, print_job, print_job_request
-from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
 from peagle.planning.company import Company, check_company
+from peagle.store import write_text
 from peagle.text import plain
 from peagle.train.data import TrainingData
-from peagle.train.estimate import TrainingPlan
+from peagle.train.estimate import TrainingOptions, TrainingPlan, measure_data, plan_training
 from peagle.train.job import (
+    FAILURE_FILE,
+    JOB_VARIABLE,
     JobOptions,
     fetch_head,
     job_arguments,
@@ -53,8 +68,9 @@ from peagle.train.job import (
     start_job,
     training_job_request,
 )
+from peagle.train.recipe import Recipe
 from peagle.weights.own_target import is_on_hub, is_own_target
-from peagle_serve.contract import is_s3_uri
+from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
 
 _POLL_SECONDS, _SANDBOX_POLL_SECONDS = 10.0, 0.2
 _INTERRUPTED = 130
@@ -80,8 +96,13 @@ _NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, which ``take_job_options`` takes."""
-    return add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(yes_option(command)))
+    """The options of a job, which ``take_job_options`` takes, in a group of the help."""
+    command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
+    for each in vars(command)["__click_params__"]:
+        if each.name in _NAMES:
+            each.group = "SageMaker"
+    decorated: Callable[..., Any] = yes_option(command)
+    return decorated
 
 
 def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any] | None:
@@ -97,12 +118,12 @@ def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str
     return None
 
 
-def check_pair(ctx: click.Context, pair: str, catalog: Catalog) -> None:
+def _check_target(ctx: click.Context, pair: str) -> None:
     """Raise UserError for a target that a job cannot read."""
     if folder := catalog_of(ctx):
         message = f"the image of a job has the bundled catalogue, not {folder}"
         raise OptionsConflict(message, "name the target's Hub id or s3:// address, without it")
-    if is_own_target(catalog, pair) and not is_s3_uri(pair) and not is_on_hub(pair):
+    if is_own_target(command_catalog(), pair) and not is_s3_uri(pair) and not is_on_hub(pair):
         fix = "copy it to S3 with aws s3 sync, and name s3://BUCKET/FOLDER"
         raise UserError(f"a job cannot read {pair} on this machine", fix, "job-local-target")
 
@@ -112,14 +133,26 @@ def train_on_sagemaker(
     session: Session,
     catalog: Catalog,
     data: TrainingData,
-    planned: TrainingPlan,
+    recipe: Recipe,
     options: Mapping[str, Any],
 ) -> None:
     """Start the job that trains the head, or find the one that does, wait for its end, and download
-    the head. Ctrl-C leaves the job running."""
-    pair, region = ctx.params["pair"], options["region"] or session.region or "us-east-1"
-    arguments = job_arguments(pair, _repeated(ctx))
-    company = Company(**{name: options[name] for name in _COMPANY})
+    the head. Ctrl-C leaves the job running. ``catalog`` has the target."""
+    pair, region = ctx.params["pair"], options["region"] or default_region()
+    _check_target(ctx, pair)
+    answer = None if any(each.answered for each in data.train) else recipe.answer_tokens
+    regenerates = not ctx.params["keep_answers"]
+    messages = [each.messages for each in data.train]
+    planned = plan_training(
+        TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
+        measure_data(messages, recipe, answer, regenerates),
+        recipe,
+        catalog,
+        load_training(None),
+        regenerates=regenerates,
+    )
+    arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeated(ctx))
+    company = Company(**given_options({name: options[name] for name in _COMPANY}))
     check_company(company)
     with session.starting(region) as aws:
         bucket = options["bucket"] or default_bucket(aws.account, region)
@@ -147,8 +180,9 @@ def _job_options(
     if image is None and not aws.in_sandbox:
         fix = "build and push it as docs/train.md shows, and add --image"
         raise OptionMissing("a job needs an image with the toolkit and its trainer", fix)
-    table = catalog.runtimes
-    image = image or exact_image_uri(table, find_runtime(table, table.default), aws.region)
+    table = catalog.runtimes  # in the sandbox, whatever image runs as a process
+    runtime = next(each for each in table.runtimes if each.vllm == table.default)
+    image = image or exact_image_uri(table, runtime, aws.region)
     estimate = planned.hours["total"].high if planned.hours else _USUAL_HOURS
     hours = options["max_hours"] or min(max(estimate, 1.0), _MOST_HOURS)
     return JobOptions(
@@ -160,6 +194,18 @@ def _job_options(
         options["spot"],
         company,
     )
+
+
+@contextmanager
+def reporting_failure() -> Iterator[None]:
+    """In a container of a job, write an error where SageMaker reads why it failed."""
+    try:
+        yield
+    except PeagleError as error:
+        if JOB_VARIABLE in os.environ:
+            root = Path(os.environ.get(ROOT_VARIABLE, ML_ROOT))
+            write_text(root / FAILURE_FILE, str(error))
+        raise
 
 
 _NOT_REPEATED = (
@@ -187,8 +233,10 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
     head."""
     try:
         with StatusLine() as status:
+            tail, line = job_tail(aws, describe_job(aws, name)), ""
             while not (job := describe_job(aws, name)).has_ended:
-                status.show_line(job_text(job))
+                line = next((event.message for event in reversed(tail.drain())), line)
+                status.show_line(job_text(job, line))
                 time.sleep(_SANDBOX_POLL_SECONDS if aws.in_sandbox else _POLL_SECONDS)
             status.show_line(f"Downloading {job.artifact}")
             fetch_head(aws, job, output)

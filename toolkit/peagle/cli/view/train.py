@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from peagle.aws.training import TrainingJob
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
-from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line
+from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
+from peagle.train.job import JobOptions
 from peagle.train.result import Result
 from peagle.train.run import Trained, TrainProgress
 
@@ -165,19 +168,18 @@ def print_job_request(
     request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan, region: str
 ) -> None:
     """The job before it is started, and what it costs."""
-    print_line(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
+    print_status(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
     print_facts(_job_facts(request, job, plan))
 
 
-def _job_facts(
-    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan
-) -> Iterator[Fact]:
+def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) -> Iterator[Fact]:
     hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
     yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
-    usd = job.most_usd(plan.usd_per_hour)
-    spot = ", less on spot instances" if job.is_spot else ""
-    most = "the price is unknown" if usd is None else f"at most {format_usd(usd)}"
-    yield "cost", f"{most}, at the price of hosting{spot}" if usd is not None else most
+    cost = "the price is unknown"
+    if plan.usd_per_hour is not None:
+        cost = f"at most {format_usd(plan.usd_per_hour * job.max_seconds / 3600)}, at "
+        cost += f"{format_usd(plan.usd_per_hour)} per hour, the price of hosting"
+    yield "cost", f"{cost}; less on spot instances" if job.is_spot else cost
     yield "image", job.image
     yield "role", f"{job.role.arn}{f' ({job.role.because})' if job.role.because else ''}"
     yield "data", ", ".join(c["DataSource"]["S3DataSource"]["S3Uri"]
@@ -186,10 +188,11 @@ def _job_facts(
     yield "disk", f"{job.volume_gb} GB"
 
 
-def job_text(job: TrainingJob) -> str:
-    """The state of a job in a line."""
-    seconds = f" | {format_duration(job.training_seconds)}" if job.training_seconds else ""
-    return f"{job.name}: {job.stage}{seconds}{f' | {job.message}' if job.message else ''}"
+def job_text(job: TrainingJob, line: str) -> str:
+    """The state of a job, and the last ``line`` of its log, in a line."""
+    seconds = format_duration(job.training_seconds) if job.training_seconds else ""
+    parts = (f"{job.name}: {job.stage}", seconds, line or job.message)
+    return " | ".join(part for part in parts if part)
 
 
 def print_job(job: TrainingJob, head: Path | None) -> None:
