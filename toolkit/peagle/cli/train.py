@@ -135,6 +135,11 @@ def read_data(
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
 @option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
+@option(
+    "--price-per-hour usd_per_hour USD",
+    "Price of the machine.  [default: the instance type's, on demand]",
+    POSITIVE,
+)
 @engine_options(TrainingOptions)
 @here_option
 @account_options
@@ -149,6 +154,7 @@ def plan(
     keep_answers: bool,
     epochs: int,
     budget: float | None,
+    usd_per_hour: float | None,
     **options: Any,
 ) -> None:
     """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
@@ -179,6 +185,7 @@ def plan(
         catalog,
         load_training(catalog_of(ctx)),
         budget=budget,
+        usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
         prompts=data[0],
     )
@@ -266,7 +273,10 @@ def run(
     print_findings(conversations.findings, err=True)
     if job is not None:
         return train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
-    request = TrainingRequest(pair, output, k, recipe, mask_token_id, keep_answers, work=work)
+    request = TrainingRequest(
+        pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
+        work=work and work.absolute(),
+    )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     with StatusLine() as status:
         trained = Run(training, lambda progress: show_progress(status, progress)).train()

@@ -132,31 +132,6 @@ class _Row(BaseModel):
     tools: list[Any] = []
 
 
-class _Payload(BaseModel):
-    """A captured request or answer; empty where it was not captured."""
-
-    data: str = ""
-    encoding: str = ""
-
-    @property
-    def content(self) -> bytes:
-        """As it was sent."""
-        with suppress(ValueError):
-            return b64decode(self.data) if self.encoding == "BASE64" else self.data.encode()
-        return b""
-
-
-class _Captured(BaseModel):
-    endpointInput: _Payload = _Payload()
-    endpointOutput: _Payload = _Payload()
-
-
-class _Record(BaseModel):
-    """A line of SageMaker's data capture."""
-
-    captureData: _Captured
-
-
 def read_training_data(
     sources: Sequence[str],
     connect: Connect,
@@ -371,16 +346,25 @@ def _message(message: Mapping[str, Any]) -> Message:
 
 def _captured_row(document: dict[str, Any]) -> dict[str, Any]:
     """The row of a captured request with the answer to it; empty if there is no chat in it."""
-    captured, row = _Record.model_validate(document).captureData, dict[str, Any]()
+    row: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
-        request = dict(json_reader.read(captured.endpointInput.content, "the request"))
+        request = dict(json_reader.read(_captured_bytes(document, "endpointInput"), "the request"))
         row = {key: request[key] for key in ("messages", "prompt", "tools") if request.get(key)}
-    answer = _captured_answer(captured.endpointOutput.content)
+    answer = _captured_answer(_captured_bytes(document, "endpointOutput"))
     if answer and isinstance(row.get("messages"), list):
         row["messages"] = [*row["messages"], {"role": "assistant", **answer}]
     elif answer:
         row["completion"] = answer["content"]
     return row
+
+
+def _captured_bytes(document: dict[str, Any], name: str) -> bytes:
+    """A request or an answer as it was sent; empty where it was not captured."""
+    with suppress(LookupError, TypeError, ValueError, AttributeError):
+        part = document["captureData"][name]
+        data: str = part["data"]
+        return b64decode(data) if part["encoding"] == "BASE64" else data.encode()
+    return b""
 
 
 def _captured_answer(data: bytes) -> Message:

@@ -21,7 +21,7 @@ from peagle.data import data_folder
 from peagle.engine.hidden_states import CPU_CONNECTOR, CPU_CONNECTOR_MODULE
 from peagle.errors import Fix, OptionsConflict, OutOfRange, UserError
 from peagle_serve import json_reader
-from peagle_serve.contract import PREFIX, SPECULATION
+from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SPECULATION
 from peagle_serve.heads import PLACEHOLDERS, read_head
 
 
@@ -302,6 +302,7 @@ def states_variables(
         SPECULATION: json.dumps(speculation),
         f"{PREFIX}KV_TRANSFER_CONFIG": json.dumps(connector),
         f"{PREFIX}ENABLE_PREFIX_CACHING": "false",
+        ENFORCE_EAGER: "true",  # it reads prompts only
         **({f"{PREFIX}GPU_MEMORY_UTILIZATION": f"{memory_share:.2f}"} if memory_share else {}),
     }
 

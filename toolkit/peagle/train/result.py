@@ -1,11 +1,12 @@
 """The folder of a trained head: the head as the engine loads it, its entry for a catalogue with the
 measured acceptance as evidence, and the record of its training.
 
-    config.json, model.safetensors     the head: `--drafter FOLDER` of check, deploy, bench
+    config.json, model.safetensors     the head: `--drafter HEAD` of check, deploy, bench
     acceptance.json                    by position and domain: `peagle verdict --acceptance`
+    held-out.jsonl                     the prompts of it: `peagle bench NAME --acceptance`
     training.json                      recipe, data, versions, epochs and speeds
-    catalog/ORGANIZATION/TARGET.yaml   the target with this head: `peagle --catalog FOLDER/catalog`
-    catalog/evidence/TARGET.json       the acceptance as evidence of that catalogue
+    .catalog/ORGANIZATION/TARGET.yaml  the target with this head: `peagle --catalog HEAD/.catalog`
+    .catalog/evidence/TARGET.json      the acceptance as evidence of that catalogue
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from typing import Any
 from peagle import __version__
 from peagle.bench.acceptance import acceptance_bytes
 from peagle.bench.result import utc_now
-from peagle.catalog.schema import Drafter
+from peagle.catalog.schema import NO_GPU, Drafter
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
 from peagle.store import write_file, write_json, write_text
+from peagle.train.data import write_prompts
 from peagle.train.run import Epoch, Trained
 from peagle.train.training import Training
 from peagle.weights.layout import checkpoint_at
 
-RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", "catalog"
+RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", ".catalog"
+HELD_OUT = "held-out.jsonl"
 _HEAD_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 
 _FLOOR_SHARE = 0.6
@@ -55,6 +58,7 @@ def write_result(training: Training, trained: Trained) -> Result:
         for file in best.folder.glob(pattern):
             _copy(file, folder / file.name)
     write_file(folder / ACCEPTANCE, acceptance_bytes(best.acceptance))
+    write_prompts(training.data.held_out, folder / HELD_OUT)
     write_json(folder / RECORD, record(training, trained))
     entry = _write_entry(training, best)
     return Result(folder, best.acceptance.k, best.length, best.number, entry)
@@ -130,7 +134,8 @@ def _write_entry(training: Training, best: Epoch) -> Path:
     if Path(training.subject.target).is_dir():
         weights = "./target"
         (file.parent / weights).symlink_to(training.subject.target, target_is_directory=True)
-    drafters = (new_drafter(training, best, name),)
+    others = (each for each in target.drafters if not (each.weights or "").startswith("./"))
+    drafters = (new_drafter(training, best, name), *others)
     fields = {"weights": weights, "default_drafter": name, "drafters": drafters}
     write_text(file, entry_text(target.model_copy(update=fields), {}, file))
     evidence = training.output / CATALOG / "evidence" / f"{target.short_name}-{name}.json"
@@ -140,13 +145,8 @@ def _write_entry(training: Training, best: Epoch) -> Path:
 
 def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
     acceptance = best.acceptance
-    return {
-        "pair": f"{training.plan.target.id}+{name}",
-        "date": acceptance.started[:10],
-        "script": "peagle train",
-        "device": acceptance.server.gpu or "CPU",
-        "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
-        "results": [
+    total, domains = (
+        [
             {
                 "drafter": name, "k": acceptance.k,
                 "acceptance_length": round(part.acceptance.length, 3),
@@ -154,6 +154,16 @@ def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
                 "per_position": [round(rate, 4) for rate in part.acceptance.per_position],
                 "domain": part.domain, "drafts": part.acceptance.drafts,
             }
-            for part in (acceptance.total, *acceptance.domains)
-        ],
-    }  # fmt: skip
+            for part in parts
+        ]
+        for parts in ([acceptance.total], acceptance.domains)
+    )  # fmt: skip
+    return {
+        "pair": f"{training.plan.target.id}+{name}",
+        "date": acceptance.started[:10],
+        "script": "peagle train",
+        "device": acceptance.server.gpu or NO_GPU,
+        "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
+        "results": total,
+        "domains": domains,
+    }

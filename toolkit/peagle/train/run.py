@@ -47,7 +47,6 @@ from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
-from peagle.findings import refuse_errors
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import without_floor
 from peagle.store import locked, private_folder, read_json, write_file, write_json
@@ -57,6 +56,7 @@ from peagle.train.data import write_conversations, write_prompts
 from peagle.train.recipe import Paths
 from peagle.train.training import Training
 from peagle_serve import json_reader
+from peagle_serve.contract import ENFORCE_EAGER
 
 Step = Literal["answers", "data", "untrained", "states", "training", "measured"]
 
@@ -168,13 +168,12 @@ class Run:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        shape = recipes.dry_run_arguments(recipe, subject, Path("head"))
-        self._step("untrained", shape, self._serve_untrained)
         arguments = recipes.train_arguments(replace(recipe, epochs=1), subject)  # more continue
+        self._step("untrained", arguments, self._serve_untrained)
         trained = [*prepared, arguments, request.max_steps]
         if not self._is_done("training", trained, recipe.epochs):
             with self._states_engine() as engine:
-                self._step("states", [*prepared, shape], partial(self._compare, engine))
+                self._step("states", [*prepared, arguments], partial(self._compare, engine))
                 self._step("training", trained, partial(self._fit, engine), recipe.epochs)
         fitted = self._result("training")
         folders = sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name))
@@ -309,6 +308,8 @@ class Run:
         )  # fmt: skip
         variables = {EVENTS_VARIABLE: str(events)}
         reader = EventReader(events)
+        reader.progress(0.0)  # of a run before, of which only the losses count
+        reader.total = reader.done = 0
         self._run_trainer("training", arguments, reader.progress, engine, variables)
         reader.progress(0.0)
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
@@ -327,7 +328,7 @@ class Run:
         if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
             begun = time.monotonic()
             self._tell(TrainProgress("measured", epoch=number))
-            with self._serving(plan, "measured", self._head_runner()) as it:
+            with self._serving(plan, "measured", self._head_runner(compiled=False)) as it:
                 result = measure_acceptance(
                     open_engine(it, self.training.catalog),
                     read_prompts(prompts),
@@ -345,12 +346,12 @@ class Run:
         return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
 
     def _plan_with(self, head: Path) -> Plan:
-        plan = self.training.plan_with(head)
-        refuse_errors(plan.findings)
-        return without_floor(plan)
+        return without_floor(self.training.plan_with(head))
 
-    def _head_runner(self) -> LocalRunner:
-        return LocalRunner(gpus=self.training.subject.gpu)
+    def _head_runner(self, compiled: bool = True) -> LocalRunner:
+        """Acceptance is the same in an engine that is not compiled, which starts sooner."""
+        settings = {} if compiled else {ENFORCE_EAGER: "true"}
+        return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
 
     def _target_runner(self) -> TrainerRunner:
         """The target by the name that the trainer has for it, too."""

@@ -15,7 +15,7 @@ from peagle.checkpoints.models import Checkpoint
 from peagle.data import weights_folder
 from peagle.engine.gpus import Gpus
 from peagle.errors import Refused
-from peagle.findings import refuse_errors
+from peagle.findings import errors, refuse_errors
 from peagle.planning.plan import Plan
 from peagle.train.data import TrainingData
 from peagle.train.recipe import (
@@ -91,10 +91,21 @@ def make_training(
     without a spare token or with too few layers, and Refused where it does not fit."""
     target = find_pair(catalog, request.pair).target
     fields: dict[str, Any] = {"target_checkpoint": checkpoint}
-    fields |= {"instance_type": HERE, "copies": 1} if gpus else {}
+    fields |= {"instance_type": HERE} if gpus else {}
     pair = request.pair if checkpoint else target.id
-    plan = plan_pair(pair, {**fields, "speculation": False}, catalog)
-    refuse_errors(plan.findings)
+
+    def plan_for(**speculation: Any) -> Plan:
+        """The plan with the fewest GPUs, so that the trainer has the others."""
+        count = len(gpus.gpus) if gpus else 1
+        for copies in (n for n in range(count, 0, -1) if count % n == 0):
+            chosen = {**fields, **speculation, **({"copies": copies} if gpus else {})}
+            plan = plan_pair(pair, chosen, catalog)
+            if not errors(plan.findings):
+                break
+        refuse_errors(plan.findings)
+        return plan
+
+    plan = plan_for(speculation=False)
     weights = plan.target.weights
     if weights.kind not in ("directory", "hub"):
         raise Refused(
@@ -124,7 +135,6 @@ def make_training(
     )
 
     def plan_with(head: Path) -> Plan:
-        drafting = {**fields, "drafter": str(head.resolve()), "k": request.k}
-        return plan_pair(pair, drafting, catalog)
+        return plan_for(drafter=str(head.resolve()), k=request.k)
 
     return Training(request, subject, data, plan, plan_with, catalog, share)

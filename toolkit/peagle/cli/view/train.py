@@ -54,10 +54,11 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     yield (
         "load",
         f"{format_concurrency(plan.concurrency)} of {size.prompt_tokens:,} + "
-        f"{size.output_tokens:,} tokens on each engine",
+        f"{size.output_tokens:,} tokens on each engine of "
+        f"{'this machine' if plan.instance_type == HERE else plan.instance_type}",
     )
-    place = "this machine" if plan.instance_type == HERE else plan.instance_type
-    gpus = f"{place} ({plan.gpu_count} x {plan.gpu})"
+    gpus = f"{plan.trained_on} ({plan.gpu_count} x {plan.gpu})"
+    gpus = "this machine" if plan.trained_on == HERE else gpus
     if plan.hours:
         yield "time", f"{_hours(plan.hours['total'])} on {gpus}, {plan.basis}"
         names = {"regeneration": "answers", "epochs": f"epochs ({plan.epochs})", "starts": "starts"}
@@ -82,7 +83,7 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
 
 def _cost(plan: TrainingPlan) -> str:
     if plan.usd is None or plan.usd_per_hour is None:
-        return "" if plan.instance_type == HERE else "the price is unknown"
+        return "" if plan.trained_on == HERE else "the price is unknown"
     usd = plan.usd
     text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
     text += f"{format_usd(plan.usd_per_hour)} per hour"
