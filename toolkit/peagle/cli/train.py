@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,10 @@ def train() -> None:
     """
 
 
+_K = 5
+"""The K with which acceptance is measured, as that of published heads is."""
+
+
 def _held_out(text: str) -> float | Path:
     """A share of the questions, or a file. Raises ValueError."""
     try:
@@ -140,6 +145,7 @@ def read_data(
     "Price of the machine.  [default: the instance type's, on demand]",
     POSITIVE,
 )
+@option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
 @account_options
@@ -155,6 +161,7 @@ def plan(
     epochs: int,
     budget: float | None,
     usd_per_hour: float | None,
+    probe: bool,
     **options: Any,
 ) -> None:
     """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
@@ -165,19 +172,28 @@ def plan(
     and the expected acceptance from published heads with as many tokens of training; both have wide
     ranges.
     """
-    if is_here(ctx):
+    gpus = machine_gpus(ctx) if probe else None
+    if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
         options |= choose_here(options)
 
     def read(location: str) -> Checkpoint:
         session.start()
         return checkpoint_at(location, lambda: session.aws(options["region"] or DEFAULT_REGION))
 
-    catalog, _ = with_own_target(command_catalog(), pair, read)
-    recipe, conversations = (
-        Recipe(epochs=epochs),
-        read_data(session, data, held_out, options["region"]),
-    )
+    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
+    conversations = read_data(session, data, held_out, options["region"])
     messages = [each.messages for each in conversations.train]
+    rates = None
+    if probe:
+        from peagle.train.probe import probe as measure
+
+        request = TrainingRequest(pair, Path.cwd(), _K, recipe, keep_answers=keep_answers)
+        training = make_training(request, conversations, catalog, checkpoint, gpus)
+        with StatusLine() as status:
+            show = partial(show_progress, status)
+            rates = measure(training, show, options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
         measure_data(messages, recipe, options["output_tokens"], not keep_answers),
@@ -188,6 +204,7 @@ def plan(
         usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
         prompts=data[0],
+        rates=rates,
     )
     if planned.instance_type == HERE:
         require_disk(planned, shutil.disk_usage(Path.cwd()).free, str(Path.cwd()))
@@ -200,7 +217,7 @@ def plan(
 _RUN_OPTIONS = (
     option("-o --output HEAD", "Folder of the head; the same command continues there.",
            OUTPUT, required=True),
-    option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=5),
+    option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=_K),
     option("--layers", "Layers of the head.", COUNT, default=Recipe.layers),
     option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]",
            TOKENS),
@@ -279,7 +296,7 @@ def run(
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     with StatusLine() as status:
-        trained = Run(training, lambda progress: show_progress(status, progress)).train()
+        trained = Run(training, partial(show_progress, status)).train()
     result = write_result(training, trained)
     return print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
 

@@ -47,6 +47,9 @@ CAPTURE = "capture:"
 
 DEFAULT_HELD_OUT = 0.1
 
+MOST_PROMPTS = 200
+"""Held-out prompts on which acceptance is measured, at most."""
+
 FEW_CONVERSATIONS = 10_000
 """Fewer have given no head that is worth its drafting: published ones are of 50,000 and more."""
 
@@ -456,7 +459,9 @@ def write_copy(conversations: Iterable[Conversation], file: Path) -> int:
     return _write_rows(rows, file)
 
 
-def write_prompts(conversations: Sequence[Conversation], file: Path, most: int = 200) -> int:
+def write_prompts(
+    conversations: Sequence[Conversation], file: Path, most: int = MOST_PROMPTS
+) -> int:
     """Write what ``peagle bench --acceptance`` sends: up to the last question of each, at ``most``
     so many, of each domain as many as of another, and the same ones in each run. Returns their
     number."""
