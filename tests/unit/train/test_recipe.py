@@ -81,7 +81,10 @@ def test_what_the_toolkit_has_to_choose_is_no_setting(text: str) -> None:
 
 def test_each_step_has_its_argv() -> None:
     url = "http://127.0.0.1:20001/v1"
-    asked = regenerate_arguments(Recipe(), SUBJECT, PATHS, url, 64)
+    turns = options(regenerate_arguments(Recipe(answer_tokens=64), SUBJECT, PATHS, url, True))
+    assert turns["max-tokens"] == "1024"
+    asked = regenerate_arguments(Recipe(answer_tokens=64), SUBJECT, PATHS, url, False)
+    assert (options(asked)["max-tokens"], options(asked)["concurrency"]) == ("64", "256")
     assert asked[0] == "regenerate-responses"
     assert options(asked)["endpoint"] == f"{url}/chat/completions"
     assert options(asked)["resume"] == ""

@@ -280,9 +280,10 @@ def run(
 
     catalog, checkpoint = with_own_target(command_catalog(), pair, read)
     catalog = this_machine_in(catalog, gpus) if gpus else catalog
-    chosen = {**shape, "epochs": epochs, "depths": max(k, Recipe.depths)}
+    usual = Recipe() if gpus or job else CPU_RECIPE
+    chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(
-        Recipe() if gpus or job else CPU_RECIPE,
+        usual,
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )

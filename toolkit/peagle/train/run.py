@@ -239,7 +239,10 @@ class Run:
     def _regenerate(self) -> dict[str, Any]:
         recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
         total = write_conversations(self.training.data.train, paths.questions)
-        concurrency = 256 if subject.gpu else 32
+        has_turns = any(
+            sum(message["role"] == "user" for message in each.messages) > 1
+            for each in self.training.data.train
+        )
         counts: dict[str, int] = {}
 
         def watch(seconds: float) -> TrainProgress:
@@ -249,7 +252,7 @@ class Run:
 
         with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
             arguments = recipes.regenerate_arguments(
-                recipe, subject, paths, engine.openai_base_url, concurrency
+                recipe, subject, paths, engine.openai_base_url, has_turns
             )
             self._run_trainer("answers", arguments, watch, engine)
         answered = _count_conversations(paths.answers, {})
@@ -309,7 +312,7 @@ class Run:
         variables = {EVENTS_VARIABLE: str(events)}
         reader = EventReader(events)
         reader.progress(0.0)  # of a run before, of which only the losses count
-        reader.total = reader.done = 0
+        reader.total, reader.done, reader.epoch, reader.loss = 0, 0, None, None
         self._run_trainer("training", arguments, reader.progress, engine, variables)
         reader.progress(0.0)
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
@@ -437,7 +440,9 @@ class Run:
         log, begun = self._log(step), time.monotonic()
         environment = {
             **{name: os.environ[name] for name in _INHERITED if name in os.environ},
-            "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", **(variables or {}),
+            # Threads that wait do not keep the cores from the engine.
+            "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE",
+            **(variables or {}),
         }  # fmt: skip
         with log.open("ab") as stream:
             program = subprocess.Popen(
