@@ -430,7 +430,7 @@ def _training(recorder: Recorder, folder: Path) -> None:
             job = describe_job(aws, name)
             packed = folder / "model.tar.gz"
             with tarfile.open(packed, "w:gz") as archive:
-                archive.addfile(tarfile.TarInfo("./config.json"))
+                archive.addfile(tarfile.TarInfo("./head/config.json"))
             artifact = S3Uri.parse(job.artifact)
             aws.upload(packed, artifact.bucket, artifact.key, {}, lambda _: None)
             fetch_head(aws, job, folder / "head")

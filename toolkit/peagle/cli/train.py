@@ -32,6 +32,13 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.session import Session, account_options
+from peagle.cli.training_jobs import (
+    COMMANDS,
+    job_options,
+    reporting_failure,
+    take_job_options,
+    train_on_sagemaker,
+)
 from peagle.cli.view.console import (
     StatusLine,
     print_findings,
@@ -220,19 +227,24 @@ _RUN_OPTIONS = (
            click.IntRange(min=0)),
     option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
            "Repeatable.", multiple=True),
+    option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]",
+           OUTPUT),
 )  # fmt: skip
 
 
 @command(
     "peagle train tiny --data questions.jsonl -o head",
     "peagle train ./my/model --data s3://bucket/captured/ -o head --epochs 3",
+    "peagle train qwen3-8b --data capture:chat -o head --sagemaker --spot --image IMAGE",
     of=train,
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
 @add_options(_RUN_OPTIONS)
+@job_options
 @account_options
 @click.pass_context
+@reporting_failure()
 def run(
     ctx: click.Context,
     /,
@@ -246,16 +258,21 @@ def run(
     k: int,
     settings: tuple[str, ...],
     mask_token_id: int | None,
+    work: Path | None,
     **shape: Any,
 ) -> None:
-    """Train a head for PAIR's target on this machine, and measure its acceptance.
+    """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
 
     The target answers the questions of the data, the head learns from the target's hidden states,
     and of all epochs the one is kept whose drafts the engine accepts most on held-out text. An
     interrupted training keeps its last checkpoint; the same command continues. Needs `peagle engine
     install` and `peagle engine install --trainer`, both with --gpu on GPUs.
+
+    With --sagemaker the same command runs as a training job. Shows the job and what it costs at
+    most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
-    gpus = machine_gpus(ctx)
+    job = take_job_options(ctx, shape)
+    gpus = None if job else machine_gpus(ctx)
 
     def read(location: str) -> Checkpoint:
         session.start()
@@ -263,19 +280,27 @@ def run(
 
     catalog, checkpoint = with_own_target(command_catalog(), pair, read)
     catalog = this_machine_in(catalog, gpus) if gpus else catalog
-    usual = Recipe() if gpus else CPU_RECIPE
+    usual = Recipe() if gpus or job else CPU_RECIPE
     chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(
         usual,
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    request = TrainingRequest(pair, output.absolute(), k, recipe, mask_token_id, keep_answers)
-    training = make_training(
-        request, read_data(session, data, held_out, None), catalog, checkpoint, gpus
-    )
-    print_findings(training.data.findings, err=True)
+    conversations = read_data(session, data, held_out, job["region"] if job else None)
+    print_findings(conversations.findings, err=True)
+    if job is not None:
+        return train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+    request = TrainingRequest(
+        pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
+        work=work and work.absolute(),
+    )  # fmt: skip
+    training = make_training(request, conversations, catalog, checkpoint, gpus)
     with StatusLine() as status:
         trained = Run(training, partial(show_progress, status)).train()
     result = write_result(training, trained)
-    print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    return print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+
+
+for job_command in COMMANDS:
+    train.add_command(job_command)

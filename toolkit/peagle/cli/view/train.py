@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from peagle.aws.training import TrainingJob
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
-from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line
+from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
+from peagle.train.job import JobOptions
 from peagle.train.result import Result
 from peagle.train.run import Trained, TrainProgress
 
@@ -160,3 +163,55 @@ def print_trained(result: Result, trained: Trained) -> None:
     )
     for command in commands:
         print_line(f"  {command_text(command)}")
+
+
+def print_job_request(
+    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan, region: str
+) -> None:
+    """The job before it is started, and what it costs."""
+    print_status(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
+    print_facts(_job_facts(request, job, plan))
+
+
+def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) -> Iterator[Fact]:
+    hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
+    yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
+    cost = "the price is unknown"
+    if plan.usd_per_hour is not None:
+        cost = f"at most {format_usd(plan.usd_per_hour * job.max_seconds / 3600)}, at "
+        cost += f"{format_usd(plan.usd_per_hour)} per hour, the price of hosting"
+    yield "cost", f"{cost}; less on spot instances" if job.is_spot else cost
+    yield "image", job.image
+    yield "role", f"{job.role.arn}{f' ({job.role.because})' if job.role.because else ''}"
+    yield "data", ", ".join(c["DataSource"]["S3DataSource"]["S3Uri"]
+                            for c in request["InputDataConfig"])  # fmt: skip
+    yield "checkpoints", request["CheckpointConfig"]["S3Uri"]
+    yield "disk", f"{job.volume_gb} GB"
+
+
+def job_text(job: TrainingJob, line: str) -> str:
+    """The state of a job, and the last ``line`` of its log, in a line."""
+    seconds = format_duration(job.training_seconds) if job.training_seconds else ""
+    parts = (f"{job.name}: {job.stage}", seconds, line or job.message)
+    return " | ".join(part for part in parts if part)
+
+
+def print_job(job: TrainingJob, head: Path | None) -> None:
+    """The state of a job, and what to do next."""
+    print_line(f"{job.name}: {job.status}", bold=True)
+    print_facts(_job_state(job, head), err=False)
+
+
+def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
+    if job.stage != job.status:
+        yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
+    if job.failure:
+        yield "reason", job.failure
+    spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
+    yield "instance", f"{job.instance_type}{spot}"
+    yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
+    if head:
+        yield "head", ("", command_text(("peagle", "check", str(head))))
+    elif job.status == "Completed":
+        fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
+        yield "head", ("download it", command_text(fetch))
