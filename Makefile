@@ -32,7 +32,7 @@ SUITE = $(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscop
 test: .venv/dev.ready engine
 	$(SUITE) -m 'not exhaustive'
 
-test-all: .venv/dev.ready checkov engine trainer
+test-all: .venv/dev.ready checkov engine
 	$(SUITE)
 
 checkov: .venv/checkov.ready
@@ -115,7 +115,7 @@ benchmark: .venv/dev.ready
 engine:
 	@$(BIN)/peagle engine install
 
-# For the tests of `peagle train`.
+# With it, `make test-all` also trains a head, which takes minutes.
 trainer: engine
 	@$(BIN)/peagle engine install --trainer
 
