@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_390, 5_400),
     "cli": (9_700, 6_200),
 }
-MOST_LINES, MOST_FILES = 66_510, 256
+MOST_LINES, MOST_FILES = 66_640, 249
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
