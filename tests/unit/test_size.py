@@ -11,7 +11,7 @@ BUDGET = {
     "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_060, 3_600),
     "vllm": (690, 500),
-    "catalog": (2_260, 1_800),
+    "catalog": (2_270, 1_800),
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
