@@ -20,7 +20,7 @@ from hypothesis.internal.conjecture import providers
 
 from peagle.checkpoints import contents
 from peagle.data import BUNDLED_CATALOG
-from peagle.engine.machine import find_engine
+from peagle.engine.machine import ENGINE_VARIABLE, TRAINER_VARIABLE, find_engine, find_trainer
 from peagle.errors import EngineMissing
 from peagle.planning import make_plan
 from tests.support import FROZEN_CATALOG, Peagle, once_per_options, run_as_process, run_in_process
@@ -55,7 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # Nor are the constants of all loaded modules tried: each worker would read their source.
         providers._get_local_constants = lambda: providers._local_constants
     with contextlib.suppress(EngineMissing):
-        os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
+        os.environ.setdefault(ENGINE_VARIABLE, str(find_engine(DEFAULT_VLLM).python))
+    with contextlib.suppress(EngineMissing):
+        os.environ.setdefault(TRAINER_VARIABLE, str(find_trainer(gpu=False)))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -90,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 _SECONDS = {
     "sandbox with sandbox, from s": 400, "sandbox with sandbox": 300, "engine with sandbox": 230,
-    "docker": 200, "test_owners_terraform.py": 120,
+    "docker": 200, "test_owners_terraform.py": 120, "test_training_loop.py": 600,
     "test_sandbox_clients.py": 110, "test_warm_vllm.py": 110,
     "test_refusals_vllm.py": 85, "test_bench_load_vllm.py": 50, "test_faults_sample.py": 45,
     "test_local_vllm.py": 35, "test_bench_vllm.py": 35, "engine with ask": 30,
@@ -103,7 +105,7 @@ _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
 _SLOW_FILES = ("test_cdk.py", "test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
 """Also slow; test_cdk.py loads the CDK into Node.js, which each worker would do again."""
-_OWN_SANDBOX = ("test_owners_terraform.py", "test_sandbox_clients.py")
+_OWN_SANDBOX = ("test_owners_terraform.py", "test_sandbox_clients.py", "test_training_loop.py")
 """Modules so long that a sandbox of their own costs less than that a worker ends later."""
 
 

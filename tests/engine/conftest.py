@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.machine import ENGINE_VARIABLE, Engine, find_engine
+from peagle.engine.machine import ENGINE_VARIABLE, Engine, find_engine, find_trainer
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.serving import script_environment
@@ -71,6 +71,15 @@ def engine(quick_engine: Engine | None) -> Engine:
     if quick_engine is None:
         pytest.skip(f"vLLM {DEFAULT_VLLM} is not installed (fix: peagle engine install)")
     return quick_engine
+
+
+@pytest.fixture(scope="session")
+def trainer() -> Path:
+    """The trainer of heads for the CPU; without it the tests that need it skip."""
+    try:
+        return find_trainer(gpu=False)
+    except EngineMissing:
+        pytest.skip("the trainer is not installed (fix: peagle engine install --trainer)")
 
 
 @pytest.fixture(scope="session")

@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_960, 3_100),
-    "train": (2_300, 1_500),
-    "sandbox": (5_370, 5_400),
-    "cli": (9_160, 6_000),
+    "train": (2_640, 1_500),
+    "sandbox": (5_390, 5_400),
+    "cli": (9_700, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_400, 252
+MOST_LINES, MOST_FILES = 66_510, 256
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,6 +98,18 @@ def test_a_plan_for_this_machine_has_its_gpus_and_evidence_and_no_price(cards: C
     assert "--instance" not in small["fix"]
     for several in ("--instance-count", "2"), ("--max-instances", "2"):
         assert in_process(*words, *several).code == OptionsConflict.exit_code
+
+
+def test_a_plan_takes_k_from_a_sweep_on_this_gpu(cards: Cards, tmp_path: Path) -> None:
+    # Prompts of a file: the cache has a block of the chat template, and a drafter loses it.
+    cards(H200)
+    evidence = tmp_path / "evidence"
+    evidence.mkdir()
+    shutil.copy(Path(__file__).with_name("sweep-tiny-h200.json"), evidence)
+    sizes = "--concurrency 8 --prompt-tokens 82 --output-tokens 127 --cached-prompt-tokens 22"
+    words = "plan", "peagle/tiny+p-eagle", "--here", *sizes.split(), "--json"
+    plan = in_process("--catalog", str(tmp_path), *words).document
+    assert (plan["speculation"]["k"], plan["speed"]["basis"]) == (7, "measured")
 
 
 def test_model_runner_v2_drafts_random_tokens_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,11 @@ _TAGGING = {
     "cloudwatch": "cloudwatch:TagResource", "ecr": "ecr:TagResource", "iam": "iam:TagRole",
     "logs": "logs:TagResource", "sagemaker": "sagemaker:AddTags",
 }  # fmt: skip
-_PASSED = {"ExecutionRoleArn": "sagemaker.amazonaws.com", "serviceRole": "codebuild.amazonaws.com"}
+_PASSED = {
+    "ExecutionRoleArn": "sagemaker.amazonaws.com",
+    "RoleArn": "sagemaker.amazonaws.com",
+    "serviceRole": "codebuild.amazonaws.com",
+}
 _READ, _WRITTEN = ("get_object", "head_object"), ("put_object", "create_multipart_upload",
                    "upload_part", "upload_part_copy", "complete_multipart_upload")  # fmt: skip
 
@@ -169,6 +173,7 @@ _PARAMETERS = {
     "EndpointConfigName": ("EndpointConfigName",),
     "EndpointName": ("EndpointName",),
     "InferenceComponentName": ("InferenceComponentName",),
+    "TrainingJobName": ("TrainingJobName",),
     "BucketName": ("Bucket",),
     "RepositoryName": ("repositoryName", "repositoryNames"),
     "RoleNameWithPath": ("RoleName", "PolicySourceArn"),

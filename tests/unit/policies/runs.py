@@ -5,7 +5,9 @@ against these runs.
 """
 
 import functools
+import json
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -14,16 +16,32 @@ from typing import Any
 
 import pytest
 from moto import mock_aws
+from moto.sagemaker.models import sagemaker_backends
 
 from peagle.aws import ecr
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
+from peagle.aws.iam import SERVICE, find_role
+from peagle.aws.s3 import default_bucket
+from peagle.aws.training import describe_job, find_running_job, job_log, stop_job
+from peagle.catalog import load_catalog
 from peagle.deploy.preflight import ROLE_ACTIONS
 from peagle.images.build import make_member
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
+from peagle.render.resources import trust_policy
+from peagle.s3uri import S3Uri
 from peagle.store import home
+from peagle.train.data import read_training_data
+from peagle.train.job import (
+    JobOptions,
+    fetch_head,
+    job_findings,
+    make_run,
+    start_job,
+    training_job_request,
+)
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
@@ -47,6 +65,7 @@ from tests.unit.aws.test_capacity import NO_INSTANCE
 from tests.unit.cli.commands import FIRST, NAME, Terminal, without_record
 from tests.unit.policies.accesses import Call, accesses
 from tests.unit.policies.evaluation import Access
+from tests.unit.train.test_data import questions, write
 
 Runs = dict[str, list[Access]]
 _END_ROLE = "peagle-ends-"
@@ -129,6 +148,7 @@ def all_runs(folder: Path, patch: pytest.MonkeyPatch) -> Runs:
     _warm(recorder, patch)
     _weights(recorder, folder, patch)
     _images(recorder, patch)
+    _training(recorder, folder)
     for command, entries in BY_OTHERS.items():
         recorder.add(command, *(Access(action, arn, keys) for action, arn, keys in entries))
     return recorder.runs
@@ -379,6 +399,43 @@ def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
             remove_image_resources(aws, lambda line: None)
 
 
+def _training(recorder: Recorder, folder: Path) -> None:
+    """A job on a type with volumes, for a company with a key; its stop, and its head."""
+    company = Company(kms_key="alias/models", tags={"team": "ml"})
+    instance = load_catalog().instances.instances[0].model_copy(update={"nvme_gb": 0})
+    file = write(folder, questions(20))
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        trust = json.dumps(trust_policy(ACCOUNT, SERVICE))
+        role = {"RoleName": "peagle-training", "AssumeRolePolicyDocument": trust}
+        aws.call("iam", "create_role", **role)
+        with recorder.command("train"):
+            data = read_training_data([str(file)], lambda: aws)
+            options = JobOptions(instance, IMAGE, find_role(aws, None, "train"), 3600, 10**9,
+                                 company=company)  # fmt: skip
+            list(job_findings(aws, options))
+            find_role(aws, "peagle-training")
+            run = make_run("tiny", [], data, default_bucket(aws.account, aws.region))
+            find_running_job(aws, run.name)
+            name = run.job_name(0)
+            start_job(
+                aws, run, data, training_job_request(name, run, "tiny", ["train"], options), company
+            )
+            started = sagemaker_backends[ACCOUNT]["us-east-1"].training_jobs[name]
+            started.training_job_status = "InProgress"
+            with suppress(NotImplementedError):  # moto has no stop
+                stop_job(aws, name)
+            started.training_job_status = "Completed"
+            list(job_log(aws, name, follow=True))
+            job = describe_job(aws, name)
+            packed = folder / "model.tar.gz"
+            with tarfile.open(packed, "w:gz") as archive:
+                archive.addfile(tarfile.TarInfo("./head/config.json"))
+            artifact = S3Uri.parse(job.artifact)
+            aws.upload(packed, artifact.bucket, artifact.key, {}, lambda _: None)
+            fetch_head(aws, job, folder / "head")
+
+
 _PLACE = "us-east-1:123456789012"
 _ENDPOINT = f"arn:aws:sagemaker:{_PLACE}:endpoint/peagle-pair"
 _TARGET = f"arn:aws:application-autoscaling:{_PLACE}:scalable-target/1"
@@ -388,6 +445,7 @@ _SCALING = {"application-autoscaling:service-namespace": "sagemaker"}
 _IMAGE = f"arn:aws:ecr:{_PLACE}:repository/peagle-tiny"
 _STOCK = "arn:aws:ecr:us-east-1:763104351884:repository/vllm"
 _LOG = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/Endpoints/peagle-pair"
+_LOG_OF_JOBS = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/TrainingJobs"
 _S3 = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
 _ALARMS = (
     f"TargetTracking-endpoint/{NAME}/variant/AllTraffic-1",
@@ -425,6 +483,24 @@ BY_OTHERS: dict[str, list[Entry]] = {
     ],
     # The same list: "If you specify a VPC".
     "SageMaker in a VPC": [(action, "*", {}) for action in ROLE_ACTIONS],
+    # SageMaker, with the role of a training job: "Execution role permissions" of CreateTrainingJob.
+    "SageMaker trains": [
+        ("ecr:GetAuthorizationToken", "*", {}),
+        *((f"ecr:{action}", _STOCK, {}) for action in (
+            "BatchCheckLayerAvailability", "GetDownloadUrlForLayer", "BatchGetImage")),
+        ("cloudwatch:PutMetricData", "*", {}),
+        ("logs:CreateLogGroup", _LOG_OF_JOBS, {}),
+        *((f"logs:{action}", f"{_LOG_OF_JOBS}:log-stream:job/algo-1-1", {}) for action in (
+            "CreateLogStream", "PutLogEvents")),
+        ("logs:DescribeLogStreams", _LOG_OF_JOBS, {}),
+        ("s3:ListBucket", "arn:aws:s3:::peagle-models", {}),
+        ("s3:GetObject", "arn:aws:s3:::peagle-models/peagle-train/run/data/train.jsonl", {}),
+        ("s3:GetObject", "arn:aws:s3:::peagle-models/pair/target/config.json", {}),
+        *((f"s3:{action}", "arn:aws:s3:::peagle-models/peagle-train/run/checkpoints/1", {})
+          for action in ("PutObject", "AbortMultipartUpload")),
+        *((f"kms:{action}", f"arn:aws:kms:{_PLACE}:key/1", _S3) for action in (
+            "Decrypt", "GenerateDataKey")),
+    ],
     # A person with the aws command line, as "Auto scaling" in SageMaker's documentation lists it.
     "scaling": [
         *((f"application-autoscaling:{action}", _TARGET, _SCALING) for action in (

@@ -27,6 +27,8 @@ COMMANDS = {
     "execution-role-vpc-policy": {"SageMaker in a VPC"},
     "scaling-policy": {"scaling"},
     "limit-policy": {"deploy with an end", "drift of an end"},
+    "training-policy": {"train"},
+    "training-role-policy": {"SageMaker trains"},
 }
 """Policy -> the runs that it is for; the deploy policy is for all others."""
 

@@ -153,7 +153,7 @@ def test_a_job_reads_its_channel_saves_checkpoints_and_leaves_a_model(backend: A
 
 
 def test_an_interrupted_spot_job_goes_on_from_its_checkpoint(backend: Any) -> None:
-    FAULTS.add(Fault("CreateTrainingJob", "spot-interruption"))
+    FAULTS.add(Fault("CreateTrainingJob", "spot-interruption", seconds=0.5))
     call(backend, "CreateTrainingJob", **request("resume", **SPOT))
     job = ended(backend)
     once = ["Starting", "Downloading", "Training"]

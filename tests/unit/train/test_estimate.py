@@ -33,7 +33,8 @@ RATES = Rates(
     "measured",
     regeneration=Range(500.0, 1000.0, 2000.0),
     epoch=Range(5_000.0, 10_000.0, 20_000.0),
-    start_seconds=Range(60.0, 120.0, 240.0),
+    seconds=Range(180.0, 360.0, 720.0),
+    epoch_seconds=Range(60.0, 120.0, 240.0),
 )
 
 
@@ -186,31 +187,45 @@ def test_a_target_with_a_fast_head_needs_no_other() -> None:
 
 
 def test_the_budget_decides_the_epochs() -> None:
-    unlimited = planned("qwen3-8b", 5_000, rates=RATES)
+    unlimited = planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0)
     assert unlimited.basis == "measured"
-    assert planned("qwen3-8b", 5_000, rates=RATES, budget=1e6).epochs == RECIPE.epochs
+    assert (
+        planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=1e6).epochs
+        == RECIPE.epochs
+    )
     budget = usd_of(unlimited) * 0.7
-    less = planned("qwen3-8b", 5_000, rates=RATES, budget=budget)
+    less = planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=budget)
     assert 1 <= less.epochs < RECIPE.epochs
     assert usd_of(less) <= budget
     assert less.asked_epochs == RECIPE.epochs
 
 
 def test_a_budget_below_one_epoch_is_refused_with_what_it_pays_for() -> None:
-    one = planned("qwen3-8b", 5_000, rates=RATES, recipe=replace(RECIPE, epochs=1))
+    one = planned(
+        "qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, recipe=replace(RECIPE, epochs=1)
+    )
     budget = usd_of(one) * 0.9
     with raises_code("budget-too-small") as raised:
-        planned("qwen3-8b", 5_000, rates=RATES, budget=budget)
+        planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=budget)
     affordable = int(raised.value.fix.split("at most ")[1].split()[0].replace(",", ""))
-    assert planned("qwen3-8b", affordable, rates=RATES, budget=budget).epochs == 1
+    assert planned("qwen3-8b", affordable, rates=RATES, usd_per_hour=2.0, budget=budget).epochs == 1
     with raises_code("budget-too-small"):
-        planned("qwen3-8b", 5_000, rates=RATES, budget=0.01)
+        planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=0.01)
 
 
 def test_a_budget_needs_a_price() -> None:
     options = TrainingOptions(pair="qwen3-8b", gpu="B300", concurrency=8)
     with raises_code("conflicting-options"):
         plan_training(options, data_of(100), RECIPE, CATALOG, TABLE, budget=10.0)
+    plan = plan_training(
+        options, data_of(100), RECIPE, CATALOG, TABLE, budget=1e3, usd_per_hour=50.0
+    )
+    assert usd_of(plan) == pytest.approx(50.0 * plan.hours["total"].likely)
+
+
+def test_what_a_probe_measured_is_of_this_machine() -> None:
+    plan = planned("qwen3-8b", 5_000, rates=RATES)
+    assert (plan.trained_on, plan.instance_type, plan.usd) == ("here", L40S, None)
 
 
 def test_a_head_that_does_not_fit_beside_its_target_is_refused() -> None:

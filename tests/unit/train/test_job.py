@@ -66,7 +66,7 @@ def aws(own_home: Path) -> Iterator[Aws]:
 
 
 def request(run: Run, **more: Any) -> dict[str, Any]:
-    arguments = job_arguments("qwen3-8b", ["--epochs", "3"])
+    arguments = job_arguments("qwen3-8b", "chat head", ["--epochs", "3"])
     return training_job_request(run.job_name(NOW), run, "qwen3-8b", arguments, options(**more))
 
 
@@ -82,7 +82,7 @@ def test_the_request_is_the_command_in_a_container_with_data_and_checkpoints_in_
                 "train", "run", "qwen3-8b", "--epochs", "3",
                 "--data", "/opt/ml/input/data/data/train.jsonl",
                 "--held-out", "/opt/ml/input/data/data/held_out.jsonl",
-                "--work", "/opt/ml/checkpoints", "-o", "/opt/ml/model",
+                "--work", "/opt/ml/checkpoints", "-o", "/opt/ml/model/chat-head",
             ],
         },
         "InputDataConfig": [
@@ -145,14 +145,26 @@ def test_a_key_encrypts_a_volume_only_where_there_is_one(kind: str, key: str | N
 def test_aws_accepts_the_request_for_any_target(
     target: str, company: Company, data: TrainingData
 ) -> None:
-    arguments = job_arguments(target, [])
+    arguments = job_arguments(target, "head", [])
     run = make_run(target, arguments, data, "models", company.name_prefix)
     name = run.job_name(NOW)
     assert re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", name)
     assert name.startswith(company.name_prefix or "peagle-")
     asked = training_job_request(name, run, target, arguments, options(company=company))
     assert validate("sagemaker", "create_training_job", asked, ()) == ()
-    assert asked["AlgorithmSpecification"]["ContainerArguments"][2] == target
+    trained = asked["AlgorithmSpecification"]["ContainerArguments"][2]
+    channels = {each["ChannelName"]: each["DataSource"] for each in asked["InputDataConfig"]}
+    if not target.startswith("s3://"):
+        assert (trained, {*channels}) == (target, {"data"})
+    else:
+        assert trained == "/opt/ml/input/data/My_Model"
+        assert channels["My_Model"]["S3DataSource"]["S3Uri"] == target
+
+
+@pytest.mark.parametrize("name", ["data", "a b/Llama 3"])
+def test_the_folder_of_a_target_in_s3_has_its_name(name: str) -> None:
+    channel = {"a b/Llama 3": "Llama-3"}.get(name, "target")
+    assert job_arguments(f"s3://bucket/{name}", "head", [])[2] == f"/opt/ml/input/data/{channel}"
 
 
 def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_path: Path) -> None:
@@ -190,24 +202,21 @@ def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> No
     assert codes == {"image-missing", "job-disk", "job-isolated"}
 
 
-def test_the_most_that_a_job_costs_is_known_before_it_starts() -> None:
-    usd = options().instance.prices[0].usd_per_hour
-    assert options().most_usd("us-east-1") == pytest.approx(2 * usd)
-    unpriced = options().instance.model_copy(update={"prices": ()})
-    assert replace(options(), instance=unpriced).most_usd("us-east-1") is None
-
-
 JOB = TrainingJob(
     "job", "arn", "Completed", "Completed", "", "", 0.0, 1.0, "ml.g6e.2xlarge", False, 0, 60, 60,
     "s3://models/out/job/output/model.tar.gz",
 )  # fmt: skip
 
 
-def put_archive(aws: Aws, *names: str) -> None:
+def put_archive(aws: Aws, *names: str, link: str = "") -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(name))
+        if link:
+            linked = tarfile.TarInfo("./head/catalog/target")
+            linked.type, linked.linkname = tarfile.SYMTYPE, link
+            archive.addfile(linked)
     put(aws, packed.getvalue())
 
 
@@ -220,11 +229,12 @@ def put(aws: Aws, content: bytes) -> None:
 def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     aws: Aws, tmp_path: Path
 ) -> None:
-    put_archive(aws, "./config.json", "./evidence/lossless.json")
+    files = ("./head/config.json", "./head/catalog/evidence/tiny.json")
+    put_archive(aws, *files, link="/opt/ml/input/data/target")
     head = tmp_path / "new" / "head"
     fetch_head(aws, JOB, head)
     assert (head / "config.json").is_file()
-    assert (head / "evidence" / "lossless.json").is_file()
+    assert sorted(path.name for path in (head / "catalog").iterdir()) == ["evidence"]
     assert [path.name for path in head.parent.iterdir()] == ["head"]
     with raises_code("folder-not-empty"):
         fetch_head(aws, JOB, head)
@@ -233,10 +243,12 @@ def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
-@pytest.mark.parametrize("damage", ["../outside", "text", "truncated"])
+@pytest.mark.parametrize("damage", ["../outside", "text", "truncated", "empty"])
 def test_a_damaged_archive_leaves_nothing(aws: Aws, tmp_path: Path, damage: str) -> None:
     if damage == "../outside":
         put_archive(aws, "../../outside")
+    elif damage == "empty":
+        put_archive(aws)
     elif damage == "text":
         put(aws, b"not an archive")
     else:

@@ -49,10 +49,10 @@ class Role:
         return self.arn.split(":")[1]
 
 
-def find_role(aws: Aws, name_or_arn: str | None) -> Role:
+def find_role(aws: Aws, name_or_arn: str | None, purpose: str = "peagle") -> Role:
     """The role ``name_or_arn``, else that of the credentials if SageMaker may assume it (as in
-    SageMaker Studio), else the account's with the best name. Raises UserError when there is
-    none."""
+    SageMaker Studio), else the account's with the best name, of the ``purpose`` if one names it.
+    Raises UserError when there is none."""
     if name_or_arn and _ROLE_ARN.fullmatch(name_or_arn):
         return Role(name_or_arn)
     if name_or_arn:
@@ -90,7 +90,8 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
 
     def rank(role: dict[str, Any]) -> tuple[int, str]:
         name = role["RoleName"].lower()
-        return 0 if "peagle" in name else 1 if "sagemaker" in name else 2, name
+        words = (purpose, "peagle", "sagemaker", "")
+        return next(place for place, word in enumerate(words) if word in name), name
 
     because = f"the best name match among {len(roles)} that SageMaker may assume; --role changes it"
     if len(roles) == 1:

@@ -156,7 +156,7 @@ class Tail:
     ) -> None:  # fmt: skip
         self.since = since
         self._aws = aws
-        self._streams = {"logStreamNamePrefix": prefix} if prefix else {}
+        self._prefix = prefix
         self._group = group or log_group(endpoint, copies)
         self._newest = int(since * 1000)
         self._seen: dict[str, int] = {}
@@ -167,12 +167,13 @@ class Tail:
         self._seen = {event: time for event, time in self._seen.items() if time >= start}
         listed = self._aws.items(
             "logs", "filter_log_events", "events", logGroupName=self._group, startTime=start,
-            **self._streams,
+            **({"logStreamNamePrefix": self._prefix} if self._prefix else {}),
         )  # fmt: skip
         try:
             for entry in listed:
                 moment = entry["timestamp"]
-                if entry["eventId"] not in self._seen:
+                is_meant = entry["logStreamName"].startswith(self._prefix)  # also with moto
+                if is_meant and entry["eventId"] not in self._seen:
                     self._seen[entry["eventId"]] = moment
                     self._newest = max(self._newest, moment)
                     raw = clean(entry["message"])

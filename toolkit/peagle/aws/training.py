@@ -104,10 +104,15 @@ def stop_job(aws: Aws, name: str) -> TrainingJob:
     return job
 
 
+def job_tail(aws: Aws, job: TrainingJob) -> Tail:
+    """What reads the job's log."""
+    return Tail(aws, job.name, job.created, group=LOG_GROUP, prefix=f"{job.name}/")
+
+
 def job_log(aws: Aws, name: str, follow: bool = False) -> Iterator[LogEvent]:
     """The lines of the job's log; with ``follow`` also later ones, until the job has ended."""
     job = describe_job(aws, name)
-    tail = Tail(aws, name, job.created, group=LOG_GROUP, prefix=f"{name}/")
+    tail = job_tail(aws, job)
     yield from tail.new()
     while follow and not job.has_ended:
         time.sleep(_SANDBOX_LOG_SECONDS if aws.in_sandbox else _LOG_SECONDS)

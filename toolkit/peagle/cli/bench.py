@@ -23,7 +23,7 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     require_none_refused,
 )
-from peagle.bench.evidence import priced_result, read_result, save_evidence
+from peagle.bench.evidence import evidence_document, priced_result, read_result, save_evidence
 from peagle.bench.load import Aiperf, find_sender, install_sender, installed_sender
 from peagle.bench.load import bench as measure
 from peagle.bench.lossless import (
@@ -623,16 +623,16 @@ def _report(
 
 
 def _plan_with(result: BenchResult, options: dict[str, Any]) -> Iterator[str]:
-    """The command whose plan has the largest load, so that K comes from these rows."""
-    server, row = result.server, max(result.rows, key=lambda row: row.load.concurrency)
+    """The command whose plan has the largest load, in the sizes of the evidence, so that K comes
+    from these rows."""
+    server, speeds = result.server, evidence_document(result)["speeds"]
+    speed = max(speeds, key=lambda speed: int(speed["concurrency"]))
     yield from ("peagle", "--catalog", str(options["save"]), "plan", server.pair or options["pair"])
     if server.where == "local" and server.gpu:
         yield "--here"
-    yield from ("--concurrency", f"{row.load.concurrency}")
-    yield from ("--prompt-tokens", f"{row.prompt_tokens:.0f}")
-    yield from ("--output-tokens", f"{row.output_tokens:.0f}")
-    if cached := row.load.workload.size.cached_prompt_tokens:
-        yield from ("--cached-prompt-tokens", f"{cached}")
+    for name in ("concurrency", "prompt_tokens", "output_tokens", "cached_prompt_tokens"):
+        if speed[name]:
+            yield from (f"--{name.replace('_', '-')}", f"{speed[name]}")
 
 
 @command("peagle bench report result.json -o report.html", of=bench)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,9 @@ from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.options import (
     COUNT,
+    OUTPUT,
     POSITIVE,
+    TOKENS,
     DefaultGroup,
     Parsed,
     add_options,
@@ -23,17 +27,40 @@ from peagle.cli.options import (
     complete_pair,
     here_option,
     is_here,
+    machine_gpus,
     option,
 )
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.session import Session, account_options
-from peagle.cli.view.console import print_findings, print_json, wants_json
-from peagle.cli.view.train import print_training_plan
+from peagle.cli.training_jobs import (
+    COMMANDS,
+    job_options,
+    reporting_failure,
+    take_job_options,
+    train_on_sagemaker,
+)
+from peagle.cli.view.console import (
+    StatusLine,
+    print_findings,
+    print_json,
+    print_result,
+    wants_json,
+)
+from peagle.cli.view.train import (
+    print_trained,
+    print_training_plan,
+    show_progress,
+    trained_document,
+)
+from peagle.engine.gpus import this_machine_in
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
 from peagle.train.estimate import TrainingOptions, measure_data, plan_training, require_disk
-from peagle.train.recipe import Recipe
+from peagle.train.recipe import CPU_RECIPE, Recipe, parse_settings
+from peagle.train.result import write_result
+from peagle.train.run import Run
+from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import with_own_target
 
@@ -54,6 +81,10 @@ def train() -> None:
 
     `peagle train PAIR` is short for `peagle train run PAIR`.
     """
+
+
+_K = 5
+"""The K with which acceptance is measured, as that of published heads is."""
 
 
 def _held_out(text: str) -> float | Path:
@@ -109,6 +140,12 @@ def read_data(
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
 @option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
+@option(
+    "--price-per-hour usd_per_hour USD",
+    "Price of the machine.  [default: the instance type's, on demand]",
+    POSITIVE,
+)
+@option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
 @account_options
@@ -123,6 +160,8 @@ def plan(
     keep_answers: bool,
     epochs: int,
     budget: float | None,
+    usd_per_hour: float | None,
+    probe: bool,
     **options: Any,
 ) -> None:
     """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
@@ -133,19 +172,28 @@ def plan(
     and the expected acceptance from published heads with as many tokens of training; both have wide
     ranges.
     """
-    if is_here(ctx):
+    gpus = machine_gpus(ctx) if probe else None
+    if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
         options |= choose_here(options)
 
     def read(location: str) -> Checkpoint:
         session.start()
         return checkpoint_at(location, lambda: session.aws(options["region"] or DEFAULT_REGION))
 
-    catalog, _ = with_own_target(command_catalog(), pair, read)
-    recipe, conversations = (
-        Recipe(epochs=epochs),
-        read_data(session, data, held_out, options["region"]),
-    )
+    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
+    conversations = read_data(session, data, held_out, options["region"])
     messages = [each.messages for each in conversations.train]
+    rates = None
+    if probe:
+        from peagle.train.probe import probe as measure
+
+        request = TrainingRequest(pair, Path.cwd(), _K, recipe, keep_answers=keep_answers)
+        training = make_training(request, conversations, catalog, checkpoint, gpus)
+        with StatusLine() as status:
+            show = partial(show_progress, status)
+            rates = measure(training, show, options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
         measure_data(messages, recipe, options["output_tokens"], not keep_answers),
@@ -153,8 +201,10 @@ def plan(
         catalog,
         load_training(catalog_of(ctx)),
         budget=budget,
+        usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
         prompts=data[0],
+        rates=rates,
     )
     if planned.instance_type == HERE:
         require_disk(planned, shutil.disk_usage(Path.cwd()).free, str(Path.cwd()))
@@ -162,3 +212,95 @@ def plan(
         return print_json({**plain(planned), "findings": conversations.findings})
     print_training_plan(planned)
     return print_findings(conversations.findings, title="Data")
+
+
+_RUN_OPTIONS = (
+    option("-o --output HEAD", "Folder of the head; the same command continues there.",
+           OUTPUT, required=True),
+    option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=_K),
+    option("--layers", "Layers of the head.", COUNT, default=Recipe.layers),
+    option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]",
+           TOKENS),
+    option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
+           TOKENS),
+    option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
+           click.IntRange(min=0)),
+    option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
+           "Repeatable.", multiple=True),
+    option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]",
+           OUTPUT),
+)  # fmt: skip
+
+
+@command(
+    "peagle train tiny --data questions.jsonl -o head",
+    "peagle train ./my/model --data s3://bucket/captured/ -o head --epochs 3",
+    "peagle train qwen3-8b --data capture:chat -o head --sagemaker --spot --image IMAGE",
+    of=train,
+)
+@click.argument("pair", shell_complete=complete_pair)
+@data_options
+@add_options(_RUN_OPTIONS)
+@job_options
+@account_options
+@click.pass_context
+@reporting_failure()
+def run(
+    ctx: click.Context,
+    /,
+    session: Session,
+    pair: str,
+    data: tuple[str, ...],
+    held_out: float | Path,
+    keep_answers: bool,
+    epochs: int | None,
+    output: Path,
+    k: int,
+    settings: tuple[str, ...],
+    mask_token_id: int | None,
+    work: Path | None,
+    **shape: Any,
+) -> None:
+    """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
+
+    The target answers the questions of the data, the head learns from the target's hidden states,
+    and of all epochs the one is kept whose drafts the engine accepts most on held-out text. An
+    interrupted training keeps its last checkpoint; the same command continues. Needs `peagle engine
+    install` and `peagle engine install --trainer`, both with --gpu on GPUs.
+
+    With --sagemaker the same command runs as a training job. Shows the job and what it costs at
+    most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
+    """
+    job = take_job_options(ctx, shape)
+    gpus = None if job else machine_gpus(ctx)
+
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(DEFAULT_REGION))
+
+    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    usual = Recipe() if gpus or job else CPU_RECIPE
+    chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
+    recipe = replace(
+        usual,
+        **{name: value for name, value in chosen.items() if value is not None},
+        settings=parse_settings(settings),
+    )
+    conversations = read_data(session, data, held_out, job["region"] if job else None)
+    print_findings(conversations.findings, err=True)
+    if job is not None:
+        return train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+    request = TrainingRequest(
+        pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
+        work=work and work.absolute(),
+    )  # fmt: skip
+    training = make_training(request, conversations, catalog, checkpoint, gpus)
+    with StatusLine() as status:
+        trained = Run(training, partial(show_progress, status)).train()
+    result = write_result(training, trained)
+    return print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+
+
+for job_command in COMMANDS:
+    train.add_command(job_command)

@@ -3,6 +3,7 @@ an operation of SageMaker starts (``ENDPOINT``)."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ ENDPOINT = {
     "out-of-service": "the endpoint ends as OutOfService",
     "update-rollback-failed": "the update fails, and so does its rollback",
     "alarm-fires": "the alarms that watch the update fire",
-    "spot-interruption": "a training job on a spot instance is interrupted once it has saved",
+    "spot-interruption": "a spot job is interrupted once, after --seconds of training",
 }
 KINDS = ERRORS | CONNECTION | ENDPOINT
 """Kind of a fault -> what happens."""
@@ -69,7 +70,7 @@ DEFAULT_SECONDS = 120.0
 class Fault:
     """A fault of every call of ``operation``, or of the next ``times`` calls. ``instance_type``
     limits a fault of an endpoint to configurations with that type. ``seconds`` is the delay of a
-    timeout. ``seen`` counts the calls that the fault has met."""
+    timeout, or the time until an interruption. ``seen`` counts the calls that the fault has met."""
 
     operation: str
     kind: str
@@ -144,10 +145,11 @@ class Faults:
 
     def meet_endpoint(self, operation: str, instance_types: Collection[str]) -> str:
         """The kind of the fault that what this operation starts meets, which is counted; "" for
-        none. ``alarm-fires`` is met by ``meet_alarm``."""
+        none. What happens later is met by ``meet_alarm`` and ``meet_interruption``."""
 
         def is_met(fault: Fault) -> bool:
-            of_start = fault.kind in ENDPOINT and fault.kind != "alarm-fires"
+            later = ("alarm-fires", "spot-interruption")
+            of_start = fault.kind in ENDPOINT and fault.kind not in later
             return of_start and fault.instance_type in (None, *instance_types)
 
         fault = self._meet("sagemaker", operation, is_met)
@@ -156,6 +158,17 @@ class Faults:
     def meet_alarm(self, operation: str) -> bool:
         """Whether the alarms that watch the update of this operation fire; counted."""
         return bool(self._meet("sagemaker", operation, lambda fault: fault.kind == "alarm-fires"))
+
+    def meet_interruption(self, instance_type: str) -> float:
+        """After how many seconds a spot job on that type is interrupted, which is counted; infinity
+        for never."""
+
+        def is_met(fault: Fault) -> bool:
+            is_type = fault.instance_type in (None, instance_type)
+            return is_type and fault.kind == "spot-interruption"
+
+        fault = self._meet("sagemaker", "CreateTrainingJob", is_met)
+        return fault.seconds if fault else math.inf
 
     def hold_until_cleared(self) -> None:
         """Return after the next ``clear``."""

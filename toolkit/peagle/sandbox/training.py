@@ -2,8 +2,7 @@
 
     Create    Starting -> Downloading -> Training -> Uploading -> Completed | Failed
     Stop      Stopping -> Uploading -> Stopped; so does the maximum runtime
-    spot      by the fault ``spot-interruption``, a job that has saved a checkpoint is interrupted
-              once, and begins again
+    spot      by the fault ``spot-interruption`` a job is interrupted once, and begins again
 
 A folder stands for ``/opt/ml``: input channels and checkpoints come from moto's S3, checkpoints are
 copied there while the job runs, and at the end the folder ``model`` is packed. Whatever image a job
@@ -12,6 +11,7 @@ names, its command is one of ``peagle``, by the toolkit's own Python. A job has 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -94,6 +94,7 @@ class TrainingJob:
         self._saved_uri = checkpoints.get("S3Uri", "").rstrip("/")
         self._saved: dict[Path, int] = {}
         self._fault = ""
+        self._interrupted_after = math.inf
         self._stops = threading.Event()
         self._process: EngineProcess | None = None
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -102,6 +103,8 @@ class TrainingJob:
         """Run the job in the background."""
         self._go_on("Starting", "Preparing the instances for training")
         self._fault = FAULTS.meet_endpoint("CreateTrainingJob", [self.instance_type])
+        if self.is_spot:
+            self._interrupted_after = FAULTS.meet_interruption(self.instance_type)
         self._thread.start()
 
     def stop(self) -> None:
@@ -168,7 +171,7 @@ class TrainingJob:
             if self._fault == "insufficient-capacity":
                 raise _JobFailed(_NO_CAPACITY)
             while (ended := self._run_once()) == "Interrupted":
-                self._fault = ""
+                self._interrupted_after = math.inf
                 self._go_on("Interrupted", "The spot instance was taken away")
                 self._go_on("Starting", "Preparing the instances for training")
             self._go_on("Uploading", "Uploading generated training model")
@@ -203,17 +206,17 @@ class TrainingJob:
         self._go_on("Training", "Training in progress")
         self._begun = self._begun or time.time()
         until = self._begun + self.parameters["StoppingCondition"]["MaxRuntimeInSeconds"]
-        process, synced, has_saved = self._start(), 0.0, False
+        process, synced = self._start(), 0.0
         secondary = "Completed"
         while (code := _exit_code(process)) is None:
             if time.monotonic() - synced > _SYNC_SECONDS:
-                has_saved |= self._save_checkpoints()
+                self._save_checkpoints()
                 synced = time.monotonic()
             if self._stops.is_set():
                 secondary = "Stopped"
             elif time.time() > until:
                 secondary = "MaxRuntimeExceeded"
-            elif has_saved and self.is_spot and self._fault == "spot-interruption":
+            elif time.time() > self._begun + self._interrupted_after:
                 secondary = "Interrupted"
             if secondary != "Completed":
                 _terminate(process)
@@ -264,15 +267,14 @@ class TrainingJob:
                 if path.is_file():
                     yield path, path.stat().st_mtime_ns
 
-    def _save_checkpoints(self) -> bool:
-        """Copy to S3 what has changed, as SageMaker does at any moment; whether something had."""
+    def _save_checkpoints(self) -> None:
+        """Copy to S3 what has changed, as SageMaker does at any moment."""
         changed = dict(self._list_checkpoints()).items() - self._saved.items()
         for path, _ in changed if self._saved_uri else ():
             name = path.relative_to(self._saved_folder)
             with suppress(FileNotFoundError):
                 _upload(path, f"{self._saved_uri}/{name}", self.region)
         self._saved |= dict(changed)
-        return bool(changed)
 
     def _failure(self) -> str:
         """What the program wrote about its failure, else the last line of its log."""

@@ -37,7 +37,7 @@ from peagle.fit.estimate import GIB, Fit, FitCase, cache_layout, compute_fit
 from peagle.speed.acceptance import TARGET_ALONE, Acceptance, AcceptanceBasis, Performance, is_on
 from peagle.speed.step import Geometry, StepTimes, Timing, closed_load, read_geometry
 from peagle.vllm import versions
-from peagle.vllm.defaults import cached_tokens, capture_limit
+from peagle.vllm.defaults import BLOCK_TOKENS, cached_tokens, capture_limit
 from peagle.workload import Workload
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ def _measured(
             and row.k == engine.k
             and _alike(row.prompt_tokens, workload.prompt_tokens)
             and _alike(row.output_tokens, workload.output_tokens)
-            and _alike(_read_size(row).new_prompt_tokens, workload.new_prompt_tokens)
+            and _computes_alike(_read_size(row), workload)
             and _with_graphs(geometry, row, graphs).holds(row.concurrency) == captured
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
@@ -275,6 +275,13 @@ def _read_size(row: Speed) -> Workload:
 
 def _alike(have: float | None, want: float) -> bool:
     return have is not None and max(have, want) <= SAME_SIZE * min(have, want)
+
+
+def _computes_alike(row: Workload, workload: Workload) -> bool:
+    """Whether about as many tokens of a prompt are computed: the prefix cache holds a block or two
+    of the chat template in any case."""
+    have, want = row.new_prompt_tokens, workload.new_prompt_tokens
+    return _alike(have, want) or abs(have - want) <= 2 * BLOCK_TOKENS
 
 
 def _row_timing(times: StepTimes, row: Speed, load: float, at_once: bool) -> Timing:

@@ -47,6 +47,9 @@ CAPTURE = "capture:"
 
 DEFAULT_HELD_OUT = 0.1
 
+MOST_PROMPTS = 200
+"""Held-out prompts on which acceptance is measured, at most."""
+
 FEW_CONVERSATIONS = 10_000
 """Fewer have given no head that is worth its drafting: published ones are of 50,000 and more."""
 
@@ -130,31 +133,6 @@ class _Row(BaseModel):
     prompt: str | None = None
     completion: str | None = None
     tools: list[Any] = []
-
-
-class _Payload(BaseModel):
-    """A captured request or answer; empty where it was not captured."""
-
-    data: str = ""
-    encoding: str = ""
-
-    @property
-    def content(self) -> bytes:
-        """As it was sent."""
-        with suppress(ValueError):
-            return b64decode(self.data) if self.encoding == "BASE64" else self.data.encode()
-        return b""
-
-
-class _Captured(BaseModel):
-    endpointInput: _Payload = _Payload()
-    endpointOutput: _Payload = _Payload()
-
-
-class _Record(BaseModel):
-    """A line of SageMaker's data capture."""
-
-    captureData: _Captured
 
 
 def read_training_data(
@@ -371,16 +349,25 @@ def _message(message: Mapping[str, Any]) -> Message:
 
 def _captured_row(document: dict[str, Any]) -> dict[str, Any]:
     """The row of a captured request with the answer to it; empty if there is no chat in it."""
-    captured, row = _Record.model_validate(document).captureData, dict[str, Any]()
+    row: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
-        request = dict(json_reader.read(captured.endpointInput.content, "the request"))
+        request = dict(json_reader.read(_captured_bytes(document, "endpointInput"), "the request"))
         row = {key: request[key] for key in ("messages", "prompt", "tools") if request.get(key)}
-    answer = _captured_answer(captured.endpointOutput.content)
+    answer = _captured_answer(_captured_bytes(document, "endpointOutput"))
     if answer and isinstance(row.get("messages"), list):
         row["messages"] = [*row["messages"], {"role": "assistant", **answer}]
     elif answer:
         row["completion"] = answer["content"]
     return row
+
+
+def _captured_bytes(document: dict[str, Any], name: str) -> bytes:
+    """A request or an answer as it was sent; empty where it was not captured."""
+    with suppress(LookupError, TypeError, ValueError, AttributeError):
+        part = document["captureData"][name]
+        data: str = part["data"]
+        return b64decode(data) if part["encoding"] == "BASE64" else data.encode()
+    return b""
 
 
 def _captured_answer(data: bytes) -> Message:
@@ -472,7 +459,9 @@ def write_copy(conversations: Iterable[Conversation], file: Path) -> int:
     return _write_rows(rows, file)
 
 
-def write_prompts(conversations: Sequence[Conversation], file: Path, most: int = 200) -> int:
+def write_prompts(
+    conversations: Sequence[Conversation], file: Path, most: int = MOST_PROMPTS
+) -> int:
     """Write what ``peagle bench --acceptance`` sends: up to the last question of each, at ``most``
     so many, of each domain as many as of another, and the same ones in each run. Returns their
     number."""

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Instance, TrainingTable
+from peagle.catalog.tables import HERE, Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
@@ -126,12 +126,14 @@ class DataSize:
 @dataclass(frozen=True)
 class Rates:
     """What a machine reaches, in tokens per second: of answers that are regenerated, and of the
-    data in an epoch, hidden states included; and the seconds until a server or trainer runs."""
+    data in an epoch, hidden states included; and further seconds, mostly of engines' starts, of the
+    whole training and of each epoch, whose head is measured."""
 
     basis: Literal["measured", "estimated"]
     regeneration: Range
     epoch: Range
-    start_seconds: Range
+    seconds: Range
+    epoch_seconds: Range
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The plan of a training. ``hours`` are of regeneration, epochs (all together), starts and the
+    """The plan of a training. ``trained_on`` is the instance type that serves, or with a probe this
+    machine. ``hours`` are of regeneration, epochs (all together), starts and the
     total. ``epochs`` are those within the budget, of ``asked_epochs``. With
     ``conversations_needed`` the head is expected to be faster by a tenth than all of
     ``break_even``, and at the low end no slower than the target alone; ``None`` if no number is
@@ -155,6 +158,7 @@ class TrainingPlan:
 
     target: str
     instance_type: str
+    trained_on: str
     gpu: str
     gpu_count: int
     usd_per_hour: float | None
@@ -223,13 +227,14 @@ def plan_training(
     table: TrainingTable,
     *,
     budget: float | None = None,
+    usd_per_hour: float | None = None,
     regenerates: bool = True,
     prompts: str = "prompts.jsonl",
     rates: Rates | None = None,
 ) -> TrainingPlan:
-    """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD,
-    ``rates`` are those of a probe on the same machine instead of the model's, and ``prompts`` is
-    the file with which alternatives are measured.
+    """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD;
+    ``usd_per_hour`` replaces the price of the instance, and ``rates`` of a probe on this machine
+    those of the model. Alternatives are measured with the file ``prompts``.
 
     Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
     budget that pays for no epoch, or for which price or rates are unknown.
@@ -256,14 +261,17 @@ def plan_training(
             "choose an instance type with more GPU memory",
             code="does-not-fit",
         )
-    rates = rates or estimate_rates(engine, head, data, recipe, table)
-    price = price_in(instance, verdict.region)
-    usd_per_hour, epochs = price.usd_per_hour if price else None, recipe.epochs
+    price, trained_on, epochs = price_in(instance, verdict.region), instance, recipe.epochs
+    if rates is None:
+        rates = estimate_rates(engine, head, data, recipe, table)
+    else:
+        price, trained_on = None, instance.model_copy(update={"type": HERE})
+    usd_per_hour = usd_per_hour or (price.usd_per_hour if price else None)
     if budget is not None:
         if usd_per_hour is None or rates is None:
             lacking = "price" if usd_per_hour is None else "speed"
-            message = f"--budget: the {lacking} of {instance.place} is unknown"
-            raise OptionsConflict(message, "leave out --budget")
+            message = f"--budget: the {lacking} of {trained_on.place} is unknown"
+            raise OptionsConflict(message, "add --price-per-hour, or leave out --budget")
         epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs, regenerates)
     hours = training_hours(data, rates, epochs, regenerates) if rates else {}
 
@@ -288,6 +296,7 @@ def plan_training(
     return TrainingPlan(
         target=target.id,
         instance_type=instance.type,
+        trained_on=trained_on.type,
         gpu=instance.gpu,
         gpu_count=instance.gpu_count,
         usd_per_hour=usd_per_hour,
@@ -422,24 +431,25 @@ def estimate_rates(
     peak, shares = gpu.tflops * 1e12 * max(others, 1), table.efficiency
     training = Range(shares.low, shares.likely, shares.high).times(peak / flops)
     pairs = zip(states.values, training.values, strict=True)
-    start = table.start_seconds
+    start = Range(*(getattr(table.start_seconds, end) for end in ("low", "likely", "high")))
     return Rates(
         "estimated",
         alone[0],
         Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
-        Range(start.low, start.likely, start.high),
+        start.times(3),  # to regenerate, with an untrained head, for hidden states
+        start,
     )
 
 
 def training_hours(
     data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
 ) -> dict[str, Range]:
-    """The hours at these rates. Engines start for regeneration, with an untrained head, for hidden
-    states, and to measure the head of each epoch."""
+    """The hours at these rates."""
+    each = (rates.seconds.values, rates.epoch_seconds.values)
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": rates.start_seconds.times((2 + regenerates + epochs) / 3600),
+        "starts": Range(*((one + epochs * more) / 3600 for one, more in zip(*each, strict=True))),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}

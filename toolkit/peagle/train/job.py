@@ -31,25 +31,26 @@ from peagle.catalog.tables import Instance
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company, model_network, prefixed
-from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, price_in
+from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
 from peagle.train.data import TrainingData, write_copy
-from peagle_serve.contract import ML_ROOT
+from peagle_serve.contract import ML_ROOT, is_s3_uri
 
 CHANNEL = "data"
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
-DATA_FOLDER = f"{ML_ROOT}/input/data/{CHANNEL}"
-CHECKPOINTS_FOLDER, HEAD_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
-FAILURE_FILE = f"{ML_ROOT}/output/failure"
-"""What a program writes there is the job's FailureReason."""
+INPUT_FOLDER = f"{ML_ROOT}/input/data"
+CHECKPOINTS_FOLDER, HEADS_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
 
 PROGRAM = "peagle"
-TRAINING_TAG = {"Key": "peagle:toolkit", "Value": "training"}
+JOB_VARIABLE = "TRAINING_JOB_NAME"
+"""SageMaker sets it in the container of a job."""
 
-MOST_HOURS = 120
-"""AWS's default limit of a job's runtime, which it raises on request."""
+FAILURE_FILE = "output/failure"
+"""Below ``/opt/ml``: what a program writes there is the job's FailureReason."""
+
+TRAINING_TAG = {"Key": "peagle:toolkit", "Value": "training"}
 
 _SPOT_WAIT = 2
 """How many times its runtime a job on spot instances may take in all."""
@@ -94,30 +95,36 @@ class JobOptions:
         """The volume to ask for. Of an instance with disks of its own, these are used."""
         return math.ceil(self.disk_bytes / _GB) + _SPARE_GB
 
-    def most_usd(self, region: str) -> float | None:
-        """What the job costs at most, at the price of hosting on demand; ``None``: not known."""
-        price = price_in(self.instance, region)
-        return price.usd_per_hour * self.max_seconds / 3600 if price else None
-
 
 def make_run(
     target: str, arguments: Sequence[str], data: TrainingData, bucket: str, prefix: str = ""
 ) -> Run:
     """The run of a training of ``target``'s head with these ``arguments`` and data."""
     digest = json_digest([target, list(arguments), data.sha256])[:_DIGEST_LENGTH]
-    slug = re.sub(r"[^a-z0-9]+", "-", target.lower()).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", target.rstrip("/").rpartition("/")[2].lower()).strip("-")
     stem = prefixed(f"train-{slug}", prefix or DEFAULT_PREFIX)
     longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
     return Run(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
 
-def job_arguments(pair: str, arguments: Sequence[str]) -> list[str]:
+def target_channel(pair: str) -> str:
+    """The channel, by the name of its folder, of a target at ``s3://``; "" for one that the
+    container has or finds on the Hub."""
+    if not is_s3_uri(pair):
+        return ""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", pair.rstrip("/").rpartition("/")[2])[:64]
+    return "target" if name in ("", CHANNEL) else name
+
+
+def job_arguments(pair: str, head: str, arguments: Sequence[str]) -> list[str]:
     """The command in the container, after the program's name: that of this machine with the
-    container's folders."""
+    container's folders. ``head`` is the name of the head's folder, and so the head's."""
+    channel, data = target_channel(pair), f"{INPUT_FOLDER}/{CHANNEL}"
     return [
-        "train", "run", pair, *arguments,
-        "--data", f"{DATA_FOLDER}/{TRAIN_FILE}", "--held-out", f"{DATA_FOLDER}/{HELD_OUT_FILE}",
-        "--work", CHECKPOINTS_FOLDER, "-o", HEAD_FOLDER,
+        "train", "run", f"{INPUT_FOLDER}/{channel}" if channel else pair, *arguments,
+        "--data", f"{data}/{TRAIN_FILE}", "--held-out", f"{data}/{HELD_OUT_FILE}",
+        "--work", CHECKPOINTS_FOLDER,
+        "-o", f"{HEADS_FOLDER}/{re.sub(r'[^A-Za-z0-9._-]+', '-', head)[:64]}",
     ]  # fmt: skip
 
 
@@ -129,12 +136,9 @@ def training_job_request(
     company, stopping = options.company, {"MaxRuntimeInSeconds": options.max_seconds}
     if options.is_spot:
         stopping["MaxWaitTimeInSeconds"] = _SPOT_WAIT * options.max_seconds
-    key = company.kms_key
-    source = {
-        "S3DataType": "S3Prefix",
-        "S3Uri": f"{run.uri(CHANNEL)}/",
-        "S3DataDistributionType": "FullyReplicated",
-    }
+    key, channels = company.kms_key, {CHANNEL: f"{run.uri(CHANNEL)}/"}
+    if channel := target_channel(pair):
+        channels[channel] = pair.rstrip("/") + "/"
     return {
         "TrainingJobName": name,
         "RoleArn": options.role.arn,
@@ -144,7 +148,7 @@ def training_job_request(
             "ContainerEntrypoint": [PROGRAM],
             "ContainerArguments": list(arguments),
         },
-        "InputDataConfig": [{"ChannelName": CHANNEL, "DataSource": {"S3DataSource": source}}],
+        "InputDataConfig": [_channel(name, uri) for name, uri in channels.items()],
         "OutputDataConfig": {
             "S3OutputPath": run.uri("jobs"),
             **({"KmsKeyId": key} if key else {}),
@@ -164,6 +168,13 @@ def training_job_request(
             TRAINING_TAG, {"Key": PAIR_TAG, "Value": tag_value(pair)}, *company.tag_list,
         ],
     }  # fmt: skip
+
+
+def _channel(name: str, uri: str) -> dict[str, Any]:
+    source = {
+        "S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated",
+    }  # fmt: skip
+    return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
 
 
 def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
@@ -205,18 +216,27 @@ def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
         fix = "name another folder with -o"
         raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
     artifact = S3Uri.parse(job.artifact)
-    head = aws.call("s3", "head_object", Bucket=artifact.bucket, Key=artifact.key)
+    listed = aws.call("s3", "head_object", Bucket=artifact.bucket, Key=artifact.key)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        archive, unpacked = Path(temporary) / "model.tar.gz", Path(temporary) / "head"
-        size, etag = head["ContentLength"], head["ETag"]
+        archive, unpacked = Path(temporary) / "model.tar.gz", Path(temporary) / "model"
+        size, etag = listed["ContentLength"], listed["ETag"]
         s3.download_object(aws, artifact, etag, size, archive, lambda _: None)
         try:
             with tarfile.open(archive) as packed:
-                packed.extractall(unpacked, filter="data")
-        except (tarfile.TarError, EOFError, zlib.error) as damaged:
+                packed.extractall(unpacked, filter=_within)
+            head = next(unpacked.glob("*/config.json")).parent
+        except (tarfile.TarError, EOFError, StopIteration, zlib.error) as damaged:
             message = f"{job.artifact} is not an archive of a head: {damaged}"
             raise CheckpointError(message, "train it again", "job-artifact") from damaged
         if folder.exists():
             folder.rmdir()
-        unpacked.rename(folder)
+        head.rename(folder)
+
+
+def _within(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """tarfile's filter ``data``, without links that lead elsewhere, as to the target's folder."""
+    try:
+        return tarfile.data_filter(member, path)
+    except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+        return None

@@ -21,7 +21,7 @@ from peagle.data import data_folder
 from peagle.engine.hidden_states import CPU_CONNECTOR, CPU_CONNECTOR_MODULE
 from peagle.errors import Fix, OptionsConflict, OutOfRange, UserError
 from peagle_serve import json_reader
-from peagle_serve.contract import PREFIX, SPECULATION
+from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SPECULATION
 from peagle_serve.heads import PLACEHOLDERS, read_head
 
 
@@ -43,7 +43,7 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-CPU_RECIPE = Recipe(epochs=2, sequence_length=256, answer_tokens=192)
+CPU_RECIPE = Recipe(depths=5, sequence_length=256, answer_tokens=192)
 """For a small target: attention with an explicit mask takes the square of a step's tokens."""
 
 
@@ -250,15 +250,17 @@ def training_arguments(
 
 
 def regenerate_arguments(
-    recipe: Recipe, subject: Subject, paths: Paths, url: str, concurrency: int
+    recipe: Recipe, subject: Subject, paths: Paths, url: str, has_turns: bool
 ) -> list[str]:
     """The argv that lets the target at ``url`` answer; it continues where it was interrupted. Three
-    of four answers are greedy, as most endpoints' are."""
+    of four answers are greedy. Of conversations with several turns, which ``has_turns`` says, the
+    limit of an answer also ends the conversation, so it is half of the context."""
+    longest = max(recipe.answer_tokens, subject.context // 2) if has_turns else recipe.answer_tokens
     return [
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", subject.target),
         *("--dataset", str(paths.questions), "--outfile", str(paths.answers), "--resume"),
-        *("--max-tokens", str(recipe.answer_tokens), "--concurrency", str(concurrency)),
+        *("--max-tokens", str(longest), "--concurrency", "256" if subject.gpu else "32"),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 
@@ -278,9 +280,11 @@ def prepare_arguments(
     ]
 
 
-def states_variables(subject: Subject, states: Path) -> dict[str, str]:
+def states_variables(
+    subject: Subject, states: Path, memory_share: float | None = None
+) -> dict[str, str]:
     """The engine's variables with which it saves the hidden states of each request in the folder
-    ``states``."""
+    ``states``, and uses no more than that share of a GPU's memory."""
     layers = [*subject.layers, subject.last_layer]
     speculation = {
         "method": "extract_hidden_states",
@@ -300,6 +304,8 @@ def states_variables(subject: Subject, states: Path) -> dict[str, str]:
         SPECULATION: json.dumps(speculation),
         f"{PREFIX}KV_TRANSFER_CONFIG": json.dumps(connector),
         f"{PREFIX}ENABLE_PREFIX_CACHING": "false",
+        ENFORCE_EAGER: "true",  # it reads prompts only
+        **({f"{PREFIX}GPU_MEMORY_UTILIZATION": f"{memory_share:.2f}"} if memory_share else {}),
     }
 
 

@@ -15,7 +15,6 @@ a step made from something else is made again.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -39,7 +38,6 @@ from peagle.bench.acceptance import (
 )
 from peagle.bench.targets import open_engine
 from peagle.bench.workloads import read_prompts
-from peagle.catalog.schema import Catalog
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
 from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import end_engine, start_local, stop_local
@@ -48,15 +46,17 @@ from peagle.engine.machine import find_trainer, this_machine
 from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engine_names
-from peagle.errors import EngineError, Refused, UserError
-from peagle.findings import refuse_errors
+from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import without_floor
 from peagle.store import locked, private_folder, read_json, write_file, write_json
 from peagle.text import json_digest, sanitize
 from peagle.train import recipe as recipes
-from peagle.train.data import TrainingData, write_conversations, write_prompts
-from peagle.train.recipe import Paths, Recipe, Subject
+from peagle.train.data import write_conversations, write_prompts
+from peagle.train.recipe import Paths
+from peagle.train.training import Training
+from peagle_serve import json_reader
+from peagle_serve.contract import ENFORCE_EAGER
 
 Step = Literal["answers", "data", "untrained", "states", "training", "measured"]
 
@@ -86,26 +86,6 @@ Observe = Callable[[TrainProgress], object]
 
 
 @dataclass(frozen=True)
-class Training:
-    """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
-    ``plan_with`` makes the one with the head in a folder, at the K that is measured.
-    ``usd_per_hour`` is the price of this machine, if known; ``work`` is the folder of its steps, by
-    default one in the output."""
-
-    subject: Subject
-    recipe: Recipe
-    data: TrainingData
-    plan: Plan
-    plan_with: Callable[[Path], Plan]
-    catalog: Catalog
-    output: Path
-    keep_answers: bool = False
-    usd_per_hour: float | None = None
-    max_steps: int | None = None
-    work: Path | None = None
-
-
-@dataclass(frozen=True)
 class Epoch:
     """The head of an epoch: its folder, its loss on held-out rows, and its acceptance."""
 
@@ -122,9 +102,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Trained:
-    """All epochs and the one with the longest acceptance; the seconds of each step; and the speed
-    of the training in tokens per second."""
+    """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
+    each step; and the speed of the training in tokens per second."""
 
+    target: str
     epochs: tuple[Epoch, ...]
     best: Epoch
     seconds: Mapping[str, float]
@@ -146,7 +127,7 @@ class Run:
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
-        self.work = training.work or training.output / ".work"
+        self.work = training.work
         self._python = find_trainer(training.subject.gpu)
         self._begun = time.monotonic()
         self.seconds: dict[str, float] = {}
@@ -180,32 +161,34 @@ class Run:
             raise UserError(message, fix, code="already-running") from None
 
     def _train(self) -> Trained:
-        subject, recipe, data = (
-            self.training.subject, self.training.recipe, self.training.data,
-        )  # fmt: skip
-        source = [data.sha256, recipe.answer_tokens, self.training.keep_answers, subject.target]
-        if not self.training.keep_answers:
+        request, subject, data = self.training.request, self.training.subject, self.training.data
+        recipe = request.recipe
+        source = [data.sha256, recipe.answer_tokens, request.keep_answers, subject.target]
+        if not request.keep_answers:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        shape = recipes.dry_run_arguments(recipe, subject, Path("head"))
-        self._step("untrained", shape, self._serve_untrained)
         arguments = recipes.train_arguments(replace(recipe, epochs=1), subject)  # more continue
-        trained = [*prepared, arguments, self.training.max_steps]
-        if not self._is_done("training", [*trained, recipe.epochs]):
+        self._step("untrained", arguments, self._serve_untrained)
+        trained = [*prepared, arguments, request.max_steps]
+        if not self._is_done("training", trained, recipe.epochs):
             with self._states_engine() as engine:
-                compared = self._step("states", [*prepared, shape], partial(self._compare, engine))
+                self._step("states", [*prepared, arguments], partial(self._compare, engine))
                 self._step("training", trained, partial(self._fit, engine), recipe.epochs)
-        compared = self._result("states")
         fitted = self._result("training")
+        folders = sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name))
+        error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
-        for folder in sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name)):
-            epochs.append(self._measure(folder, fitted.get("losses", {})))
+        for folder in folders:
+            try:
+                epochs.append(self._measure(folder, fitted.get("losses", {})))
+            except NotProved as refused:  # none of its drafts is accepted, which others may repair
+                error = refused
         if not epochs:
-            raise TrainerFailed("the trainer saved no head", f"read {self._log('training')}")
+            raise error
         best = max(epochs, key=lambda epoch: epoch.length)
-        speed = fitted.get("tokens_per_second")
-        return Trained(tuple(epochs), best, self.seconds, speed, compared)
+        speed, states = fitted.get("tokens_per_second"), self._result("states")
+        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states)
 
     def _step(
         self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
@@ -234,10 +217,9 @@ class Run:
         write_json(marker, {**kept, "result": result, "amount": amount})
         return result
 
-    def _is_done(self, name: Step, source: Sequence[Any]) -> bool:
-        *made_from, amount = source
+    def _is_done(self, name: Step, source: Sequence[Any], amount: int) -> bool:
         kept = _read_marker(self.work / name / _MARKER)
-        same = kept.get("source") == json_digest(made_from) and kept.get("amount") == amount
+        same = kept.get("source") == json_digest(source) and kept.get("amount") == amount
         if same and kept.get("result") is not None:
             self.seconds[name] = kept["seconds"]
             return True
@@ -257,7 +239,10 @@ class Run:
     def _regenerate(self) -> dict[str, Any]:
         recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
         total = write_conversations(self.training.data.train, paths.questions)
-        concurrency = 256 if subject.gpu else 32
+        has_turns = any(
+            sum(message["role"] == "user" for message in each.messages) > 1
+            for each in self.training.data.train
+        )
         counts: dict[str, int] = {}
 
         def watch(seconds: float) -> TrainProgress:
@@ -267,7 +252,7 @@ class Run:
 
         with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
             arguments = recipes.regenerate_arguments(
-                recipe, subject, paths, engine.openai_base_url, concurrency
+                recipe, subject, paths, engine.openai_base_url, has_turns
             )
             self._run_trainer("answers", arguments, watch, engine)
         answered = _count_conversations(paths.answers, {})
@@ -280,7 +265,7 @@ class Run:
     def _prepare(self) -> dict[str, Any]:
         recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
         run = partial(self._run_trainer, "data")
-        if not self.training.keep_answers:
+        if not self.training.request.keep_answers:
             run(recipes.prepare_arguments(recipe, subject, paths, None))
             return {}
         private_folder(paths.questions.parent)
@@ -294,11 +279,13 @@ class Run:
         head = self.work / "untrained" / "head"
         arguments = recipes.dry_run_arguments(self.training.recipe, self.training.subject, head)
         self._run_trainer("untrained", arguments)
-        plan = self._plan_with(head)
-        with self._serving(
-            plan, "untrained", LocalRunner(gpus=self.training.subject.gpu)
-        ) as engine:
-            return {"acceptance_length": engine.acceptance_length, "drafts": engine.drafts}
+        try:
+            with self._serving(self._plan_with(head), "untrained", self._head_runner()) as engine:
+                return {"acceptance_length": engine.acceptance_length}
+        except NotProved as error:
+            if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
+                raise
+            return {"acceptance_length": 1.0}
 
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
         output = self.work / "states" / "states.json"
@@ -320,10 +307,12 @@ class Run:
         workers = max(1, min(12, this_machine().cores - 2))
         arguments = recipes.training_arguments(
             self.training.recipe, self.training.subject, self.paths, engine.openai_base_url,
-            self.training.max_steps, workers,
+            self.training.request.max_steps, workers,
         )  # fmt: skip
         variables = {EVENTS_VARIABLE: str(events)}
         reader = EventReader(events)
+        reader.progress(0.0)  # of a run before, of which only the losses count
+        reader.total, reader.done, reader.epoch, reader.loss = 0, 0, None, None
         self._run_trainer("training", arguments, reader.progress, engine, variables)
         reader.progress(0.0)
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
@@ -342,7 +331,7 @@ class Run:
         if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
             begun = time.monotonic()
             self._tell(TrainProgress("measured", epoch=number))
-            with self._serving(plan, "measured", LocalRunner(gpus=self.training.subject.gpu)) as it:
+            with self._serving(plan, "measured", self._head_runner(compiled=False)) as it:
                 result = measure_acceptance(
                     open_engine(it, self.training.catalog),
                     read_prompts(prompts),
@@ -360,9 +349,12 @@ class Run:
         return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
 
     def _plan_with(self, head: Path) -> Plan:
-        plan = self.training.plan_with(head)
-        refuse_errors(plan.findings)
-        return without_floor(plan)
+        return without_floor(self.training.plan_with(head))
+
+    def _head_runner(self, compiled: bool = True) -> LocalRunner:
+        """Acceptance is the same in an engine that is not compiled, which starts sooner."""
+        settings = {} if compiled else {ENFORCE_EAGER: "true"}
+        return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
 
     def _target_runner(self) -> TrainerRunner:
         """The target by the name that the trainer has for it, too."""
@@ -375,10 +367,11 @@ class Run:
         shutil.rmtree(states, ignore_errors=True)
         states.mkdir(parents=True)
         runner = self._target_runner()
+        settings = recipes.states_variables(subject, states, self.training.states_share)
         runner = replace(
             runner,
             variables={} if subject.gpu else {"PYTHONPATH": str(PLUGIN)},
-            settings={**runner.settings, **recipes.states_variables(subject, states)},
+            settings={**runner.settings, **settings},
         )
         with self._serving(self.training.plan, "states", runner) as engine:
             yield engine
@@ -447,7 +440,9 @@ class Run:
         log, begun = self._log(step), time.monotonic()
         environment = {
             **{name: os.environ[name] for name in _INHERITED if name in os.environ},
-            "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", **(variables or {}),
+            # Threads that wait do not keep the cores from the engine.
+            "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE",
+            **(variables or {}),
         }  # fmt: skip
         with log.open("ab") as stream:
             program = subprocess.Popen(
@@ -551,7 +546,7 @@ class EventReader:
                 if not line.endswith(b"\n"):
                     break
                 self._at += len(line)
-                self._read(json.loads(line))
+                self._read(json_reader.read(line, "an event"))
         each = self.seconds_per_step
         left = None if each is None else each * max(0, self.total - self.done)
         return TrainProgress(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from peagle.aws.training import TrainingJob
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
-from peagle.cli.view.console import Fact, print_facts, print_line
+from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
+from peagle.train.job import JobOptions
+from peagle.train.result import Result
+from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
     "train": "Train a head for {0.target}: it is expected to be the fastest",
@@ -48,10 +54,11 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     yield (
         "load",
         f"{format_concurrency(plan.concurrency)} of {size.prompt_tokens:,} + "
-        f"{size.output_tokens:,} tokens on each engine",
+        f"{size.output_tokens:,} tokens on each engine of "
+        f"{'this machine' if plan.instance_type == HERE else plan.instance_type}",
     )
-    place = "this machine" if plan.instance_type == HERE else plan.instance_type
-    gpus = f"{place} ({plan.gpu_count} x {plan.gpu})"
+    gpus = f"{plan.trained_on} ({plan.gpu_count} x {plan.gpu})"
+    gpus = "this machine" if plan.trained_on == HERE else gpus
     if plan.hours:
         yield "time", f"{_hours(plan.hours['total'])} on {gpus}, {plan.basis}"
         names = {"regeneration": "answers", "epochs": f"epochs ({plan.epochs})", "starts": "starts"}
@@ -76,7 +83,7 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
 
 def _cost(plan: TrainingPlan) -> str:
     if plan.usd is None or plan.usd_per_hour is None:
-        return "" if plan.instance_type == HERE else "the price is unknown"
+        return "" if plan.trained_on == HERE else "the price is unknown"
     usd = plan.usd
     text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
     text += f"{format_usd(plan.usd_per_hour)} per hour"
@@ -90,3 +97,121 @@ def _cost(plan: TrainingPlan) -> str:
 def _hours(hours: Range) -> str:
     low, likely, high = (format_duration(value * 3600) for value in hours.values)
     return likely if low == high else f"{likely} ({low} to {high})"
+
+
+_STEPS = {
+    "answers": "the target answers", "data": "preparing the data",
+    "untrained": "an untrained head in the engine", "states": "checking the hidden states",
+    "training": "training", "measured": "measuring acceptance",
+}  # fmt: skip
+
+
+def show_progress(status: StatusLine, progress: TrainProgress) -> None:
+    """Show a step: how far it is, the time left and the cost so far, else the log's last line."""
+    parts = [_STEPS[progress.step]]
+    if progress.epoch is not None:
+        of = f" of {progress.epochs}" if progress.epochs else ""
+        parts.append(f"epoch {progress.epoch + 1}{of}")
+    if progress.total:
+        parts.append(f"{progress.done:,} of {progress.total:,}")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.2f}")
+    if progress.seconds_left is not None:
+        parts.append(f"{format_duration(progress.seconds_left)} left")
+    if progress.usd is not None:
+        parts.append(f"{format_usd(progress.usd)} so far")
+    if not progress.total and progress.detail:
+        parts.append(progress.detail)
+    status.show_line(" | ".join(parts))
+
+
+def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
+    """What ``--json`` prints of a trained head."""
+    return {
+        "head": str(result.folder), "k": result.k, "acceptance_length": round(result.length, 3),
+        "epoch": result.epoch, "catalog_entry": str(result.entry),
+        "epochs": [
+            {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
+            for epoch in trained.epochs
+        ],
+        "seconds": trained.seconds,
+    }  # fmt: skip
+
+
+def print_trained(result: Result, trained: Trained) -> None:
+    """The acceptance of the chosen epoch and of the others, and what to do with the head."""
+    best = trained.best.acceptance
+    interval = best.total.interval
+    print_line(
+        f"{result.folder}: {result.length:.2f} tokens per step with K={result.k} "
+        f"({interval.low:.2f} to {interval.high:.2f}) on held-out text",
+        bold=True,
+    )
+    lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
+    domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
+    steps = ", ".join(
+        f"{_STEPS[name]} {format_duration(seconds)}"
+        for name, seconds in trained.seconds.items()
+        if name in _STEPS
+    )
+    facts = [("epochs", f"{lengths}; {result.epoch + 1} is kept"), ("domains", domains)]
+    print_facts([*facts, ("time", steps)], err=False)
+    target = trained.target
+    commands = (
+        ("peagle", "check", target, "--drafter", str(result.folder)),
+        ("peagle", "deploy", target, "--drafter", str(result.folder), "--k", str(result.k)),
+    )
+    for command in commands:
+        print_line(f"  {command_text(command)}")
+
+
+def print_job_request(
+    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan, region: str
+) -> None:
+    """The job before it is started, and what it costs."""
+    print_status(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
+    print_facts(_job_facts(request, job, plan))
+
+
+def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) -> Iterator[Fact]:
+    hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
+    yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
+    cost = "the price is unknown"
+    if plan.usd_per_hour is not None:
+        cost = f"at most {format_usd(plan.usd_per_hour * job.max_seconds / 3600)}, at "
+        cost += f"{format_usd(plan.usd_per_hour)} per hour, the price of hosting"
+    yield "cost", f"{cost}; less on spot instances" if job.is_spot else cost
+    yield "image", job.image
+    yield "role", f"{job.role.arn}{f' ({job.role.because})' if job.role.because else ''}"
+    yield "data", ", ".join(c["DataSource"]["S3DataSource"]["S3Uri"]
+                            for c in request["InputDataConfig"])  # fmt: skip
+    yield "checkpoints", request["CheckpointConfig"]["S3Uri"]
+    yield "disk", f"{job.volume_gb} GB"
+
+
+def job_text(job: TrainingJob, line: str) -> str:
+    """The state of a job, and the last ``line`` of its log, in a line."""
+    seconds = format_duration(job.training_seconds) if job.training_seconds else ""
+    parts = (f"{job.name}: {job.stage}", seconds, line or job.message)
+    return " | ".join(part for part in parts if part)
+
+
+def print_job(job: TrainingJob, head: Path | None) -> None:
+    """The state of a job, and what to do next."""
+    print_line(f"{job.name}: {job.status}", bold=True)
+    print_facts(_job_state(job, head), err=False)
+
+
+def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
+    if job.stage != job.status:
+        yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
+    if job.failure:
+        yield "reason", job.failure
+    spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
+    yield "instance", f"{job.instance_type}{spot}"
+    yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
+    if head:
+        yield "head", ("", command_text(("peagle", "check", str(head))))
+    elif job.status == "Completed":
+        fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
+        yield "head", ("download it", command_text(fetch))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ ROWS, LONGEST = 8, 512
 def compare(target: str, head: str, url: str, data: str) -> dict[str, Any]:
     """How many ``tokens`` were compared, the share whose most likely token is the same, and the
     mean difference of the probability of the actual token."""
+    import openai
     import torch
     from datasets import load_from_disk
     from safetensors.torch import load_file
@@ -32,11 +32,14 @@ def compare(target: str, head: str, url: str, data: str) -> dict[str, Any]:
     config.transformer_layer_config._attn_implementation = "sdpa"
     arguments = {"config": config, "t2d": None, "d2t": None, "verifier": target}
     model = PEagleDraftModel.from_pretrained(head, **arguments).float().eval()
+    client = openai.OpenAI(base_url=url, api_key="EMPTY")
     rows = load_from_disk(data)
     tokens, same, difference = 0, 0, 0.0
     for row in rows.select(range(min(ROWS, len(rows)))):
         ids = [int(token) for token in row["input_ids"]][:LONGEST]
-        reply = ask(url, {"model": target, "prompt": ids, "max_tokens": 1, "prompt_logprobs": 0})
+        reply = client.completions.create(
+            model=target, prompt=ids, max_tokens=1, extra_body={"prompt_logprobs": 0}
+        ).model_dump()
         path = reply["kv_transfer_params"]["hidden_states_path"]
         wait_for_lock(f"{path}.lock")
         states = load_file(path)["hidden_states"][:, -1].float()
@@ -53,15 +56,6 @@ def compare(target: str, head: str, url: str, data: str) -> dict[str, Any]:
             same += (best[at - 1].item() == ids[at]) == (theirs["rank"] == 1)
             tokens += 1
     return {"tokens": tokens, "same": same / tokens, "difference": difference / tokens}
-
-
-def ask(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the server's completions."""
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as reply:
-        answer: dict[str, Any] = json.load(reply)
-        return answer
 
 
 if __name__ == "__main__":

@@ -95,9 +95,10 @@ def use_cpu() -> None:
     accelerator.is_available = lambda: False
     accelerator.synchronize = lambda *_, **__: None
     accelerator.set_device_index = lambda *_: None
-    from speculators.train import dataloader, trainer
+    from speculators.train import checkpointer, dataloader, trainer
 
     trainer.get_local_rank = lambda: cpu
+    checkpointer.get_current_device = lambda: "cpu"
     loader = dataloader.DataLoader
     dataloader.DataLoader = lambda *args, **options: loader(
         *args, **{**options, "pin_memory": False}

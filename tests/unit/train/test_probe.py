@@ -1,0 +1,89 @@
+"""The rates of a training from a short one, without an engine."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from peagle.train import probe as probing
+from peagle.train.data import TrainingData, read_training_data
+from peagle.train.estimate import Rates, measure_data, training_hours
+from peagle.train.recipe import Recipe
+from peagle.train.run import Step, Trained, TrainProgress
+from peagle.train.training import Training, TrainingRequest
+
+RECIPE = Recipe(epochs=3, sequence_length=256)
+START, ANSWER, STEP, PROMPT = 20.0, 0.5, 2.0, 0.25
+"""The seconds of an engine's start, and of a conversation, step and prompt."""
+
+
+class FakeRun:
+    """A run whose steps take their time on a clock of its own. An epoch has 30 steps."""
+
+    now = 0.0
+
+    def __init__(self, training: Training, observe: Callable[[TrainProgress], object]) -> None:
+        self._training, self._observe = training, observe
+
+    def train(self) -> Trained:
+        request, data = self._training.request, self._training.data
+        assert request.recipe.epochs == 1
+        seconds = {
+            "untrained": self._step("untrained", 0, 0, 0.0),
+            "training": self._step("training", request.max_steps or 0, 30, STEP),
+            "measured": self._step("measured", len(data.held_out), len(data.held_out), PROMPT),
+        }
+        if not request.keep_answers:
+            count = len(data.train)
+            seconds["answers"] = self._step("answers", count, count, ANSWER)
+        return Trained("t", (), cast(Any, None), seconds, None)
+
+    def _step(self, step: Step, count: int, total: int, each: float) -> float:
+        FakeRun.now += START
+        for done in range(1, count + 1):
+            FakeRun.now += each
+            self._observe(TrainProgress(step, done, total))
+        return START + count * each
+
+
+@pytest.fixture(name="data")
+def read_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingData:
+    monkeypatch.setattr(probing, "Run", FakeRun)
+    monkeypatch.setattr(time, "monotonic", lambda: FakeRun.now)
+    file = tmp_path / "data.jsonl"
+    rows = (f'{{"prompt": "question {n}", "completion": "{"answer " * 40}"}}' for n in range(2000))
+    file.write_text("\n".join(rows))
+    return read_training_data([str(file)], lambda: cast(Any, None))
+
+
+def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates:
+    nothing = cast(Any, None)
+    request = TrainingRequest("tiny", folder, 5, RECIPE, keep_answers=keep_answers)
+    training = Training(request, nothing, data, nothing, nothing, nothing)
+    return probing.probe(training, lambda progress: None)
+
+
+def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Path) -> None:
+    """Steps grow with the tokens; starts, and 200 prompts of each epoch, do not."""
+    rates = probe(data, tmp_path)
+    whole = measure_data([each.messages for each in data.train], RECIPE)
+    hours = training_hours(whole, rates, RECIPE.epochs)
+    count, few = len(data.train), probing.CONVERSATIONS
+    assert rates.basis == "measured"
+    assert hours["regeneration"].likely * 3600 == pytest.approx(count * ANSWER, rel=0.01)
+    epochs = RECIPE.epochs * 30 * STEP * count / few
+    assert hours["epochs"].likely * 3600 == pytest.approx(epochs, rel=0.01)
+    prompts = min(200, len(data.held_out)) * PROMPT
+    starts = 3 * START + RECIPE.epochs * (START + prompts)
+    assert hours["starts"].likely * 3600 == pytest.approx(starts, rel=0.05)
+    assert not [*tmp_path.glob(".peagle-probe-*")]
+
+
+def test_answers_that_are_kept_take_no_time(data: TrainingData, tmp_path: Path) -> None:
+    rates = probe(data, tmp_path, keep_answers=True)
+    whole = measure_data([each.messages for each in data.train], RECIPE, regenerates=False)
+    hours = training_hours(whole, rates, RECIPE.epochs, regenerates=False)
+    assert hours["regeneration"].likely == 0
+    assert hours["starts"].likely > 0

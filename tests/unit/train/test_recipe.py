@@ -1,0 +1,163 @@
+"""What a head is trained with: settings said explicitly, layers, and the token of masked slots."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Target
+from peagle.checkpoints.models import Checkpoint, Tokenizer
+from peagle.errors import OptionsConflict, PeagleError
+from peagle.train.recipe import (
+    CPU_RECIPE,
+    Paths,
+    Recipe,
+    Subject,
+    anchors_within,
+    choose_layers,
+    choose_mask_token,
+    name_variables,
+    parse_settings,
+    prepare_arguments,
+    published_head,
+    regenerate_arguments,
+    states_variables,
+    train_arguments,
+    training_arguments,
+)
+
+CATALOG = load_catalog()
+PATHS = Paths(*map(Path, ("/w/questions", "/w/answers", "/w/data", "/w/states", "/w/heads")))
+SUBJECT = Subject("/models/tiny", (2, 5, 7), 8, 2, 8192, 2048, gpu=True)
+
+
+def options(argv: list[str]) -> dict[str, str]:
+    """The options of an argv, each with its values."""
+    read: dict[str, list[str]] = {}
+    name = ""
+    for word in argv:
+        if word.startswith("--"):
+            name = word[2:]
+            read[name] = []
+        elif name:
+            read[name].append(word)
+    return {name: " ".join(values) for name, values in read.items()}
+
+
+def test_the_settings_of_p_eagle_are_said() -> None:
+    said = options(train_arguments(Recipe(), SUBJECT))
+    assert said | {
+        "speculator-type": "peagle", "num-layers": "4", "draft-arch": "llama",
+        "full-attention-indices": "0 1 2 3", "max-anchors": "8192", "num-depths": "8",
+        "mask-token-id": "2", "target-layer-ids": "2 5 7", "no-norm-before-residual": "",
+        "down-sample-ratio": "0.8", "optimizer": "adamw",
+    } == said  # fmt: skip
+    assert not {"draft-attn-impl", "from-pretrained", "save-best"} & said.keys()
+
+
+def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:
+    cpu = Subject("/models/tiny", (2, 5, 7), 8, 2, 256, 2048)
+    said = options(train_arguments(CPU_RECIPE, cpu))
+    assert said["hidden-states-dtype"] == "float32"
+    assert (said["draft-attn-impl"], said["loss-implementation"]) == ("sdpa", "eager")
+    assert said["total-seq-len"] == "256"
+
+
+def test_a_setting_of_the_user_replaces_the_toolkits() -> None:
+    settings = parse_settings(["lr=0.002", "--gradient_checkpointing=true"])
+    said = options(train_arguments(Recipe(settings=settings), SUBJECT))
+    assert (said["lr"], said["gradient-checkpointing"]) == ("0.002", "")
+
+
+@pytest.mark.parametrize("text", ["num-depths=5", "draft_config=x", "save-path=/tmp"])
+def test_what_the_toolkit_has_to_choose_is_no_setting(text: str) -> None:
+    if text.startswith("draft_config"):
+        assert parse_settings([text])
+        return
+    with pytest.raises(OptionsConflict):
+        parse_settings([text])
+
+
+def test_each_step_has_its_argv() -> None:
+    url = "http://127.0.0.1:20001/v1"
+    turns = options(regenerate_arguments(Recipe(answer_tokens=64), SUBJECT, PATHS, url, True))
+    assert turns["max-tokens"] == "1024"
+    asked = regenerate_arguments(Recipe(answer_tokens=64), SUBJECT, PATHS, url, False)
+    assert (options(asked)["max-tokens"], options(asked)["concurrency"]) == ("64", "256")
+    assert asked[0] == "regenerate-responses"
+    assert options(asked)["endpoint"] == f"{url}/chat/completions"
+    assert options(asked)["resume"] == ""
+    prepared = options(prepare_arguments(Recipe(), SUBJECT, PATHS, None))
+    assert (prepared["data"], prepared["seq-length"]) == ("/w/answers", "2047")
+    kept = options(prepare_arguments(Recipe(), SUBJECT, PATHS, "http://127.0.0.1:20001"))
+    assert (kept["data"], kept["render-endpoint"]) == ("/w/questions", "http://127.0.0.1:20001")
+    trained = options(training_arguments(Recipe(), SUBJECT, PATHS, url, 20, 6))
+    assert (trained["max-steps"], trained["num-workers"], trained["save-path"]) == (
+        "20", "6", "/w/heads",
+    )  # fmt: skip
+
+
+def test_the_engine_saves_the_layers_and_the_last_one() -> None:
+    variables = states_variables(SUBJECT, Path("/dev/shm/states"), 0.3)
+    speculation = json.loads(variables["SM_VLLM_SPECULATIVE_CONFIG"])
+    config = speculation["draft_model_config"]["hf_config"]
+    assert config == {"eagle_aux_hidden_state_layer_ids": [2, 5, 7, 8]}
+    connector = json.loads(variables["SM_VLLM_KV_TRANSFER_CONFIG"])
+    assert connector["kv_connector"] == "ExampleHiddenStatesConnector"
+    assert variables["SM_VLLM_GPU_MEMORY_UTILIZATION"] == "0.30"
+    names = name_variables(SUBJECT, "peagle/tiny")["SM_VLLM_SERVED_MODEL_NAME"]
+    assert json.loads(names) == ["/models/tiny", "peagle/tiny"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [(36, (2, 18, 33)), (8, (2, 4, 5)), (6, (1, 3, 5)), (3, (1, 2, 3))]
+)
+def test_layers_differ(layers: int, chosen: tuple[int, ...]) -> None:
+    assert choose_layers(layers, {}) == chosen
+
+
+@pytest.mark.parametrize(("name", "layers"), [("peagle/tiny", (2, 5, 7)), ("gpt-oss-20b", None)])
+def test_layers_are_those_of_the_published_head(name: str, layers: tuple[int, ...] | None) -> None:
+    target = CATALOG.targets["openai/gpt-oss-20b" if layers is None else name]
+    published = published_head(target)
+    assert choose_layers(target.architecture.layers, published) == (layers or (2, 12, 21))
+
+
+def tiny() -> Target:
+    return CATALOG.targets["peagle/tiny"]
+
+
+MODEL = Checkpoint(
+    "tiny",
+    {"eos_token_id": 1, "bos_token_id": 0, "pad_token_id": 3},
+    tokenizer=Tokenizer(vocab_size=1000, special_tokens={"2": "<|mask|>"}),
+)
+
+
+def test_the_mask_is_the_published_one_else_the_tokenizers_else_a_spare_one() -> None:
+    assert choose_mask_token(tiny(), MODEL, published_head(tiny())) == 2
+    assert choose_mask_token(tiny(), MODEL, {"ptd_token_id": 7}) == 7
+    assert choose_mask_token(tiny(), MODEL, {}) == 2
+    without = Checkpoint("tiny", MODEL.config, tokenizer=Tokenizer(vocab_size=1000))
+    assert choose_mask_token(tiny(), without, {}) == 1000
+    assert choose_mask_token(tiny(), without, {}, 900) == 900
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [(1, "mask-token-used"), (0, "mask-token-used"), (3, "mask-token-used"), (1024, "out-of-range"),
+     (None, "no-mask-token")],
+)  # fmt: skip
+def test_a_mask_that_text_has_is_refused(token: int | None, code: str) -> None:
+    full = Checkpoint("tiny", MODEL.config, tokenizer=Tokenizer(vocab_size=1024))
+    with pytest.raises(PeagleError) as refused:
+        choose_mask_token(tiny(), full, {}, token)
+    assert refused.value.code == code
+
+
+def test_a_small_memory_has_room_for_fewer_anchors() -> None:
+    recipe = Recipe(sequence_length=4096)
+    assert anchors_within(recipe, 1024, 80 << 30) == 4096
+    assert 64 < anchors_within(recipe, 201_088, 40 << 30) < 4096
+    assert anchors_within(recipe, 201_088, None) == 4096

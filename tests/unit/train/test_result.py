@@ -1,0 +1,37 @@
+"""The folder of a trained head: other commands take it as it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peagle.bench.acceptance import read_acceptance
+from peagle.catalog.evidence import read_run
+from peagle.train import result as results
+from tests.support import in_process
+from tests.unit.train.trainings import make_workshop
+
+
+def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = make_workshop(tmp_path, monkeypatch)
+    monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
+    shop.lengths = {"0": 2.0, "1": 3.0}
+    made = results.write_result(shop.training, shop.train())
+    head = made.folder
+    assert (made.length, made.epoch, made.k) == (3.0, 1, 5)
+    assert read_acceptance(head / "acceptance.json").total.acceptance.length == 3.0
+    record = json.loads((head / "training.json").read_text())
+    assert [epoch["acceptance_length"] for epoch in record["epochs"]] == [2.0, 3.0]
+    assert record["data"]["sha256"] == shop.training.data.sha256
+    assert (head / "held-out.jsonl").read_text().count("\n") == len(shop.training.data.held_out)
+
+    checked = in_process("check", "tiny", "--drafter", str(head), "--json")
+    assert checked.code == 0, checked.document
+    planned = in_process("plan", "tiny", "--drafter", str(head), "--k", "5", "--json")
+    assert planned.code == 0, planned.err
+
+    run = read_run(head / ".catalog" / "evidence" / "tiny-output-head.json")
+    assert run is not None
+    assert run.on_text[0].acceptance_length == 3.0
+    command = ("--catalog", str(head / ".catalog"), "plan", "tiny+output-head", "--json")
+    assert in_process(*command).document["pair"] == "peagle/tiny+output-head"

@@ -1,0 +1,147 @@
+"""The steps of a training: what is made again, what is kept, which epoch is chosen."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peagle.errors import NotProved, PeagleError
+from peagle.planning.plan import Plan
+from peagle.train.run import EventReader, trainer_error
+from tests.unit.train.trainings import Workshop, make_workshop
+
+
+@pytest.fixture(name="shop")
+def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return make_workshop(tmp_path, monkeypatch)
+
+
+ALL = ["regenerate-responses", "prepare-data", "dry-run", "states", "train"]
+ENGINES = ["answers", "untrained", "states"]
+
+
+def test_the_epoch_with_the_longest_acceptance_is_chosen_not_the_least_loss(shop: Workshop) -> None:
+    shop.lengths = {"0": 2.5, "1": 2.1, "2": 1.9}
+    trained = shop.train(epochs=3)
+    assert shop.calls == ALL
+    assert shop.engines == [*ENGINES, *["measured"] * 3]
+    assert [epoch.loss for epoch in trained.epochs] == [5.0, 4.0, 3.0]
+    assert (trained.best.number, trained.best.length) == (0, 2.5)
+    assert trained.tokens_per_second == 500.0
+
+
+def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Workshop) -> None:
+    shop.train()
+    shop.engines.clear()
+    assert shop.train().best.number == 0
+    assert (shop.calls, shop.engines) == (ALL, [])
+    assert len(shop.train(epochs=3).epochs) == 3
+    assert shop.calls == [*ALL, "train"]
+    assert shop.engines == ["states", "measured"]
+
+
+def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
+    (shop.folder / "fail").write_text("torch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(PeagleError) as failed:
+        shop.train()
+    assert failed.value.code == "trainer-out-of-memory"
+    (shop.folder / "fail").unlink()
+    assert len(shop.train().epochs) == 2
+    assert shop.calls == ALL  # the failed call wrote none
+
+
+def test_other_data_is_trained_from_the_beginning(shop: Workshop) -> None:
+    shop.train(epochs=1)
+    data = replace(shop.training.data, train=shop.training.data.train[:-1], sha256="1" * 64)
+    shop.training = replace(shop.training, data=data)
+    assert len(shop.train(epochs=1).epochs) == 1
+    assert shop.calls == [*ALL, *(each for each in ALL if each != "dry-run")]
+
+
+def test_an_untrained_head_whose_drafts_are_not_accepted_is_as_expected(shop: Workshop) -> None:
+    def refuse(plan: Plan) -> None:
+        if plan.name.endswith("untrained"):
+            raise NotProved("acceptance length 1.00 over 400 drafts")
+
+    shop.on_start = refuse
+    assert shop.train().best.length == 1.5
+
+
+def test_an_untrained_head_that_drafts_nothing_ends_it_before_the_training(shop: Workshop) -> None:
+    def refuse(plan: Plan) -> None:
+        if plan.name.endswith("untrained"):
+            raise NotProved("the engine drafts nothing", code="drafts-nothing")
+
+    shop.on_start = refuse
+    with pytest.raises(NotProved):
+        shop.train()
+    assert "train" not in shop.calls
+
+
+def test_an_epoch_that_is_not_accepted_is_not_chosen(shop: Workshop) -> None:
+    def refuse(plan: Plan) -> None:
+        if plan.drafter and plan.drafter.weights and plan.drafter.weights.location.endswith("/0"):
+            raise NotProved("acceptance length 1.00 over 400 drafts")
+
+    shop.on_start = refuse
+    assert [epoch.number for epoch in shop.train().epochs] == [1]
+
+
+def test_states_that_are_not_the_targets_end_it_before_the_training(shop: Workshop) -> None:
+    states = {"tokens": 100, "same": 0.4, "difference": 0.3}
+    (shop.folder / "states.json").write_text(json.dumps(states))
+    with pytest.raises(PeagleError) as refused:
+        shop.train()
+    assert refused.value.code == "states-differ"
+    assert "train" not in shop.calls
+
+
+RECORDED = """\
+{"time": 1795844079.1902273, "kind": "start", "epochs": 2, "steps": 25, "step": 0}
+{"time": 1795844092.8504403, "kind": "step", "epoch": 0, "step": 0, "loss": 7.797979354858398, \
+"tokens_per_second": 18.67113769156495, "waiting": 0.5608100915366476, "accuracy": [0.0, 0.0]}
+{"time": 1795844093.1, "kind": "step", "epoch": 0, "step": 1, "loss": 7.1, \
+"tokens_per_second": 800.0, "waiting": 0.02, "accuracy": [0.1, 0.0]}
+{"time": 1795844109.1, "kind": "step", "epoch": 0, "step": 24, "loss": 5.328765869140625, \
+"tokens_per_second": 870.1435202005847, "waiting": 0.0286977601559818, "accuracy": [0.2, 0.118]}
+{"time": 1795844109.8807142, "kind": "saved", "epoch": 0, "local_step": 0}
+{"time": 1795844117.9192398, "kind": "val", "epoch": 0, "step": null, "loss": 5.123009204864502}
+"""
+
+
+def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    reader = EventReader(file)
+    assert reader.progress(0.0).total == 0
+    for line in RECORDED.splitlines(keepends=True):
+        with file.open("a") as stream:
+            stream.write(line[:20])
+        reader.progress(0.0)
+        with file.open("a") as stream:
+            stream.write(line[20:])
+        progress = reader.progress(0.0)
+    assert (progress.done, progress.total, progress.epoch, progress.epochs) == (25, 50, 0, 2)
+    assert progress.loss == pytest.approx(5.33, abs=0.01)
+    assert progress.seconds_left == pytest.approx(25 * 16 / 23)
+    assert reader.losses == {"0": pytest.approx(5.12, abs=0.01)}
+    assert reader.tokens_per_second == pytest.approx(835, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            "trainer-out-of-memory",
+        ),
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("RuntimeError: Hidden-state generation circuit breaker tripped", "trainer-failed"),
+    ],
+)
+def test_a_failed_trainer_says_why(text: str, code: str, tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text(f"Epoch 0   0%\r│ trainer.py:83 │\n{text}\nwarnings.warn('leaked')\n")
+    error = trainer_error(log, "training")
+    assert error.code == code
+    assert str(log) in str(error)

@@ -1,0 +1,296 @@
+"""``peagle train --sagemaker``, and ``peagle train status``, ``logs`` and ``stop`` of its jobs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from peagle.account import default_region
+from peagle.aws.client import Aws
+from peagle.aws.iam import find_role
+from peagle.aws.s3 import default_bucket
+from peagle.aws.training import (
+    TrainingJob,
+    describe_job,
+    find_running_job,
+    job_log,
+    job_tail,
+    stop_job,
+)
+from peagle.catalog.find import find_instance, find_pair
+from peagle.catalog.loading import load_training
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import exact_image_uri
+from peagle.cli.options import (
+    OUTPUT,
+    POSITIVE,
+    add_options,
+    catalog_of,
+    command,
+    command_catalog,
+    complete_instance_types,
+    option,
+    refuse_errors,
+    yes_option,
+)
+from peagle.cli.plan_options import field_options, given_options
+from peagle.cli.session import Session, cloud_options
+from peagle.cli.view.console import (
+    StatusLine,
+    confirm,
+    print_json,
+    print_result,
+    print_status,
+    wants_json,
+)
+from peagle.cli.view.train import job_text, print_job, print_job_request
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
+from peagle.planning.company import Company, check_company
+from peagle.store import write_text
+from peagle.text import plain
+from peagle.train.data import TrainingData
+from peagle.train.estimate import TrainingOptions, TrainingPlan, measure_data, plan_training
+from peagle.train.job import (
+    FAILURE_FILE,
+    JOB_VARIABLE,
+    JobOptions,
+    fetch_head,
+    job_arguments,
+    job_findings,
+    make_run,
+    start_job,
+    training_job_request,
+)
+from peagle.train.recipe import Recipe
+from peagle.weights.own_target import is_on_hub, is_own_target
+from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
+
+_POLL_SECONDS, _SANDBOX_POLL_SECONDS = 10.0, 0.2
+_INTERRUPTED = 130
+
+_USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
+"""The runtime where none is known, and AWS's default limit, which it raises on request."""
+
+_COMPANY = ("subnets", "security_groups", "network_isolation", "kms_key", "tags")
+_JOB_OPTIONS = (
+    option("--sagemaker", "Train as a job on SageMaker; HEAD is downloaded from there.", bool),
+    option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]",
+           shell_complete=complete_instance_types),
+    option("--spot", "A job on spot instances, which goes on after an interruption.", bool),
+    option("--max-hours", "Longest runtime.  [default: the estimate's upper end]", POSITIVE),
+    option("--image", "Image of the job, which has the toolkit and its trainer."),
+    option("--role", "Execution role: ARN or name.  [default: found automatically]",
+           envvar="PEAGLE_ROLE"),
+    option("--bucket", "S3 bucket of data, checkpoints and heads.  [default: "
+           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
+    option("--region", "AWS region of the job.  [env: AWS_REGION; default: us-east-1]"),
+)  # fmt: skip
+_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
+
+
+def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a job, which ``take_job_options`` takes, in a group of the help."""
+    command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
+    for each in vars(command)["__click_params__"]:
+        if each.name in _NAMES:
+            each.group = "SageMaker"
+    decorated: Callable[..., Any] = yes_option(command)
+    return decorated
+
+
+def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any] | None:
+    """The options of the job, taken out of the command's ``parameters``; ``None`` for a training on
+    this machine. Raises OptionMissing for an option of a job without one."""
+    options = {name: parameters.pop(name) for name in _NAMES}
+    if options["sagemaker"]:
+        return options
+    for name in _NAMES:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flags = next(each.opts for each in ctx.command.params if each.name == name)
+            raise OptionMissing(f"{flags[0]} is of a job on SageMaker", "add --sagemaker")
+    return None
+
+
+def _check_target(ctx: click.Context, pair: str) -> None:
+    """Raise UserError for a target that a job cannot read."""
+    if folder := catalog_of(ctx):
+        message = f"the image of a job has the bundled catalogue, not {folder}"
+        raise OptionsConflict(message, "name the target's Hub id or s3:// address, without it")
+    if is_own_target(command_catalog(), pair) and not is_s3_uri(pair) and not is_on_hub(pair):
+        fix = "copy it to S3 with aws s3 sync, and name s3://BUCKET/FOLDER"
+        raise UserError(f"a job cannot read {pair} on this machine", fix, "job-local-target")
+
+
+def train_on_sagemaker(
+    ctx: click.Context,
+    session: Session,
+    catalog: Catalog,
+    data: TrainingData,
+    recipe: Recipe,
+    options: Mapping[str, Any],
+) -> None:
+    """Start the job that trains the head, or find the one that does, wait for its end, and download
+    the head. Ctrl-C leaves the job running. ``catalog`` has the target."""
+    pair, region = ctx.params["pair"], options["region"] or default_region()
+    _check_target(ctx, pair)
+    answer = None if any(each.answered for each in data.train) else recipe.answer_tokens
+    regenerates = not ctx.params["keep_answers"]
+    messages = [each.messages for each in data.train]
+    planned = plan_training(
+        TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
+        measure_data(messages, recipe, answer, regenerates),
+        recipe,
+        catalog,
+        load_training(None),
+        regenerates=regenerates,
+    )
+    arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeated(ctx))
+    company = Company(**given_options({name: options[name] for name in _COMPANY}))
+    check_company(company)
+    with session.starting(region) as aws:
+        bucket = options["bucket"] or default_bucket(aws.account, region)
+        run = make_run(planned.target, arguments, data, bucket)
+        name = find_running_job(aws, run.name)
+        if name is None:
+            job = _job_options(aws, catalog, pair, planned, options, company)
+            name = run.job_name(time.time())
+            request = training_job_request(name, run, pair, arguments, job)
+            print_job_request(request, job, planned, session.where(region))
+            refuse_errors(tuple(job_findings(aws, job)))
+            fix = Fix("review the job above, then pass --yes", options=("--yes",))
+            confirm("Start this job?", "not started", fix)
+            start_job(aws, run, data, request, company)
+        else:
+            print_status(f"The job {name} trains this head already.")
+    _finish(ctx, aws, name, ctx.params["output"])
+
+
+def _job_options(
+    aws: Aws, catalog: Catalog, pair: str, planned: TrainingPlan, options: Mapping[str, Any],
+    company: Company,
+) -> JobOptions:  # fmt: skip
+    image = options["image"]
+    if image is None and not aws.in_sandbox:
+        fix = "build and push it as docs/train.md shows, and add --image"
+        raise OptionMissing("a job needs an image with the toolkit and its trainer", fix)
+    table = catalog.runtimes  # in the sandbox, whatever image runs as a process
+    runtime = next(each for each in table.runtimes if each.vllm == table.default)
+    image = image or exact_image_uri(table, runtime, aws.region)
+    estimate = planned.hours["total"].high if planned.hours else _USUAL_HOURS
+    hours = options["max_hours"] or min(max(estimate, 1.0), _MOST_HOURS)
+    return JobOptions(
+        find_instance(catalog.instances, planned.instance_type),
+        image,
+        find_role(aws, options["role"], "train"),
+        round(hours * 3600),
+        planned.disk_bytes + find_pair(catalog, pair).target.weight_bytes,
+        options["spot"],
+        company,
+    )
+
+
+@contextmanager
+def reporting_failure() -> Iterator[None]:
+    """In a container of a job, write an error where SageMaker reads why it failed."""
+    try:
+        yield
+    except PeagleError as error:
+        if JOB_VARIABLE in os.environ:
+            root = Path(os.environ.get(ROOT_VARIABLE, ML_ROOT))
+            write_text(root / FAILURE_FILE, str(error))
+        raise
+
+
+_NOT_REPEATED = (
+    *_NAMES, "data", "held_out", "output", "work", "yes", "as_json", "sandbox", "profile", "budget",
+)  # fmt: skip
+
+
+def _repeated(ctx: click.Context) -> list[str]:
+    """The options of the running command that its job has too, as words."""
+    words: list[str] = []
+    for parameter in ctx.command.params:
+        value = ctx.params.get(parameter.name or "")
+        if not isinstance(parameter, click.Option) or parameter.name in _NOT_REPEATED:
+            continue
+        if value in (None, False, ()) or value == parameter.default:
+            continue
+        flag = max(parameter.opts, key=len)
+        values = value if isinstance(value, tuple) else (value,)
+        words += [flag] if value is True else [word for v in values for word in (flag, str(v))]
+    return words
+
+
+def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
+    """Wait for the end of the job, showing its state and the last line of its log, and download its
+    head."""
+    try:
+        with StatusLine() as status:
+            tail, line = job_tail(aws, describe_job(aws, name)), ""
+            while not (job := describe_job(aws, name)).has_ended:
+                line = next((event.message for event in reversed(tail.drain())), line)
+                status.show_line(job_text(job, line))
+                time.sleep(_SANDBOX_POLL_SECONDS if aws.in_sandbox else _POLL_SECONDS)
+            status.show_line(f"Downloading {job.artifact}")
+            fetch_head(aws, job, output)
+    except KeyboardInterrupt:
+        print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
+                     f"peagle train stop {name}")  # fmt: skip
+        ctx.exit(_INTERRUPTED)
+    _print(job, output)
+
+
+def _print(job: TrainingJob, output: Path | None = None) -> None:
+    document = {**plain(job), "head": str(output) if output else None}
+    print_result(document, lambda _: print_job(job, output))
+
+
+@command("peagle train status NAME", "peagle train status NAME -o head", name="status")
+@click.argument("name")
+@option("-o --output HEAD", "Wait for the end of the job, and download its head.", OUTPUT)
+@cloud_options
+@click.pass_context
+def status(ctx: click.Context, /, name: str, session: Session, output: Path | None) -> None:
+    """Show the training job NAME, or wait for it and download its head."""
+    aws = session.aws()
+    if output is not None:
+        return _finish(ctx, aws, name, output)
+    return _print(describe_job(aws, name))
+
+
+@command("peagle train logs NAME --follow", name="logs")
+@click.argument("name")
+@option("--follow -f", "Follow the log until the job ends, or Ctrl-C.", bool)
+@cloud_options
+@click.pass_context
+def logs(ctx: click.Context, /, name: str, session: Session, follow: bool) -> None:
+    """Show the CloudWatch log of the training job NAME."""
+    if follow and wants_json():
+        raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
+    events = job_log(session.aws(), name, follow)
+    if wants_json():
+        return print_json({"name": name, "events": [plain(event) for event in events]})
+    try:
+        for event in events:
+            click.echo(event.message)
+    except KeyboardInterrupt:
+        ctx.exit(_INTERRUPTED)
+    return None
+
+
+@command("peagle train stop NAME", name="stop")
+@click.argument("name")
+@cloud_options
+def stop(name: str, session: Session) -> None:
+    """Stop the training job NAME; its checkpoints stay, and the same training goes on from them."""
+    _print(stop_job(session.aws(), name))
+
+
+COMMANDS = (status, logs, stop)

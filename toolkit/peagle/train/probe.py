@@ -1,0 +1,91 @@
+"""``peagle train plan --probe``: the rates of a training on this machine, from a short one.
+
+All steps run on a few conversations, and the training ends after some of its steps. The rates count
+from the first conversation, step or prompt that is done, so that starts are told apart; these, and
+everything else whose time does not grow with the data, are the seconds of the whole training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from peagle.train.data import MOST_PROMPTS
+from peagle.train.estimate import Range, Rates, measure_data
+from peagle.train.run import Run, Step, TrainProgress
+from peagle.train.training import Training
+
+CONVERSATIONS, PROMPTS, STEPS = 128, 32, 12
+"""How much a probe regenerates and trains with, measures with, and trains."""
+
+_SPREAD = 1.25
+"""The ratio of a measured rate to the bounds of its range."""
+
+
+class _Clock:
+    """How far each step of a run was, and when."""
+
+    def __init__(self, observe: Callable[[TrainProgress], object]) -> None:
+        self._observe = observe
+        self._marks: dict[str, list[tuple[float, int]]] = {}
+        self.totals: dict[str, int] = {}
+
+    def observe(self, progress: TrainProgress) -> None:
+        """Note the time at which more was done."""
+        marks = self._marks.setdefault(progress.step, [(0.0, 0)])
+        if progress.done > marks[-1][1]:
+            marks.append((time.monotonic(), progress.done))
+            self.totals[progress.step] = progress.total
+        self._observe(progress)
+
+    def seconds_each(self, step: Step, otherwise: float) -> float:
+        """The seconds of a conversation, training step or prompt, without the first ones."""
+        marks = self._marks.get(step, [])[1:]
+        if len(marks) < 2:
+            return otherwise
+        (begun, first), (ended, last) = marks[0], marks[-1]
+        return (ended - begun) / (last - first)
+
+
+def probe(
+    training: Training, observe: Callable[[TrainProgress], object], answer_tokens: int | None = None
+) -> Rates:
+    """The rates of this training, in a folder that is removed afterwards. ``answer_tokens`` is
+    that of ``measure_data``, by whose tokens rates count. Raises what a training does."""
+    request, data, clock = training.request, training.data, _Clock(observe)
+    train, held_out = data.train[:CONVERSATIONS], data.held_out[:PROMPTS]
+    begun = time.monotonic()
+    with TemporaryDirectory(prefix=".peagle-probe-", dir=request.output) as folder:
+        recipe = replace(request.recipe, epochs=1)
+        short = replace(
+            request, output=Path(folder).resolve(), recipe=recipe, max_steps=STEPS, work=None
+        )
+        few = replace(data, train=train, held_out=held_out)
+        trained = Run(replace(training, request=short, data=few), clock.observe).train()
+    elapsed, seconds = time.monotonic() - begun, trained.seconds
+
+    texts = [each.messages for each in train]
+    size = measure_data(texts, recipe, answer_tokens, regenerates=not request.keep_answers)
+    answers = size.conversations * clock.seconds_each(
+        "answers", seconds.get("answers", 0.0) / size.conversations
+    )
+    step = clock.seconds_each("training", seconds["training"] / STEPS)
+    prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
+    measuring = seconds["measured"] + prompt * (
+        min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
+    )
+    steps = clock.totals.get("training", STEPS)
+    answers = answers if "answers" in seconds else 0.0
+    rest = elapsed - answers - step * min(STEPS, steps) - seconds["measured"]
+    regeneration = size.answer_tokens / answers if answers else 1.0
+    return Rates(
+        "measured",
+        *map(_around, (regeneration, size.tokens / (steps * step), max(rest, 0.0), measuring)),
+    )
+
+
+def _around(value: float) -> Range:
+    return Range(value / _SPREAD, value, value * _SPREAD)

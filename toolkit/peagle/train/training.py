@@ -1,0 +1,140 @@
+"""What is to be trained, from what the user asked: the plan of the target alone on this machine,
+the layers and the mask of the head, and how much memory a step may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peagle.catalog.find import find_pair
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import HERE
+from peagle.checkpoints.models import Checkpoint
+from peagle.data import weights_folder
+from peagle.engine.gpus import Gpus
+from peagle.errors import Refused
+from peagle.findings import errors, refuse_errors
+from peagle.planning.plan import Plan
+from peagle.train.data import TrainingData
+from peagle.train.recipe import (
+    Recipe,
+    Subject,
+    anchors_within,
+    choose_layers,
+    choose_mask_token,
+    published_head,
+)
+from peagle.vllm.environment import settings_in
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import plan_pair
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """What the user asked for: a head for the target of ``pair``, written to ``output``, whose
+    acceptance is measured at ``k``. ``max_steps`` ends the training early, for a probe. ``work`` is
+    the folder of its steps, by default one in the output."""
+
+    pair: str
+    output: Path
+    k: int
+    recipe: Recipe
+    mask_token_id: int | None = None
+    keep_answers: bool = False
+    max_steps: int | None = None
+    work: Path | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
+    ``plan_with`` makes the one with the head in a folder, at the K that is measured.
+    ``states_share`` is the part of a GPU's memory for the engine that gives hidden states, where
+    the trainer has no GPU of its own. ``usd_per_hour`` is the price of this machine, if known."""
+
+    request: TrainingRequest
+    subject: Subject
+    data: TrainingData
+    plan: Plan
+    plan_with: Callable[[Path], Plan]
+    catalog: Catalog
+    states_share: float | None = None
+    usd_per_hour: float | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that was asked for."""
+        return self.request.recipe
+
+    @property
+    def output(self) -> Path:
+        """The folder of the result."""
+        return self.request.output
+
+    @property
+    def work(self) -> Path:
+        """The folder of the steps."""
+        return self.request.work or self.output / ".work"
+
+
+def make_training(
+    request: TrainingRequest,
+    data: TrainingData,
+    catalog: Catalog,
+    checkpoint: Checkpoint | None,
+    gpus: Gpus | None,
+) -> Training:
+    """The training on ``gpus``, which are this machine in ``catalog``, else on its CPU.
+    ``checkpoint`` is of a target that the catalogue does not have. Raises UserError for a target
+    without a spare token or with too few layers, and Refused where it does not fit."""
+    target = find_pair(catalog, request.pair).target
+    fields: dict[str, Any] = {"target_checkpoint": checkpoint}
+    fields |= {"instance_type": HERE} if gpus else {}
+    pair = request.pair if checkpoint else target.id
+
+    def plan_for(**speculation: Any) -> Plan:
+        """The plan with the fewest GPUs, so that the trainer has the others."""
+        count = len(gpus.gpus) if gpus else 1
+        for copies in (n for n in range(count, 0, -1) if count % n == 0):
+            chosen = {**fields, **speculation, **({"copies": copies} if gpus else {})}
+            plan = plan_pair(pair, chosen, catalog)
+            if not errors(plan.findings):
+                break
+        refuse_errors(plan.findings)
+        return plan
+
+    plan = plan_for(speculation=False)
+    weights = plan.target.weights
+    if weights.kind not in ("directory", "hub"):
+        raise Refused(
+            f"the weights of {target.id} are not on this machine",
+            "copy them to a folder, and name it",
+            code="weights-elsewhere",
+        )
+    is_folder = weights.kind == "directory"
+    location = str(weights_folder(weights.location).resolve()) if is_folder else weights.location
+    published, sizes = published_head(target), target.architecture
+    memory = gpus.gpus[0].memory_mib * 2**20 if gpus else None
+    context = int(str(settings_in(plan.environment)["max-model-len"]))
+    share = None
+    if memory and gpus and len(gpus.gpus) <= plan.fit.tensor_parallel_size:
+        share = min(0.8, max(0.3, 0.15 + 1.1 * target.weight_bytes / memory / len(gpus.gpus)))
+    available = memory and round(memory * (1 - (share or 0)))
+    subject = Subject(
+        target=location,
+        layers=choose_layers(sizes.layers, published),
+        last_layer=sizes.layers,
+        mask_token_id=choose_mask_token(
+            target, checkpoint or checkpoint_at(location), published, request.mask_token_id
+        ),
+        max_anchors=anchors_within(request.recipe, sizes.vocab_size, available),
+        context=context,
+        gpu=gpus is not None,
+    )
+
+    def plan_with(head: Path) -> Plan:
+        return plan_for(drafter=str(head.resolve()), k=request.k)
+
+    return Training(request, subject, data, plan, plan_with, catalog, share)
