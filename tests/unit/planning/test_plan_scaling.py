@@ -61,7 +61,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
             "scaling.target_concurrency": 1, "because target_concurrency": "objective-breaks",
             "values target_concurrency": {"requests": 1, "holds_with": 0}}),
     "an objective that breaks": (
-        {"max_instances": 4, "concurrency": 32, "slo": Slo(itl=0.025), "speculation": False,
+        {"max_instances": 4, "concurrency": 32, "slo": Slo(itl=0.021), "speculation": False,
          "instance_type": "ml.g6e.xlarge", "instance_count": 2}, {
             "scaling.target_concurrency": 14, "because target_concurrency": "objective-breaks",
             "values target_concurrency": {"requests": 15, "holds_with": 14}}),

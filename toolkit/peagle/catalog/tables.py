@@ -441,7 +441,8 @@ class GpuSpeed(Frozen):
 class StepConstants(Frozen):
     """Seconds for one step, layer, request or logit; others are factors on the time that the data
     sheet implies, so 1.25 means 80 %. ``hashed`` is for one token of a prompt that is looked up in
-    the prefix cache, ``tokenized`` for one that a server receives as text."""
+    the prefix cache, ``tokenized`` for one that a server receives as text. To convert a weight
+    takes as long as to multiply it with ``converted`` rows at the data sheet's peak."""
 
     step: Constant
     layer: Constant
