@@ -10,7 +10,7 @@
 # make lifecycle  random commands with random faults in random states of the account; N=100 walks
 # make audit  known vulnerabilities of the locked packages; needs a network
 # make aws-smoke  the life of a deployment on your AWS account; asks first, about a dollar
-.PHONY: help demo docs test test-all checkov faults fuzz lifecycle aws-smoke unit check lint style types format lock audit benchmark engine clean
+.PHONY: help demo docs test test-all checkov faults fuzz lifecycle aws-smoke unit check lint style types format lock audit benchmark engine trainer clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -89,6 +89,12 @@ lock: .venv/dev.ready
 	cd requirements && ../$(BIN)/uv pip compile aiperf.in --excludes aiperf.excludes --universal \
 		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --upgrade \
 		--output-file aiperf.txt
+	for kind in cpu gpu; do \
+		(cd requirements/trainer && ../../$(BIN)/uv pip compile trainer.in --excludes $$kind.excludes \
+			--universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+			--upgrade --output-file $$kind.txt) || exit 1; \
+	done
+	sed -i 's/^torch==/torch===/' requirements/trainer/gpu.txt
 	cd requirements && ../$(BIN)/uv pip compile checkov.in --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet --upgrade --output-file checkov.txt
 	grep -A 2 '^sagemaker-core==' requirements/sagemaker.txt | grep -v '^[^s ]' >requirements/sdk.txt
@@ -108,6 +114,10 @@ benchmark: .venv/dev.ready
 # After .venv/*.ready in every list of needs, so that there is a peagle to ask.
 engine:
 	@$(BIN)/peagle engine install
+
+# With it, `make test-all` also trains a head, which takes minutes.
+trainer: engine
+	@$(BIN)/peagle engine install --trainer
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -15,7 +15,7 @@ BUDGET = {
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
-    "speed": (1_740, 1_500),
+    "speed": (1_750, 1_500),
     "planning": (5_650, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_040, 1_800),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_390, 5_400),
     "cli": (9_700, 6_200),
 }
-MOST_LINES, MOST_FILES = 66_510, 256
+MOST_LINES, MOST_FILES = 66_640, 249
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
