@@ -244,7 +244,7 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
         print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
                      f"peagle train stop {name}")  # fmt: skip
         ctx.exit(_INTERRUPTED)
-    _print(job, output)
+    _print(job, output.absolute())
 
 
 def _print(job: TrainingJob, output: Path | None = None) -> None:

@@ -54,6 +54,7 @@ class Result:
 def write_result(training: Training, trained: Trained) -> Result:
     """Write the folder of the best head, and return what is in it."""
     folder, best = training.output, trained.best
+    folder.mkdir(parents=True, exist_ok=True)  # with a work folder elsewhere there is none yet
     for pattern in _HEAD_FILES:
         for file in best.folder.glob(pattern):
             _copy(file, folder / file.name)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from peagle.aws.training import TrainingJob
+from peagle.bench.acceptance import read_acceptance
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
 from peagle.train.job import JobOptions
-from peagle.train.result import Result
+from peagle.train.result import ACCEPTANCE, Result
 from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
@@ -210,8 +211,12 @@ def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
     spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
     yield "instance", f"{job.instance_type}{spot}"
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
-    if head:
-        yield "head", ("", command_text(("peagle", "check", str(head))))
+    if head and (head / ACCEPTANCE).is_file():
+        measured = read_acceptance(head / ACCEPTANCE)
+        length = f"{measured.total.acceptance.length:.2f} tokens per step with K={measured.k}"
+        yield "head", f"{head}: {length} on held-out text"
+    elif head:
+        yield "head", str(head)
     elif job.status == "Completed":
         fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
         yield "head", ("download it", command_text(fetch))
