@@ -38,7 +38,7 @@ def _shown_commands() -> list[str]:
 def test_a_command_in_the_documents_is_accepted(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for catalog in ("my_catalog", "head/.catalog"):
+    for catalog in ("my_catalog", "november/.catalog"):
         (tmp_path / catalog).mkdir(parents=True)
     (tmp_path / "peagle.yaml").write_text(PROJECT, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
