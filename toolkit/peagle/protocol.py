@@ -31,6 +31,10 @@ def log_group(endpoint: str, copies: bool = False) -> str:
     return f"/aws/sagemaker/Endpoints/{endpoint}"
 
 
+TRAINING_LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""The log group of all training jobs, in which the streams of a job begin with its name."""
+
+
 def request_body(
     prompt: str, *, chat: bool, max_tokens: int, temperature: float = 0.0, stream: bool = False
 ) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import pytest
 from moto.logs.models import logs_backends
 from moto.s3.models import s3_backends
 
+from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.sandbox import account, state
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 from peagle.sandbox.faults import FAULTS, Fault
 from peagle.sandbox.sagemaker import HANDLERS, SageMakerBackend
-from peagle.sandbox.training import LOG_GROUP, TrainingJob
+from peagle.sandbox.training import TrainingJob
 
 pytestmark = pytest.mark.thorough
 
@@ -134,7 +135,7 @@ def until(check: Callable[[], object]) -> None:
 
 
 def log() -> list[str]:
-    streams = logs_backends[ACCOUNT][REGION].groups[LOG_GROUP].streams
+    streams = logs_backends[ACCOUNT][REGION].groups[TRAINING_LOG_GROUP].streams
     return [event.message for stream in streams.values() for event in stream.events]
 
 

@@ -201,10 +201,10 @@ def test_the_budget_decides_the_epochs() -> None:
 
 
 def test_a_budget_below_one_epoch_is_refused_with_what_it_pays_for() -> None:
-    one = planned(
+    single_epoch = planned(
         "qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, recipe=replace(RECIPE, epochs=1)
     )
-    budget = usd_of(one) * 0.9
+    budget = usd_of(single_epoch) * 0.9
     with raises_code("budget-too-small") as raised:
         planned("qwen3-8b", 5_000, rates=RATES, usd_per_hour=2.0, budget=budget)
     affordable = int(raised.value.fix.split("at most ")[1].split()[0].replace(",", ""))

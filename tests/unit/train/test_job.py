@@ -25,7 +25,7 @@ from peagle.text import plain
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.job import (
     JobOptions,
-    Run,
+    JobRun,
     fetch_head,
     job_arguments,
     job_findings,
@@ -65,13 +65,13 @@ def aws(own_home: Path) -> Iterator[Aws]:
         yield moto_connection()
 
 
-def request(run: Run, **more: Any) -> dict[str, Any]:
+def request(run: JobRun, **more: Any) -> dict[str, Any]:
     arguments = job_arguments("qwen3-8b", "chat head", ["--epochs", "3"])
     return training_job_request(run.job_name(NOW), run, "qwen3-8b", arguments, options(**more))
 
 
 def test_the_request_is_the_command_in_a_container_with_data_and_checkpoints_in_s3() -> None:
-    assert request(Run("peagle-train-qwen3-8b-1a2b3c4d", "models")) == {
+    assert request(JobRun("peagle-train-qwen3-8b-1a2b3c4d", "models")) == {
         "TrainingJobName": "peagle-train-qwen3-8b-1a2b3c4d-261118-110640",
         "RoleArn": ROLE.arn,
         "AlgorithmSpecification": {
@@ -117,7 +117,7 @@ def test_the_request_is_the_command_in_a_container_with_data_and_checkpoints_in_
 
 
 def test_spot_network_keys_and_tags_are_those_of_the_company() -> None:
-    asked = request(Run("r", "models"), is_spot=True, company=COMPANY)
+    asked = request(JobRun("r", "models"), is_spot=True, company=COMPANY)
     assert asked["EnableManagedSpotTraining"] is True
     assert asked["StoppingCondition"] == {
         "MaxRuntimeInSeconds": 7200, "MaxWaitTimeInSeconds": 14400,
@@ -132,7 +132,7 @@ def test_spot_network_keys_and_tags_are_those_of_the_company() -> None:
 def test_a_key_encrypts_a_volume_only_where_there_is_one(kind: str, key: str | None) -> None:
     chosen = options(company=Company(kms_key="alias/x"))
     instance = chosen.instance.model_copy(update={"type": kind, "nvme_gb": 0 if key else 450})
-    asked = training_job_request("j", Run("r", "b"), "p", [], replace(chosen, instance=instance))
+    asked = training_job_request("j", JobRun("r", "b"), "p", [], replace(chosen, instance=instance))
     assert asked["ResourceConfig"].get("VolumeKmsKeyId") == key
 
 

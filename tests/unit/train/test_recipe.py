@@ -1,4 +1,4 @@
-"""What a head is trained with: settings said explicitly, layers, and the token of masked slots."""
+"""What a head is trained with: explicit settings, layers, and the token of masked slots."""
 
 import json
 from pathlib import Path
@@ -45,29 +45,29 @@ def options(argv: list[str]) -> dict[str, str]:
     return {name: " ".join(values) for name, values in read.items()}
 
 
-def test_the_settings_of_p_eagle_are_said() -> None:
-    said = options(train_arguments(Recipe(), SUBJECT))
-    assert said | {
+def test_the_settings_of_p_eagle_are_explicit() -> None:
+    passed = options(train_arguments(Recipe(), SUBJECT))
+    assert passed | {
         "speculator-type": "peagle", "num-layers": "4", "draft-arch": "llama",
         "full-attention-indices": "0 1 2 3", "max-anchors": "8192", "num-depths": "8",
         "mask-token-id": "2", "target-layer-ids": "2 5 7", "no-norm-before-residual": "",
         "down-sample-ratio": "0.8", "optimizer": "adamw",
-    } == said  # fmt: skip
-    assert not {"draft-attn-impl", "from-pretrained", "save-best"} & said.keys()
+    } == passed  # fmt: skip
+    assert not {"draft-attn-impl", "from-pretrained", "save-best"} & passed.keys()
 
 
 def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:
     cpu = Subject("/models/tiny", (2, 5, 7), 8, 2, 256, 2048)
-    said = options(train_arguments(CPU_RECIPE, cpu))
-    assert said["hidden-states-dtype"] == "float32"
-    assert (said["draft-attn-impl"], said["loss-implementation"]) == ("sdpa", "eager")
-    assert said["total-seq-len"] == "256"
+    passed = options(train_arguments(CPU_RECIPE, cpu))
+    assert passed["hidden-states-dtype"] == "float32"
+    assert (passed["draft-attn-impl"], passed["loss-implementation"]) == ("sdpa", "eager")
+    assert passed["total-seq-len"] == "256"
 
 
 def test_a_setting_of_the_user_replaces_the_toolkits() -> None:
     settings = parse_settings(["lr=0.002", "--gradient_checkpointing=true"])
-    said = options(train_arguments(Recipe(settings=settings), SUBJECT))
-    assert (said["lr"], said["gradient-checkpointing"]) == ("0.002", "")
+    passed = options(train_arguments(Recipe(settings=settings), SUBJECT))
+    assert (passed["lr"], passed["gradient-checkpointing"]) == ("0.002", "")
 
 
 @pytest.mark.parametrize("text", ["num-depths=5", "draft_config=x", "save-path=/tmp"])

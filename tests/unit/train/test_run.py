@@ -51,6 +51,15 @@ def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
     assert shop.calls == ALL  # the failed call wrote none
 
 
+def test_fewer_epochs_after_a_longer_training_has_failed(shop: Workshop) -> None:
+    shop.train(epochs=2)
+    (shop.folder / "fail").write_text("torch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(PeagleError):
+        shop.train(epochs=3)
+    (shop.folder / "fail").unlink()
+    assert shop.train(epochs=2).best.length == 1.5
+
+
 def test_other_data_is_trained_from_the_beginning(shop: Workshop) -> None:
     shop.train(epochs=1)
     data = replace(shop.training.data, train=shop.training.data.train[:-1], sha256="1" * 64)

@@ -12,8 +12,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing, failed_start, lacks_capacity
 from peagle.aws.runtime import LogEvent, Tail
 from peagle.errors import CloudError, Fix, NotFound
-
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+from peagle.protocol import TRAINING_LOG_GROUP
 
 ENDED = ("Completed", "Failed", "Stopped", "Deleted")
 """States that a job does not leave."""
@@ -106,7 +105,7 @@ def stop_job(aws: Aws, name: str) -> TrainingJob:
 
 def job_tail(aws: Aws, job: TrainingJob) -> Tail:
     """What reads the job's log."""
-    return Tail(aws, job.name, job.created, group=LOG_GROUP, prefix=f"{job.name}/")
+    return Tail(aws, job.name, job.created, group=TRAINING_LOG_GROUP, prefix=f"{job.name}/")
 
 
 def job_log(aws: Aws, name: str, follow: bool = False) -> Iterator[LogEvent]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peagle.catalog.loading import load_training
+from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.options import (
@@ -52,7 +53,7 @@ from peagle.cli.view.train import (
     show_progress,
     trained_document,
 )
-from peagle.engine.gpus import this_machine_in
+from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
@@ -132,6 +133,20 @@ def read_data(
     return read_training_data(sources, connect, held_out=held_out, context=context)
 
 
+def _catalog_with(
+    session: Session, pair: str, region: str | None, gpus: Gpus | None
+) -> tuple[Catalog, Checkpoint | None]:
+    """The catalogue with the target of ``pair``, whose checkpoint is read if it is the user's own,
+    and with these GPUs as this machine."""
+
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(region or DEFAULT_REGION))
+
+    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    return this_machine_in(catalog, gpus) if gpus else catalog, checkpoint
+
+
 @command(
     "peagle train plan qwen3-8b --data prompts.jsonl",
     "peagle train plan ./my/model --data prompts.jsonl --instance-type ml.p5.48xlarge --budget 500",
@@ -176,12 +191,7 @@ def plan(
     if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
         options |= choose_here(options)
 
-    def read(location: str) -> Checkpoint:
-        session.start()
-        return checkpoint_at(location, lambda: session.aws(options["region"] or DEFAULT_REGION))
-
-    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
-    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    catalog, checkpoint = _catalog_with(session, pair, options["region"], gpus)
     recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
     conversations = read_data(session, data, held_out, options["region"])
     messages = [each.messages for each in conversations.train]
@@ -274,12 +284,7 @@ def run(
     job = take_job_options(ctx, shape)
     gpus = None if job else machine_gpus(ctx)
 
-    def read(location: str) -> Checkpoint:
-        session.start()
-        return checkpoint_at(location, lambda: session.aws(DEFAULT_REGION))
-
-    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
-    catalog = this_machine_in(catalog, gpus) if gpus else catalog
+    catalog, checkpoint = _catalog_with(session, pair, None, gpus)
     usual = Recipe() if gpus or job else CPU_RECIPE
     chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(

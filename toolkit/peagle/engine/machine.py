@@ -514,12 +514,15 @@ def is_installed(vllm: str, gpu: bool = False) -> bool:
 
 def read_lock_digest(folder: Path, vllm: str, gpu: bool = False) -> str | None:
     """The digest of the engine's lock file; ``None`` if it differs from this toolkit's."""
-    try:
-        marker = read_json(folder / MARKER)
-    except ValueError:
-        return None
-    digest = marker.get("lock") if isinstance(marker, dict) else None
-    return str(digest) if digest and digest == _digest(_locks() / vllm, gpu) else None
+    digest = _marked_lock(folder)
+    return digest if digest == _digest(_locks() / vllm, gpu) else None
+
+
+def _marked_lock(folder: Path) -> str | None:
+    """The digest of the lock file from which the folder is completely installed."""
+    with suppress(ValueError, TypeError, KeyError):
+        return str(read_json(folder / MARKER)["lock"])
+    return None
 
 
 def _locks() -> Path:
@@ -591,10 +594,8 @@ def install_trainer(
 
 
 def _is_trainer(folder: Path, gpu: bool) -> bool:
-    with suppress(ValueError):
-        marker = read_json(folder / MARKER) if (folder / "bin" / "python").exists() else None
-        return isinstance(marker, dict) and marker.get("lock") == _trainer_digest(gpu)
-    return False
+    has_python = (folder / "bin" / "python").exists()
+    return has_python and _marked_lock(folder) == _trainer_digest(gpu)
 
 
 def _trainer_digest(gpu: bool) -> str:

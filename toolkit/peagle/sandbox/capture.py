@@ -18,12 +18,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moto.s3.exceptions import MissingBucket
-from moto.s3.models import s3_backends
-from moto.utilities.utils import get_partition
 
 from peagle.render.resources import captured_prefix
-from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.launch import LaunchSpec
+from peagle.s3uri import S3Uri
+from peagle.sandbox.launch import LaunchSpec, put_object
 
 
 def is_sampled(config: Mapping[str, Any] | None) -> bool:
@@ -60,9 +58,8 @@ def write_record(spec: LaunchSpec, request: tuple[str, bytes], response: tuple[s
     prefix = captured_prefix(config["DestinationS3Uri"], spec.endpoint)
     time = f"{now:%Y/%m/%d/%H/%M-%S}-{now.microsecond // 1000:03}"
     key = f"{prefix.key}{spec.variant}/{time}-{event}.jsonl"
-    backend = s3_backends[ACCOUNT][get_partition(spec.region)]
     try:
-        backend.put_object(prefix.bucket, key, f"{json.dumps(record)}\n".encode())
+        put_object(S3Uri(prefix.bucket, key), f"{json.dumps(record)}\n".encode(), spec.region)
     except MissingBucket:
         return
 

@@ -366,6 +366,11 @@ def find_objects(uri: str, region: str) -> Iterator[tuple[str, FakeKey]]:
             yield key, content
 
 
+def put_object(place: S3Uri, content: bytes, region: str) -> None:
+    """Write an object. Raises MissingBucket."""
+    s3_backends[ACCOUNT][get_partition(region)].put_object(place.bucket, place.key, content)
+
+
 def save_object(content: FakeKey, file: Path) -> None:
     """Write an object to a file, a piece at a time. Raises ValueError when it is deleted
     meanwhile."""

@@ -27,9 +27,8 @@ from typing import Any
 
 import psutil
 from moto.core.utils import utcnow
-from moto.s3.models import s3_backends
+from moto.s3.exceptions import MissingBucket
 from moto.sagemaker.exceptions import ValidationError
-from moto.utilities.utils import get_partition
 
 from peagle.engine.process import (
     LOOPBACK,
@@ -40,16 +39,16 @@ from peagle.engine.process import (
     stop_engine,
 )
 from peagle.errors import PeagleError
+from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.s3uri import S3Uri
 from peagle.sandbox import account, state
-from peagle.sandbox.client import ACCOUNT, INHERITED, Address
+from peagle.sandbox.client import INHERITED, Address
 from peagle.sandbox.faults import FAULTS
-from peagle.sandbox.launch import find_objects, save_object
+from peagle.sandbox.launch import find_objects, put_object, save_object
 from peagle.sandbox.observability import LogTail
 from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE
 
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
 
 _PROGRAM = "peagle"
@@ -165,7 +164,7 @@ class TrainingJob:
     def _run(self) -> None:
         secondary = "Failed"
         stream = f"{self.name}/algo-1-{int(time.time())}"
-        tail = LogTail(self._log, self.region, LOG_GROUP, stream, str)
+        tail = LogTail(self._log, self.region, TRAINING_LOG_GROUP, stream, str)
         try:
             tail.start()
             if self._fault == "insufficient-capacity":
@@ -331,10 +330,12 @@ def _download(uri: str, folder: Path, region: str) -> None:
 
 def _upload(file: Path, uri: str, region: str) -> None:
     """Raises _JobFailed for a bucket that does not exist."""
-    place, backend = S3Uri.parse(uri), s3_backends[ACCOUNT][get_partition(region)]
-    if place.bucket not in backend.buckets:
-        raise _JobFailed(f"ClientError: Data upload failed: NoSuchBucket: {place.bucket}")
-    backend.put_object(place.bucket, place.key, file.read_bytes())
+    place = S3Uri.parse(uri)
+    try:
+        put_object(place, file.read_bytes(), region)
+    except MissingBucket as error:
+        message = f"ClientError: Data upload failed: NoSuchBucket: {place.bucket}"
+        raise _JobFailed(message) from error
 
 
 def _exit_code(process: EngineProcess) -> int | None:

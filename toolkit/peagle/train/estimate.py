@@ -240,20 +240,9 @@ def plan_training(
     budget that pays for no epoch, or for which price or rates are unknown.
     """
     target = find_pair(catalog, options.pair).target
-    chosen: dict[str, Any] = {"pair": target.id}
-    chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
-    if options.instance_type is None and options.gpu is None:
-        usual = Options(pair=target.id, region=options.region)
-        chosen["instance_type"] = make_plan(usual, catalog).instance_type
     workload = data.request.resized(options.prompt_tokens, options.output_tokens)
-    verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
-    entry, instance = verdict.workloads[0].loads[0], find_instance(
-        catalog.instances, verdict.instance_type
-    )  # fmt: skip
-    length = verdict.max_model_len or target.default_max_model_len
-    load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
-    engine = _Engine(load, instance, entry.tensor_parallel_size or verdict.tensor_parallel_size)
-    head = new_head(target, recipe)
+    engine, entry, region = _served(options, target, workload, catalog)
+    load, instance, head = engine.load, engine.instance, new_head(target, recipe)
     if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
         raise Refused(
             f"{target.id} with a head of {head.parameters or 0:,} parameters does not fit on "
@@ -261,7 +250,7 @@ def plan_training(
             "choose an instance type with more GPU memory",
             code="does-not-fit",
         )
-    price, trained_on, epochs = price_in(instance, verdict.region), instance, recipe.epochs
+    price, trained_on, epochs = price_in(instance, region), instance, recipe.epochs
     if rates is None:
         rates = estimate_rates(engine, head, data, recipe, table)
     else:
@@ -374,9 +363,9 @@ class _Engine(NamedTuple):
         recommended one where no speed is known."""
         ks = range(1, (head.k_trained or 1) + 1)
         speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second for k in ks}
-        known = {k: speed for k, speed in speeds.items() if speed}
-        k = max(known, key=lambda k: known[k], default=head.k_recommended)
-        return k, known.get(k)
+        rated = {k: speed for k, speed in speeds.items() if speed}
+        k = max(rated, key=lambda k: rated[k], default=head.k_recommended)
+        return k, rated.get(k)
 
     def break_even(
         self, head: Drafter, against: Setting, k: int, more: float = 0.0
@@ -397,6 +386,25 @@ class _Engine(NamedTuple):
                 lengths.append(curve_through(((tried, length),), self.decay).length(k))
         least = round(min(lengths), 3) if lengths else None
         return BreakEven(against, round(fastest, 1), least)
+
+
+def _served(
+    options: TrainingOptions, target: Target, workload: Workload, catalog: Catalog
+) -> tuple[_Engine, LoadVerdict, str]:
+    """The engine that serves the target at the load that the head is for, by default on the
+    instance type of a plan; the verdict there; and the region."""
+    chosen: dict[str, Any] = {"pair": target.id}
+    chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
+    if options.instance_type is None and options.gpu is None:
+        usual = Options(pair=target.id, region=options.region)
+        chosen["instance_type"] = make_plan(usual, catalog).instance_type
+    verdict = make_verdict(options.model_copy(update=chosen), catalog, {"requests": workload})
+    entry = verdict.workloads[0].loads[0]
+    instance = find_instance(catalog.instances, verdict.instance_type)
+    length = verdict.max_model_len or target.default_max_model_len
+    load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
+    gpus = entry.tensor_parallel_size or verdict.tensor_parallel_size
+    return _Engine(load, instance, gpus), entry, verdict.region
 
 
 def estimate_rates(
@@ -445,11 +453,11 @@ def training_hours(
     data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
 ) -> dict[str, Range]:
     """The hours at these rates."""
-    each = (rates.seconds.values, rates.epoch_seconds.values)
+    starts = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": Range(*((one + epochs * more) / 3600 for one, more in zip(*each, strict=True))),
+        "starts": Range(*((once + epochs * each) / 3600 for once, each in starts)),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}

@@ -62,7 +62,7 @@ _TIME_LENGTH, _DIGEST_LENGTH = 14, 8
 
 
 @dataclass(frozen=True)
-class Run:
+class JobRun:
     """What the jobs of one training share: a name, and a folder in ``bucket``."""
 
     name: str
@@ -98,13 +98,13 @@ class JobOptions:
 
 def make_run(
     target: str, arguments: Sequence[str], data: TrainingData, bucket: str, prefix: str = ""
-) -> Run:
+) -> JobRun:
     """The run of a training of ``target``'s head with these ``arguments`` and data."""
     digest = json_digest([target, list(arguments), data.sha256])[:_DIGEST_LENGTH]
     slug = re.sub(r"[^a-z0-9]+", "-", target.rstrip("/").rpartition("/")[2].lower()).strip("-")
     stem = prefixed(f"train-{slug}", prefix or DEFAULT_PREFIX)
     longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
-    return Run(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
+    return JobRun(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
 
 def target_channel(pair: str) -> str:
@@ -129,7 +129,7 @@ def job_arguments(pair: str, head: str, arguments: Sequence[str]) -> list[str]:
 
 
 def training_job_request(
-    name: str, run: Run, pair: str, arguments: Sequence[str], options: JobOptions
+    name: str, run: JobRun, pair: str, arguments: Sequence[str], options: JobOptions
 ) -> dict[str, Any]:
     """CreateTrainingJob's parameters for a job of the run that trains ``pair``'s head with these
     ``job_arguments``."""
@@ -193,7 +193,7 @@ def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
 
 
 def start_job(
-    aws: Aws, run: Run, data: TrainingData, request: Mapping[str, Any], company: Company
+    aws: Aws, run: JobRun, data: TrainingData, request: Mapping[str, Any], company: Company
 ) -> None:
     """Upload the data to the run's folder, in a bucket that is made if it is not there, and request
     the job."""

@@ -1,7 +1,7 @@
 """``peagle train plan --probe``: the rates of a training on this machine, from a short one.
 
 All steps run on a few conversations, and the training ends after some of its steps. The rates count
-from the first conversation, step or prompt that is done, so that starts are told apart; these, and
+from the first conversation, step or prompt that is done, so that starts do not count; these, and
 everything else whose time does not grow with the data, are the seconds of the whole training.
 """
 

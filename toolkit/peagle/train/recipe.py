@@ -1,4 +1,4 @@
-"""How a head is trained: its shape and settings, said explicitly, and the arguments of each step of
+"""How a head is trained: its shape and explicit settings, and the arguments of each step of
 speculators 0.9.0, whose defaults are not those of P-EAGLE.
 
 Heads are trained with full attention in all layers: vLLM takes no mix of full and sliding layers,

@@ -79,7 +79,6 @@ class TrainProgress:
     epochs: int | None = None
     loss: float | None = None
     seconds_left: float | None = None
-    usd: float | None = None
 
 
 Observe = Callable[[TrainProgress], object]
@@ -126,10 +125,9 @@ class Run:
     """The steps of one training, in its work folder."""
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
-        self.training, self._observe = training, observe
+        self.training, self._tell = training, observe
         self.work = training.work
         self._python = find_trainer(training.subject.gpu)
-        self._begun = time.monotonic()
         self.seconds: dict[str, float] = {}
 
     @property
@@ -194,7 +192,9 @@ class Run:
         self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
     ) -> dict[str, Any]:
         """The result of a step, which ``make`` makes, unless it is done. ``amount`` may grow
-        without making it anew, as epochs do."""
+        without beginning again, as epochs do."""
+        if self._is_done(name, source, amount):
+            return self._result(name)
         folder = private_folder(self.work / name)
         marker, digest = folder / _MARKER, json_digest(source)
         kept = _read_marker(marker)
@@ -203,9 +203,6 @@ class Run:
             private_folder(folder)
             kept = {"source": digest, "seconds": 0.0}
             write_json(marker, kept)
-        elif "result" in kept and kept.get("amount") == amount:
-            self.seconds[name] = kept["seconds"]
-            return dict(kept["result"])
         begun = time.monotonic()
         self._tell(TrainProgress(name))
         try:
@@ -217,7 +214,7 @@ class Run:
         write_json(marker, {**kept, "result": result, "amount": amount})
         return result
 
-    def _is_done(self, name: Step, source: Sequence[Any], amount: int) -> bool:
+    def _is_done(self, name: Step, source: Any, amount: int) -> bool:
         kept = _read_marker(self.work / name / _MARKER)
         same = kept.get("source") == json_digest(source) and kept.get("amount") == amount
         if same and kept.get("result") is not None:
@@ -227,11 +224,6 @@ class Run:
 
     def _result(self, name: Step) -> dict[str, Any]:
         return dict(_read_marker(self.work / name / _MARKER).get("result") or {})
-
-    def _tell(self, progress: TrainProgress) -> None:
-        price = self.training.usd_per_hour
-        spent = None if price is None else price * (time.monotonic() - self._begun) / 3600
-        self._observe(replace(progress, usd=spent))
 
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"

@@ -52,7 +52,7 @@ class Training:
     """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
     ``plan_with`` makes the one with the head in a folder, at the K that is measured.
     ``states_share`` is the part of a GPU's memory for the engine that gives hidden states, where
-    the trainer has no GPU of its own. ``usd_per_hour`` is the price of this machine, if known."""
+    the trainer has no GPU of its own."""
 
     request: TrainingRequest
     subject: Subject
@@ -61,7 +61,6 @@ class Training:
     plan_with: Callable[[Path], Plan]
     catalog: Catalog
     states_share: float | None = None
-    usd_per_hour: float | None = None
 
     @property
     def recipe(self) -> Recipe:

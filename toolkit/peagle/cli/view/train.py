@@ -108,7 +108,7 @@ _STEPS = {
 
 
 def show_progress(status: StatusLine, progress: TrainProgress) -> None:
-    """Show a step: how far it is, the time left and the cost so far, else the log's last line."""
+    """Show a step: how far it is and the time left, else the log's last line."""
     parts = [_STEPS[progress.step]]
     if progress.epoch is not None:
         of = f" of {progress.epochs}" if progress.epochs else ""
@@ -119,8 +119,6 @@ def show_progress(status: StatusLine, progress: TrainProgress) -> None:
         parts.append(f"loss {progress.loss:.2f}")
     if progress.seconds_left is not None:
         parts.append(f"{format_duration(progress.seconds_left)} left")
-    if progress.usd is not None:
-        parts.append(f"{format_usd(progress.usd)} so far")
     if not progress.total and progress.detail:
         parts.append(progress.detail)
     status.show_line(" | ".join(parts))
