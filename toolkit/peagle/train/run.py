@@ -116,6 +116,7 @@ _MARKER = "step.json"
 _LEAST_SAME = 0.95
 """Of the tokens whose most likely successor the saved states have to give too."""
 
+_MEMORY = Path("/dev/shm")  # nosec B108 # a folder there has the digest of the work folder
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
 """How long an interrupted trainer may take to save."""
@@ -134,7 +135,7 @@ class Run:
     def paths(self) -> Paths:
         """Where the steps write."""
         answers = self.work / "answers"
-        states = Path("/dev/shm") if Path("/dev/shm").is_dir() else self.work
+        states = _MEMORY if _MEMORY.is_dir() else self.work
         return Paths(
             questions=answers / "questions.jsonl",
             answers=answers / "answers.jsonl",
