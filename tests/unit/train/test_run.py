@@ -19,16 +19,27 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 ALL = ["regenerate-responses", "prepare-data", "dry-run", "states", "train"]
 ENGINES = ["answers", "untrained", "states"]
+COMPARED = ["lossless", "lossless"]
 
 
 def test_the_epoch_with_the_longest_acceptance_is_chosen_not_the_least_loss(shop: Workshop) -> None:
     shop.lengths = {"0": 2.5, "1": 2.1, "2": 1.9}
     trained = shop.train(epochs=3)
     assert shop.calls == ALL
-    assert shop.engines == [*ENGINES, *["measured"] * 3]
+    assert shop.engines == [*ENGINES, *["measured"] * 3, *COMPARED]
     assert [epoch.loss for epoch in trained.epochs] == [5.0, 4.0, 3.0]
     assert (trained.best.number, trained.best.length) == (0, 2.5)
     assert trained.tokens_per_second == 500.0
+
+
+def test_answers_that_the_head_changes_are_counted_once_for_a_head(shop: Workshop) -> None:
+    assert shop.train(epochs=1).lossless["passed"]
+    shop.last_token = 4
+    assert shop.train(epochs=1).lossless["passed"]  # not compared again
+    shop.lengths = {"1": 2.5}
+    compared = shop.train(epochs=2).lossless
+    assert (compared["unexplained"], compared["prompts"]) == (2, 2)
+    assert not compared["passed"]
 
 
 def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Workshop) -> None:
@@ -38,7 +49,7 @@ def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Wor
     assert (shop.calls, shop.engines) == (ALL, [])
     assert len(shop.train(epochs=3).epochs) == 3
     assert shop.calls == [*ALL, "train"]
-    assert shop.engines == ["states", "measured"]
+    assert shop.engines == ["states", "measured"]  # the same head is the best
 
 
 def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:

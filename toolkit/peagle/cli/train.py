@@ -54,6 +54,7 @@ from peagle.cli.view.train import (
     trained_document,
 )
 from peagle.engine.gpus import Gpus, this_machine_in
+from peagle.errors import NotProved
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
@@ -295,7 +296,8 @@ def run(
     conversations = read_data(session, data, held_out, job["region"] if job else None)
     print_findings(conversations.findings, err=True)
     if job is not None:
-        return train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+        train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+        return
     request = TrainingRequest(
         pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
         work=work and work.absolute(),
@@ -304,7 +306,13 @@ def run(
     with StatusLine() as status:
         trained = Run(training, partial(show_progress, status)).train()
     result = write_result(training, trained)
-    return print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    if not trained.lossless["passed"]:
+        raise NotProved(
+            "speculation with the head changes answers of the target",
+            "serve it with `peagle local up`; `peagle bench local --lossless` shows where",
+            "not-lossless",
+        )
 
 
 for job_command in COMMANDS:

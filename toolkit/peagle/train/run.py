@@ -7,6 +7,7 @@
     states     the hidden states of the engine give the target's own probabilities
     training   the trainer, which asks that engine for hidden states
     measured   the acceptance of each epoch's head on held-out prompts, in the engine
+    lossless   the best head changes no greedy answer of the target
 
 Each step has a file in the work folder with a digest of what it was made from, and its result. The
 same command goes on after the last complete step, and within the training at its last checkpoint;
@@ -36,6 +37,8 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     read_acceptance,
 )
+from peagle.bench.lossless import Answers, compare_transcripts, transcripts
+from peagle.bench.result import utc_now
 from peagle.bench.targets import open_engine
 from peagle.bench.workloads import read_prompts
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
@@ -58,7 +61,7 @@ from peagle.train.training import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER
 
-Step = Literal["answers", "data", "untrained", "states", "training", "measured"]
+Step = Literal["answers", "data", "untrained", "states", "training", "measured", "lossless"]
 
 
 class TrainerFailed(EngineError, code="trainer-failed"):
@@ -102,7 +105,9 @@ class Epoch:
 @dataclass(frozen=True)
 class Trained:
     """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
-    each step; and the speed of the training in tokens per second."""
+    each step; and the speed of the training in tokens per second. ``lossless`` counts the
+    answers and tokens of the best head that were compared with the target's, and those that
+    differ."""
 
     target: str
     epochs: tuple[Epoch, ...]
@@ -110,6 +115,7 @@ class Trained:
     seconds: Mapping[str, float]
     tokens_per_second: float | None
     states: Mapping[str, Any] = field(default_factory=dict)
+    lossless: Mapping[str, Any] = field(default_factory=dict)
 
 
 _MARKER = "step.json"
@@ -117,6 +123,9 @@ _LEAST_SAME = 0.95
 """Of the tokens whose most likely successor the saved states have to give too."""
 
 _MEMORY = Path("/dev/shm")  # nosec B108 # a folder there has the digest of the work folder
+_COMPARED_PROMPTS, _COMPARED_TOKENS = 16, 64
+"""Of the held-out prompts, and of each answer, what is compared with the target's answers."""
+
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
 """How long an interrupted trainer may take to save."""
@@ -186,8 +195,10 @@ class Run:
         if not epochs:
             raise error
         best = max(epochs, key=lambda epoch: epoch.length)
+        source = [self._measured_from(best.folder), best.acceptance.k]
+        lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
         speed, states = fitted.get("tokens_per_second"), self._result("states")
-        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states)
+        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
 
     def _step(
         self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
@@ -273,7 +284,7 @@ class Run:
         arguments = recipes.dry_run_arguments(self.training.recipe, self.training.subject, head)
         self._run_trainer("untrained", arguments)
         try:
-            with self._serving(self._plan_with(head), "untrained", self._head_runner()) as engine:
+            with self._serving(self._plan_with(head), "untrained", self._runner()) as engine:
                 return {"acceptance_length": engine.acceptance_length}
         except NotProved as error:
             if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
@@ -314,17 +325,16 @@ class Run:
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
         number = int(folder.name)
         measured = private_folder(self.work / "measured")
-        file, prompts = measured / f"{number}.json", measured / "prompts.jsonl"
+        file, prompts = measured / f"{number}.json", self._prompts
         write_prompts(self.training.data.held_out, prompts)
-        weights = (folder / "model.safetensors").stat()
         plan = self._plan_with(folder)
         k = plan.speculation.k if plan.speculation else 0
-        source = json_digest([self.training.data.sha256, k, weights.st_size, weights.st_mtime_ns])
+        source = json_digest([k, self._measured_from(folder)])
         marker = measured / f"{number}.source"
         if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
             begun = time.monotonic()
             self._tell(TrainProgress("measured", epoch=number))
-            with self._serving(plan, "measured", self._head_runner(compiled=False)) as it:
+            with self._serving(plan, "measured", self._runner(compiled=False)) as it:
                 result = measure_acceptance(
                     open_engine(it, self.training.catalog),
                     read_prompts(prompts),
@@ -341,10 +351,42 @@ class Run:
             self.seconds["measured"] = seconds
         return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
 
+    @property
+    def _prompts(self) -> Path:
+        return self.work / "measured" / "prompts.jsonl"
+
+    def _measured_from(self, head: Path) -> list[Any]:
+        weights = (head / "model.safetensors").stat()
+        return [self.training.data.sha256, weights.st_size, weights.st_mtime_ns]
+
+    def _compare_answers(self, head: Path) -> dict[str, Any]:
+        """Compare greedy answers with those of the target alone, in engines that round alike."""
+        held_out, started = read_prompts(self._prompts), utc_now()
+        prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
+
+        def ask(plan: Plan, name: str) -> Answers:
+            with self._serving(plan, "lossless", self._runner(compiled=False)) as engine:
+                return transcripts(
+                    prompts, open_engine(engine, self.training.catalog).server, name,
+                    _COMPARED_TOKENS, name == "target",
+                    lambda name, done, total: self._tell(
+                        TrainProgress("lossless", done, total, name)
+                    ),
+                )  # fmt: skip
+
+        answers = ask(self._plan_with(head), "head"), ask(self.training.plan, "target")
+        compared = compare_transcripts(
+            prompts, *answers, server="head", against="target", started=started,
+            max_tokens=_COMPARED_TOKENS,
+        )  # fmt: skip
+        return {"prompts": compared.prompts, "tokens": compared.tokens, "passed": compared.passed,
+                "differences": len(compared.differences),
+                "unexplained": len(compared.unexplained)}  # fmt: skip
+
     def _plan_with(self, head: Path) -> Plan:
         return without_floor(self.training.plan_with(head))
 
-    def _head_runner(self, compiled: bool = True) -> LocalRunner:
+    def _runner(self, compiled: bool = True) -> LocalRunner:
         """Acceptance is the same in an engine that is not compiled, which starts sooner."""
         settings = {} if compiled else {ENFORCE_EAGER: "true"}
         return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)

@@ -104,6 +104,7 @@ _STEPS = {
     "answers": "the target answers", "data": "preparing the data",
     "untrained": "an untrained head in the engine", "states": "checking the hidden states",
     "training": "training", "measured": "measuring acceptance",
+    "lossless": "comparing answers",
 }  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
             {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
             for epoch in trained.epochs
         ],
-        "seconds": trained.seconds,
+        "lossless": trained.lossless, "seconds": trained.seconds,
     }  # fmt: skip
 
 
@@ -154,6 +155,11 @@ def print_trained(result: Result, trained: Trained) -> None:
         if name in _STEPS
     )
     facts = [("epochs", f"{lengths}; {result.epoch + 1} is kept"), ("domains", domains)]
+    compared, unexplained = trained.lossless, trained.lossless["unexplained"]
+    facts.append(
+        ("lossless", f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
+         + (f"{unexplained} differ from the target's" if unexplained else "the target's own"))
+    )  # fmt: skip
     print_facts([*facts, ("time", steps)], err=False)
     target = trained.target
     commands = (
