@@ -8,7 +8,8 @@ import pytest
 
 from peagle.errors import NotProved, PeagleError
 from peagle.planning.plan import Plan
-from peagle.train.run import EventReader, trainer_error
+from peagle.train.recipe import CPU_RECIPE
+from peagle.train.run import EventReader, Run, trainer_error
 from tests.unit.train.trainings import Workshop, make_workshop
 
 
@@ -40,6 +41,17 @@ def test_answers_that_the_head_changes_are_counted_once_for_a_head(shop: Worksho
     compared = shop.train(epochs=2).lossless
     assert (compared["unexplained"], compared["prompts"]) == (2, 2)
     assert not compared["passed"]
+
+
+def test_the_time_so_far_has_that_of_the_calls_before(shop: Workshop) -> None:
+    shop.train()
+    marker = shop.training.work / "training" / "step.json"
+    document = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**document, "seconds": 3600.0}))
+    seen: list[float] = []
+    request = replace(shop.training.request, recipe=replace(CPU_RECIPE, epochs=3))
+    Run(replace(shop.training, request=request), lambda now: seen.append(now.seconds)).train()
+    assert 3600 <= seen[0] <= seen[-1] < 7200
 
 
 def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Workshop) -> None:

@@ -54,7 +54,7 @@ from peagle.cli.view.train import (
     trained_document,
 )
 from peagle.engine.gpus import Gpus, this_machine_in
-from peagle.errors import NotProved
+from peagle.errors import NotProved, OptionsConflict
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
@@ -238,6 +238,8 @@ _RUN_OPTIONS = (
            click.IntRange(min=0)),
     option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
            "Repeatable.", multiple=True),
+    option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
+           POSITIVE),
     option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]",
            OUTPUT),
 )  # fmt: skip
@@ -270,6 +272,7 @@ def run(
     settings: tuple[str, ...],
     mask_token_id: int | None,
     work: Path | None,
+    usd_per_hour: float | None,
     **shape: Any,
 ) -> None:
     """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
@@ -283,6 +286,9 @@ def run(
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
     job = take_job_options(ctx, shape)
+    if job and usd_per_hour:
+        message = "--price-per-hour is of this machine; a job has the price of its instance type"
+        raise OptionsConflict(message, "leave it out")
     gpus = None if job else machine_gpus(ctx)
 
     catalog, checkpoint = _catalog_with(session, pair, None, gpus)
@@ -304,7 +310,8 @@ def run(
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     with StatusLine() as status:
-        trained = Run(training, partial(show_progress, status)).train()
+        show = partial(show_progress, status, usd_per_hour=usd_per_hour)
+        trained = Run(training, show).train()
     result = write_result(training, trained)
     print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
     if not trained.lossless["passed"]:

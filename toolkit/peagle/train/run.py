@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from peagle.bench.acceptance import (
     AcceptanceRequest,
@@ -72,7 +72,8 @@ class TrainerFailed(EngineError, code="trainer-failed"):
 @dataclass(frozen=True)
 class TrainProgress:
     """Where a training is. ``done`` of ``total`` are conversations, training steps or prompts;
-    ``detail`` is the last line of a log. ``seconds_left`` are of this step."""
+    ``detail`` is the last line of a log. ``seconds`` are of the training so far, and
+    ``seconds_left`` of this step."""
 
     step: Step
     done: int = 0
@@ -82,6 +83,7 @@ class TrainProgress:
     epochs: int | None = None
     loss: float | None = None
     seconds_left: float | None = None
+    seconds: float = 0.0
 
 
 Observe = Callable[[TrainProgress], object]
@@ -135,10 +137,16 @@ class Run:
     """The steps of one training, in its work folder."""
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
-        self.training, self._tell = training, observe
-        self.work = training.work
+        self.training, self._observe = training, observe
+        self.work, self._begun = training.work, time.monotonic()
         self._python = find_trainer(training.subject.gpu)
         self.seconds: dict[str, float] = {}
+        markers = (self.work / name / _MARKER for name in get_args(Step))
+        self._earlier = sum(_read_marker(marker).get("seconds", 0.0) for marker in markers)
+
+    def _tell(self, progress: TrainProgress) -> None:
+        so_far = self._earlier + time.monotonic() - self._begun
+        self._observe(replace(progress, seconds=so_far))
 
     @property
     def paths(self) -> Paths:

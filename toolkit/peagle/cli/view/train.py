@@ -108,8 +108,10 @@ _STEPS = {
 }  # fmt: skip
 
 
-def show_progress(status: StatusLine, progress: TrainProgress) -> None:
-    """Show a step: how far it is and the time left, else the log's last line."""
+def show_progress(
+    status: StatusLine, progress: TrainProgress, usd_per_hour: float | None = None
+) -> None:
+    """Show a step: how far it is and the time left, else the log's last line; and the cost."""
     parts = [_STEPS[progress.step]]
     if progress.epoch is not None:
         of = f" of {progress.epochs}" if progress.epochs else ""
@@ -122,6 +124,8 @@ def show_progress(status: StatusLine, progress: TrainProgress) -> None:
         parts.append(f"{format_duration(progress.seconds_left)} left")
     if not progress.total and progress.detail:
         parts.append(progress.detail)
+    if usd_per_hour is not None:
+        parts.append(format_usd(usd_per_hour * progress.seconds / 3600))
     status.show_line(" | ".join(parts))
 
 
