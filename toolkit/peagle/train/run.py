@@ -140,9 +140,16 @@ class Run:
         self.training, self._observe = training, observe
         self.work, self._begun = training.work, time.monotonic()
         self._python = find_trainer(training.subject.gpu)
-        self.seconds: dict[str, float] = {}
-        markers = (self.work / name / _MARKER for name in get_args(Step))
-        self._earlier = sum(_read_marker(marker).get("seconds", 0.0) for marker in markers)
+        self._earlier = sum(self.seconds.values())
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each step that was made, also in calls before this."""
+        seconds = {
+            name: sum(_read_marker(file)["seconds"] for file in (self.work / name).rglob(_MARKER))
+            for name in get_args(Step)
+        }
+        return {name: spent for name, spent in seconds.items() if spent}
 
     def _tell(self, progress: TrainProgress) -> None:
         so_far = self._earlier + time.monotonic() - self._begun
@@ -209,13 +216,14 @@ class Run:
         return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
 
     def _step(
-        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
-    ) -> dict[str, Any]:
-        """The result of a step, which ``make`` makes, unless it is done. ``amount`` may grow
-        without beginning again, as epochs do."""
-        if self._is_done(name, source, amount):
-            return self._result(name)
-        folder = private_folder(self.work / name)
+        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0,
+        part: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """The result of a step or a ``part`` of it, which ``make`` makes, unless it is done.
+        ``amount`` may grow without beginning again, as epochs do."""
+        if self._is_done(name, source, amount, part):
+            return self._result(name, part)
+        folder = private_folder(self.work / name / part)
         marker, digest = folder / _MARKER, json_digest(source)
         kept = _read_marker(marker)
         if kept.get("source") != digest:
@@ -230,20 +238,16 @@ class Run:
         finally:
             kept["seconds"] += time.monotonic() - begun
             write_json(marker, {**kept, "result": None} if "result" in kept else kept)
-        self.seconds[name] = kept["seconds"]
         write_json(marker, {**kept, "result": result, "amount": amount})
         return result
 
-    def _is_done(self, name: Step, source: Any, amount: int) -> bool:
-        kept = _read_marker(self.work / name / _MARKER)
+    def _is_done(self, name: Step, source: Any, amount: int, part: str = "") -> bool:
+        kept = _read_marker(self.work / name / part / _MARKER)
         same = kept.get("source") == json_digest(source) and kept.get("amount") == amount
-        if same and kept.get("result") is not None:
-            self.seconds[name] = kept["seconds"]
-            return True
-        return False
+        return same and kept.get("result") is not None
 
-    def _result(self, name: Step) -> dict[str, Any]:
-        return dict(_read_marker(self.work / name / _MARKER).get("result") or {})
+    def _result(self, name: Step, part: str = "") -> dict[str, Any]:
+        return dict(_read_marker(self.work / name / part / _MARKER).get("result") or {})
 
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
@@ -259,7 +263,7 @@ class Run:
 
         def watch(seconds: float) -> TrainProgress:
             done = _count_conversations(paths.answers, counts)
-            left = seconds / done * (total - done) if done else None
+            left = seconds / done * (total - done) if done > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
         with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
@@ -331,20 +335,15 @@ class Run:
                 "steps": reader.done, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
-        number = int(folder.name)
-        measured = private_folder(self.work / "measured")
-        file, prompts = measured / f"{number}.json", self._prompts
-        write_prompts(self.training.data.held_out, prompts)
+        file = self.work / "measured" / folder.name / "acceptance.json"
         plan = self._plan_with(folder)
-        k = plan.speculation.k if plan.speculation else 0
-        source = json_digest([k, self._measured_from(folder)])
-        marker = measured / f"{number}.source"
-        if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
-            begun = time.monotonic()
-            self._tell(TrainProgress("measured", epoch=number))
-            with self._serving(plan, "measured", self._runner(compiled=False)) as it:
+
+        def measure() -> dict[str, Any]:
+            number, prompts = int(folder.name), file.with_name("prompts.jsonl")
+            write_prompts(self.training.data.held_out, prompts)
+            with self._serving(plan, "measured", self._runner(compiled=False)) as engine:
                 result = measure_acceptance(
-                    open_engine(it, self.training.catalog),
+                    open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
                     AcceptanceRequest(
                         max_tokens=min(self.training.recipe.answer_tokens, 256), concurrency=16
@@ -354,14 +353,11 @@ class Run:
                     ),
                 )
             write_file(file, acceptance_bytes(result))
-            write_file(marker, source.encode())
-            seconds = self.seconds.get("measured", 0.0) + time.monotonic() - begun
-            self.seconds["measured"] = seconds
-        return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
+            return {}
 
-    @property
-    def _prompts(self) -> Path:
-        return self.work / "measured" / "prompts.jsonl"
+        k = plan.speculation.k if plan.speculation else 0
+        self._step("measured", [k, self._measured_from(folder)], measure, part=folder.name)
+        return Epoch(int(folder.name), folder, read_acceptance(file), losses.get(folder.name))
 
     def _measured_from(self, head: Path) -> list[Any]:
         weights = (head / "model.safetensors").stat()
@@ -369,7 +365,8 @@ class Run:
 
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
-        held_out, started = read_prompts(self._prompts), utc_now()
+        measured_on = self.work / "measured" / head.name / "prompts.jsonl"
+        held_out, started = read_prompts(measured_on), utc_now()
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
         def ask(plan: Plan, name: str) -> Answers:
