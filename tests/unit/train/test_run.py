@@ -168,6 +168,7 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
             "trainer-out-of-memory",
         ),
         ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.", "trainer-killed"),
         ("RuntimeError: Hidden-state generation circuit breaker tripped", "trainer-failed"),
     ],
 )
@@ -177,3 +178,10 @@ def test_a_failed_trainer_says_why(text: str, code: str, tmp_path: Path) -> None
     error = trainer_error(log, "training")
     assert error.code == code
     assert str(log) in str(error)
+
+
+def test_a_trainer_that_was_killed_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("INFO train/loss=3.306\n")
+    assert trainer_error(log, "training", -9).code == "trainer-killed"
+    assert trainer_error(log, "training", 1).code == "trainer-failed"

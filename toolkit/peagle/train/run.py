@@ -506,7 +506,7 @@ class Run:
                     os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
         if program.returncode:
-            raise trainer_error(log, step)
+            raise trainer_error(log, step, program.returncode)
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
@@ -613,17 +613,20 @@ _CAUSES = (
     (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
      "the GPU's memory is too small for a step",
      "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
+    (("killed by signal",), "trainer-killed", "the trainer was killed, as when memory runs out",
+     "free some memory, and repeat the command: it continues"),
     (("No space left on device", "Disk quota exceeded"), "disk-full", "the disk is full",
      "free some space, and repeat the command: it continues"),
 )  # fmt: skip
 
 
-def trainer_error(log: Path, step: str) -> TrainerFailed:
-    """The error of a trainer that ended, from its log."""
+def trainer_error(log: Path, step: str, status: int = 1) -> TrainerFailed:
+    """The error of a trainer that ended, from its log and exit status."""
     lines = (
         log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()[-400:]
     )
-    text = "\n".join(lines)
+    # Words of PyTorch for a worker of the trainer; the trainer itself writes nothing then.
+    text = "\n".join(lines) + ("killed by signal" if status == -signal.SIGKILL else "")
     for words, code, message, fix in _CAUSES:
         if any(word in text for word in words):
             return TrainerFailed(f"{message} (log: {log})", fix, code)
