@@ -6,6 +6,7 @@ import json
 import tarfile
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,12 @@ def test_status_logs_and_stop_are_of_a_job(aws: Aws, tmp_path: Path) -> None:
         aws.call("logs", "create_log_stream", **group, logStreamName=stream)
         event = {"timestamp": int(time.time() * 1000), "message": f"a line of {stream}"}
         aws.call("logs", "put_log_events", **group, logStreamName=stream, logEvents=[event])
-    assert in_process("train", "status", name, "--json").document["status"] == "Completed"
+    (job,) = sagemaker_backends[ACCOUNT]["us-east-1"].training_jobs.values()
+    job.training_start_time -= timedelta(hours=1)
+    status = in_process("train", "status", name, "--json").document
+    planned = in_process("plan", "tiny", "--instance-type", "ml.g6.xlarge", "--json").document
+    assert status["status"] == "Completed"
+    assert status["usd"] == pytest.approx(planned["price_per_hour_usd"], rel=0.02)
     lines = in_process("train", "logs", name, "--follow")
     assert lines.out == f"a line of {name}/algo-1-1\n"
     events = in_process("train", "logs", name, "--follow", "--json").document["events"]

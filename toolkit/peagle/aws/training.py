@@ -60,6 +60,9 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
         fix = Fix("list them", ("aws", "sagemaker", "list-training-jobs", "--region", aws.region))
         message = f"there is no training job {name} in {aws.region}"
         raise NotFound(message, fix, "unknown-job") from error
+    begun = response.get("TrainingStartTime")  # the times are of a job that has ended
+    so_far = round(time.time() - begun.timestamp()) if begun else 0
+    seconds = response.get("TrainingTimeInSeconds") or so_far
     transitions = response.get("SecondaryStatusTransitions") or [{}]
     resources = response.get("ResourceConfig") or {}
     return TrainingJob(
@@ -72,8 +75,8 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
         instance_type=resources.get("InstanceType", ""),
         is_spot=bool(response.get("EnableManagedSpotTraining")),
         interruptions=sum(each.get("Status") == "Interrupted" for each in transitions),
-        training_seconds=response.get("TrainingTimeInSeconds") or 0,
-        billable_seconds=response.get("BillableTimeInSeconds") or 0,
+        training_seconds=seconds,
+        billable_seconds=response.get("BillableTimeInSeconds") or seconds,
         artifact=(response.get("ModelArtifacts") or {}).get("S3ModelArtifacts", ""),
     )
 

@@ -52,6 +52,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.train import job_text, print_job, print_job_request
 from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
 from peagle.planning.company import Company, check_company
+from peagle.planning.runtime import price_in
 from peagle.store import write_text
 from peagle.text import plain
 from peagle.train.data import TrainingData
@@ -230,19 +231,28 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
             line = ""
             for job, tail in follow_job(aws, name):
                 line = next((event.message for event in reversed(tail.drain())), line)
-                status.show_line(job_text(job, line))
+                status.show_line(job_text(job, _usd(job, aws.region), line))
             status.show_line(f"Downloading {job.artifact}")
             fetch_head(aws, job, output)
     except KeyboardInterrupt:
         print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
                      f"peagle train stop {name}")  # fmt: skip
         ctx.exit(_INTERRUPTED)
-    _print(job, output.absolute())
+    _print(job, aws.region, output.absolute())
 
 
-def _print(job: TrainingJob, output: Path | None = None) -> None:
-    document = {**plain(job), "head": str(output) if output else None}
-    print_result(document, lambda _: print_job(job, output))
+def _usd(job: TrainingJob, region: str) -> float | None:
+    """What the job costs until now, at the price of hosting; ``None`` where that is unknown."""
+    instances = (each for each in command_catalog().instances.instances
+                 if each.type == job.instance_type)  # fmt: skip
+    price = next((price_in(each, region) for each in instances), None)
+    return price.usd_per_hour * job.billable_seconds / 3600 if price else None
+
+
+def _print(job: TrainingJob, region: str, output: Path | None = None) -> None:
+    usd = _usd(job, region)
+    document = {**plain(job), "usd": usd, "head": str(output) if output else None}
+    print_result(document, lambda _: print_job(job, usd, output))
 
 
 @command("peagle train status NAME", "peagle train status NAME -o head", name="status")
@@ -256,7 +266,7 @@ def status(ctx: click.Context, /, name: str, session: Session, output: Path | No
     if output is not None:
         require_empty(output)
         return _finish(ctx, aws, name, output)
-    return _print(describe_job(aws, name))
+    return _print(describe_job(aws, name), aws.region)
 
 
 @command("peagle train logs NAME --follow", name="logs")
@@ -283,7 +293,8 @@ def logs(ctx: click.Context, /, name: str, session: Session, follow: bool) -> No
 @cloud_options
 def stop(name: str, session: Session) -> None:
     """Stop the training job NAME; its checkpoints stay, and the same training goes on from them."""
-    _print(stop_job(session.aws(), name))
+    aws = session.aws()
+    _print(stop_job(aws, name), aws.region)
 
 
 COMMANDS = (status, logs, stop)

@@ -198,20 +198,21 @@ def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) 
     yield "disk", f"{job.volume_gb} GB"
 
 
-def job_text(job: TrainingJob, line: str) -> str:
-    """The state of a job, and the last ``line`` of its log, in a line."""
+def job_text(job: TrainingJob, usd: float | None, line: str) -> str:
+    """The state of a job, its cost so far, and the last ``line`` of its log, in a line."""
     seconds = format_duration(job.training_seconds) if job.training_seconds else ""
-    parts = (f"{job.name}: {job.stage}", seconds, line or job.message)
+    cost = "" if usd is None else format_usd(usd)
+    parts = (f"{job.name}: {job.stage}", seconds, cost, line or job.message)
     return " | ".join(part for part in parts if part)
 
 
-def print_job(job: TrainingJob, head: Path | None) -> None:
-    """The state of a job, and what to do next."""
+def print_job(job: TrainingJob, usd: float | None, head: Path | None) -> None:
+    """The state of a job, its cost so far, and what to do next."""
     print_line(f"{job.name}: {job.status}", bold=True)
-    print_facts(_job_state(job, head), err=False)
+    print_facts(_job_state(job, usd, head), err=False)
 
 
-def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
+def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[Fact]:
     if job.stage != job.status:
         yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
     if job.failure:
@@ -219,6 +220,7 @@ def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
     spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
     yield "instance", f"{job.instance_type}{spot}"
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
+    yield "cost", "" if usd is None else f"{format_usd(usd)}, at the price of hosting"
     if head and (head / ACCEPTANCE).is_file():
         measured = read_acceptance(head / ACCEPTANCE)
         length = f"{measured.total.acceptance.length:.2f} tokens per step with K={measured.k}"
