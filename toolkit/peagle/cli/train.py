@@ -66,6 +66,7 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
 )
+from peagle.train.job import require_empty
 from peagle.train.recipe import (
     CPU_RECIPE,
     Recipe,
@@ -131,11 +132,9 @@ def _read_inputs(
         session.start()
         return session.aws(region or default_region())
 
-    def read(location: str) -> Checkpoint:
-        session.start()
-        return checkpoint_at(location, connect)
-
-    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog, checkpoint = with_own_target(
+        command_catalog(), pair, lambda location: checkpoint_at(location, connect)
+    )
     target = find_pair(catalog, pair).target
     if checkpoint:
         choose_mask_token(target, checkpoint, {}, mask_token_id)
@@ -145,7 +144,7 @@ def _read_inputs(
         connect,
         held_out=held_out or DEFAULT_HELD_OUT,
         context=min(recipe.sequence_length, target.default_max_model_len),
-        proof_prompts=target.proof.prompts,
+        proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
     return this_machine_in(catalog, gpus) if gpus else catalog, target, checkpoint, data
 
@@ -304,6 +303,7 @@ def run(
     messages = [each.messages for each in conversations.train]
     size = measure_data(messages, recipe, regenerates=not keep_answers)
     if not training.work.exists():  # else a part is written
+        require_empty(request.output)  # such as the target's own
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     with StatusLine() as status:
         trained = Run(training, partial(show_progress, status)).train()
