@@ -103,7 +103,7 @@ def _held_out(text: str) -> float | Path:
 
 data_options = add_options([
     option("--data SOURCE", "Training data: a file or folder of JSON lines, s3://..., or "
-           "capture:ENDPOINT. Repeatable.", multiple=True, required=True),
+           "capture:ENDPOINT. Repeatable.", click.Path(), multiple=True, required=True),
     option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
            "a file.  [default: 10%]", Parsed("text", _held_out)),
     option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
