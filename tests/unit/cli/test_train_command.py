@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from peagle.catalog import load_catalog
 from peagle.train.recipe import Recipe
 from tests.support import in_process
 
@@ -103,3 +104,18 @@ def test_the_disk_is_looked_at_before_a_training(
     done = in_process("train", "tiny", "--data", str(data), "-o", str(head), "--json")
     assert (done.code, "disk-full" in done.err) == (2, True)
     assert not head.parent.exists()
+
+
+def test_a_folder_of_other_files_is_no_place_for_a_head(data: Path) -> None:
+    before = sorted(TINY_TARGET.iterdir())
+    done = in_process("train", str(TINY_TARGET), "--data", str(data), "-o", str(TINY_TARGET))
+    assert (done.code, sorted(TINY_TARGET.iterdir())) == (2, before)
+
+
+def test_prompts_of_the_proof_of_any_target_are_left_out(data: Path) -> None:
+    prompts = [p for target in load_catalog().targets.values() for p in target.proof.prompts]
+    with data.open("a") as file:
+        file.writelines(f"{json.dumps({'prompt': prompt})}\n" for prompt in prompts)
+    plan = in_process("train", "plan", str(TINY_TARGET), "--data", str(data), *ON, "--json")
+    [left_out] = [f for f in plan.document["findings"] if f["code"] == "data-left-out"]
+    assert left_out["message"].endswith(f"{len(prompts)} sent-by-peagle")

@@ -67,6 +67,7 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
 )
+from peagle.train.job import require_empty
 from peagle.train.recipe import (
     CPU_RECIPE,
     Recipe,
@@ -103,7 +104,7 @@ def _held_out(text: str) -> float | Path:
 
 data_options = add_options([
     option("--data SOURCE", "Training data: a file or folder of JSON lines, s3://..., or "
-           "capture:ENDPOINT. Repeatable.", multiple=True, required=True),
+           "capture:ENDPOINT. Repeatable.", click.Path(), multiple=True, required=True),
     option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
            "a file.  [default: 10%]", Parsed("text", _held_out)),
     option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
@@ -132,11 +133,9 @@ def _read_inputs(
         session.start()
         return session.aws(region or default_region())
 
-    def read(location: str) -> Checkpoint:
-        session.start()
-        return checkpoint_at(location, connect)
-
-    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
+    catalog, checkpoint = with_own_target(
+        command_catalog(), pair, lambda location: checkpoint_at(location, connect)
+    )
     target = find_pair(catalog, pair).target
     if checkpoint:
         choose_mask_token(target, checkpoint, {}, mask_token_id)
@@ -146,7 +145,7 @@ def _read_inputs(
         connect,
         held_out=held_out or DEFAULT_HELD_OUT,
         context=min(recipe.sequence_length, target.default_max_model_len),
-        proof_prompts=target.proof.prompts,
+        proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
     return this_machine_in(catalog, gpus) if gpus else catalog, target, checkpoint, data
 
@@ -312,6 +311,7 @@ def run(
     messages = [each.messages for each in conversations.train]
     size = measure_data(messages, recipe, regenerates=not keep_answers)
     if not training.work.exists():  # else a part is written
+        require_empty(request.output)  # such as the target's own
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)

@@ -149,8 +149,8 @@ def read_training_data(
     ``capture:ENDPOINT``; ``connect`` gives the account for the last two. ``held_out`` is a share of
     the questions, or a file whose questions are then left out of the training. Left out are prompts
     that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
-    itself sends: random prompts, those of every proof, and the target's ``proof_prompts``. Raises
-    UserError."""
+    itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
+    their own. Raises UserError."""
     left_out: Counter[str] = Counter()
     beginnings = (*PROOF_PROMPTS, *proof_prompts)
 
