@@ -74,6 +74,16 @@ def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
     assert shop.calls == ALL  # the failed call wrote none
 
 
+def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop) -> None:
+    (shop.folder / "full").touch()
+    with pytest.raises(PeagleError) as failed:
+        shop.train(epochs=1)
+    assert failed.value.code == "disk-full"
+    (shop.folder / "full").unlink()
+    assert len(shop.train(epochs=1).epochs) == 1
+    assert shop.calls == ALL
+
+
 def test_fewer_epochs_after_a_longer_training_has_failed(shop: Workshop) -> None:
     shop.train(epochs=2)
     (shop.folder / "fail").write_text("torch.OutOfMemoryError: CUDA out of memory.")

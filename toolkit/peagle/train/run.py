@@ -16,6 +16,7 @@ a step made from something else is made again.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -182,6 +183,10 @@ class Run:
             message = f"another process trains the head in {self.training.output}"
             fix = "wait until it ends, or choose another folder"
             raise UserError(message, fix, code="already-running") from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise TrainerFailed(f"{self.work}: the disk is full", _DISK_FIX, "disk-full") from error
 
     def _train(self) -> Trained:
         request, subject, data = self.training.request, self.training.subject, self.training.data
@@ -199,7 +204,7 @@ class Run:
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
                 self._step("training", trained, partial(self._fit, engine), recipe.epochs)
         fitted = self._result("training")
-        folders = sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name))
+        folders = _checkpoints(self.paths.checkpoints)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in folders:
@@ -319,6 +324,7 @@ class Run:
         return compared
 
     def _fit(self, engine: LocalEngine) -> dict[str, Any]:
+        _checkpoints(self.paths.checkpoints)
         events = self.work / "training" / "events.jsonl"
         workers = max(1, min(12, this_machine().cores - 2))
         arguments = recipes.training_arguments(
@@ -532,12 +538,13 @@ def _read_marker(path: Path) -> dict[str, Any]:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The folders of the epochs that were saved."""
-    folders = folder.iterdir() if folder.is_dir() else iter(())
-    return [
-        each for each in folders
-        if each.name.isdecimal() and (each / "model.safetensors").is_file()
-    ]  # fmt: skip
+    """The folders of the epochs that were saved. One that was not saved to its end is removed, or
+    the trainer would begin with it."""
+    folders = [each for each in folder.glob("*") if each.name.isdecimal()]
+    complete = [each for each in folders if (each / "training_state.json").is_file()]  # the last
+    for each in {*folders} - {*complete}:
+        shutil.rmtree(each)
+    return sorted(complete, key=lambda each: int(each.name))
 
 
 def _count_conversations(file: Path, counts: dict[str, int]) -> int:
@@ -609,6 +616,8 @@ class EventReader:
             self.losses[str(event["epoch"])] = event["loss"]
 
 
+_DISK_FIX = "free some space, and repeat the command: it continues"
+
 _CAUSES = (
     (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
      "the GPU's memory is too small for a step",
@@ -616,7 +625,7 @@ _CAUSES = (
     (("killed by signal",), "trainer-killed", "the trainer was killed, as when memory runs out",
      "free some memory, and repeat the command: it continues"),
     (("No space left on device", "Disk quota exceeded"), "disk-full", "the disk is full",
-     "free some space, and repeat the command: it continues"),
+     _DISK_FIX),
 )  # fmt: skip
 
 
