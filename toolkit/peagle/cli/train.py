@@ -116,34 +116,29 @@ data_options = add_options([
 
 
 def _read_inputs(
-    session: Session,
-    recipe: Recipe,
-    gpus: Gpus | None,
-    pair: str,
-    sources: tuple[str, ...],
-    held_out: float | Path | None,
-    region: str | None,
-    mask_token_id: int | None,
+    ctx: click.Context, session: Session, recipe: Recipe, gpus: Gpus | None
 ) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
-    """The catalogue with the pair's target and with these GPUs as this machine, the target, its
-    checkpoint if it is the user's own, and the training data. Raises UserError for a target without
-    a token for the mask or with too few layers, and for data that cannot be used."""
+    """What the options of ``plan`` and ``run`` name: the catalogue with the pair's target and with
+    these GPUs as this machine, the target, its checkpoint if it is the user's own, and the training
+    data. Raises UserError for a target without a token for the mask or with too few layers, and for
+    data that cannot be used."""
+    pair = ctx.params["pair"]
 
     def connect() -> Aws:
         session.start()
-        return session.aws(region or default_region())
+        return session.aws(ctx.params["region"] or default_region())
 
     catalog, checkpoint = with_own_target(
         command_catalog(), pair, lambda location: checkpoint_at(location, connect)
     )
     target = find_pair(catalog, pair).target
     if checkpoint:
-        choose_mask_token(target, checkpoint, {}, mask_token_id)
+        choose_mask_token(target, checkpoint, {}, ctx.params["mask_token_id"])
         choose_layers(target.architecture.layers, {})
     data = read_training_data(
-        sources,
+        ctx.params["data"],
         connect,
-        held_out=held_out or DEFAULT_HELD_OUT,
+        held_out=ctx.params["held_out"] or DEFAULT_HELD_OUT,
         context=min(recipe.sequence_length, target.default_max_model_len),
         proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
@@ -193,9 +188,7 @@ def plan(
         options |= choose_here(options)
 
     recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
-    catalog, _, checkpoint, conversations = _read_inputs(
-        session, recipe, gpus, pair, data, held_out, options["region"], mask_token_id
-    )
+    catalog, _, checkpoint, conversations = _read_inputs(ctx, session, recipe, gpus)
     rates = None
     if probe:
         from peagle.train.probe import probe as measure
@@ -295,9 +288,7 @@ def run(
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    catalog, target, checkpoint, conversations = _read_inputs(
-        session, recipe, gpus, pair, data, held_out, job["region"], mask_token_id
-    )
+    catalog, target, checkpoint, conversations = _read_inputs(ctx, session, recipe, gpus)
     print_findings(conversations.findings, err=True)
     if job["sagemaker"]:
         train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
