@@ -1,4 +1,4 @@
-"""Run a plan on this machine, prove that it speculates, send it requests, and stop it again."""
+"""Run a plan on this machine, prove it, send it requests, read its log, and stop it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from peagle import proof
 from peagle.engine import state as records
 from peagle.engine.gpus import Gpu
-from peagle.engine.logs import crash_error, last_line
+from peagle.engine.logs import crash_error, last_line, read_crash
 from peagle.engine.process import (
     NO_RESPONSE,
     EngineProcess,
@@ -29,7 +29,8 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.engine.state import LocalEngine, local_engines
-from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
+from peagle.engine_log import log_text
+from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
@@ -311,19 +312,48 @@ def _read(reply: http.client.HTTPResponse) -> bytes:
 @contextmanager
 def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
     """The open response. Raises EngineError when there is none, or when it is cut off."""
-    with fixed_by(lambda: _read_the_log(port)):
-        try:
-            with response(port, "/invocations", _REQUEST_SECONDS, body, headers) as reply:
-                yield reply
-        except NO_RESPONSE as error:
-            message = f"the engine on port {port} does not respond: {error}"
-            raise EngineError(message, code="no-answer") from error
+    try:
+        with response(port, "/invocations", _REQUEST_SECONDS, body, headers) as reply:
+            yield reply
+    except (*NO_RESPONSE, EngineError) as error:
+        raise _explain(port, error) from None
 
 
-def _read_the_log(port: int) -> Fix:
-    """The command that prints the log of the newest engine on ``port``; empty without one."""
+def _explain(port: int, error: Exception) -> EngineError:
+    """The crash of the newest engine on ``port`` that is behind an error, else the error with the
+    command that prints the log."""
+    if not isinstance(error, EngineError):
+        message = f"the engine on port {port} does not respond: {error}"
+        error = EngineError(message, code="no-answer")
     engines = [engine for engine in local_engines() if engine.process.port == port]
-    if not engines:
-        return Fix("")
-    newest = max(engines, key=lambda engine: engine.started_at)
-    return Fix("read the log", ("peagle", "local", "logs", newest.name))
+    if engines:
+        newest = max(engines, key=lambda engine: engine.started_at)
+        if error.code != "engine-rejected" and read_crash(newest.process.log).cause:
+            return crash_error(newest.process.log)
+        if not error.fix:
+            error.fix, error.command = "read the log", ("peagle", "local", "logs", newest.name)
+    return error
+
+
+def local_log(name: str, follow: bool = False) -> Iterator[str]:
+    """The engine's log, line by line; with ``follow`` until it ends. Raises NotFound."""
+    log = records.log_of(name)
+    if name not in records.local_engine_names() or not log.is_file():
+        raise records.unknown_engine(name)
+    return map(log_text, _lines(log, name if follow else None))
+
+
+def _lines(log: Path, follow: str | None) -> Iterator[str]:
+    """Each line as soon as it is complete; ``follow`` names a running engine."""
+    rest = b""
+    with log.open("rb") as stream:
+        while True:
+            engine = records.read_local_engine(follow) if follow else None
+            while chunk := stream.read(_CHUNK_BYTES):
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", errors="replace") for line in complete)
+            if engine is None or engine.state == "dead":
+                break
+            time.sleep(_POLL_SECONDS)
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
