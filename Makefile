@@ -32,7 +32,7 @@ SUITE = $(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscop
 test: .venv/dev.ready engine
 	$(SUITE) -m 'not exhaustive'
 
-test-all: .venv/dev.ready checkov engine
+test-all: .venv/dev.ready checkov trainer
 	$(SUITE)
 
 checkov: .venv/checkov.ready
@@ -115,7 +115,7 @@ benchmark: .venv/dev.ready
 engine:
 	@$(BIN)/peagle engine install
 
-# With it, `make test-all` also trains a head, which takes minutes.
+# With which `make test-all` trains a head.
 trainer: engine
 	@$(BIN)/peagle engine install --trainer
 

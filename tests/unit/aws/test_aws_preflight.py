@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from peagle.aws.iam import SERVICE, find_role
 from peagle.errors import CloudError, Refused, UserError
+from peagle.planning.plan import Capture, Observe
 from peagle.render.resources import trust_policy
 from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
@@ -59,6 +61,20 @@ def test_a_bucket_of_another_account_or_region_is_refused(
     monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
     with raises_code(code, Refused):
         world.preflight(a_plan(head), bucket="theirs")
+
+
+def test_captured_data_needs_a_bucket(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Capture(s3_uri="s3://captured/a", percent=100)
+    plan = a_plan(observe=Observe(dashboard=False, capture=capture))
+    [missing] = world.preflight(plan).findings
+    assert (missing.code, missing.level) == ("no-bucket", "error")
+    world.cloud.buckets["captured"] = {}
+    assert not world.preflight(plan).findings
+    monkeypatch.setattr(world.cloud, "_head_bucket", Mock(side_effect=service_error("403", "No")))
+    assert not world.preflight(plan).findings  # its owner deletes what is captured
+    capture = capture.model_copy(update={"retention_days": 30})
+    with raises_code("bucket-denied", Refused):
+        world.preflight(a_plan(observe=Observe(dashboard=False, capture=capture)))
 
 
 @pytest.mark.parametrize("role", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])

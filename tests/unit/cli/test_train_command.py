@@ -1,10 +1,14 @@
 """``peagle train plan``: the document, and bad options and data."""
 
 import json
+import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.train.recipe import Recipe
 from tests.support import in_process
 
 TINY_TARGET = Path(__file__).parents[3] / "model_catalog" / "peagle" / "tiny" / "target"
@@ -71,11 +75,47 @@ def test_what_cannot_be_planned(
     assert (done.code, json.loads(done.err)["error"]["code"]) == (exit_code, code)
 
 
-def test_prompts_need_a_length_of_answers(tmp_path: Path) -> None:
+def test_answers_have_the_longest_length_or_the_given_one(tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     rows = ({"messages": [{"role": "user", "content": f"question {n}"}]} for n in range(9))
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = ("train", "plan", "tiny", "--data", str(file), *ON, "--json")
-    done = in_process(*command)
-    assert (done.code, json.loads(done.err)["error"]["code"]) == (2, "missing-option")
-    assert in_process(*command, "--output-tokens", "100").code == 0
+    longest, given = (in_process(*command, *more) for more in ((), ("--output-tokens", "100")))
+    assert longest.document["workload"]["output_tokens"] == Recipe.answer_tokens
+    assert given.document["workload"]["output_tokens"] == 100
+    assert "data-no-answers" in {each["code"] for each in longest.document["findings"]}
+
+
+def test_a_target_without_a_spare_token_is_refused_before_data_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(TINY_TARGET, folder)
+    for file in folder.glob("*.json"):
+        file.write_text(file.read_text().replace("<|mask|>", "<|used|>"))
+    for words in (("plan", str(folder)), ("run", str(folder), "-o", str(tmp_path / "head"))):
+        done = in_process("train", *words, "--data", "missing.jsonl", "--json")
+        assert (done.code, json.loads(done.err)["error"]["code"]) == (2, "no-mask-token")
+
+
+def test_the_disk_is_looked_at_before_a_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", Mock(return_value=Mock(free=1_000_000)))
+    head = tmp_path / "new" / "head"
+    done = in_process("train", "tiny", "--data", str(data), "-o", str(head), "--json")
+    assert (done.code, "disk-full" in done.err) == (2, True)
+    assert not head.parent.exists()
+
+
+def test_a_folder_of_other_files_is_no_place_for_a_head(data: Path) -> None:
+    before = sorted(TINY_TARGET.iterdir())
+    done = in_process("train", str(TINY_TARGET), "--data", str(data), "-o", str(TINY_TARGET))
+    assert (done.code, sorted(TINY_TARGET.iterdir())) == (2, before)
+
+
+def test_prompts_of_the_proof_of_any_target_are_left_out(data: Path) -> None:
+    prompts = [p for target in load_catalog().targets.values() for p in target.proof.prompts]
+    with data.open("a") as file:
+        file.writelines(f"{json.dumps({'prompt': prompt})}\n" for prompt in prompts)
+    plan = in_process("train", "plan", str(TINY_TARGET), "--data", str(data), *ON, "--json")
+    [left_out] = [f for f in plan.document["findings"] if f["code"] == "data-left-out"]
+    assert left_out["message"].endswith(f"{len(prompts)} sent-by-peagle")

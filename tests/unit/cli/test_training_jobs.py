@@ -6,6 +6,7 @@ import json
 import tarfile
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_the_same_command_waits_for_the_job_that_runs(
     def sleep(seconds: float) -> None:
         job.training_job_status = "Completed"
 
-    monkeypatch.setattr(training_jobs, "time", type("", (), {"sleep": sleep, "time": time.time}))
+    monkeypatch.setattr("peagle.aws.training.time.sleep", sleep)
     again = in_process(
         "train", "tiny", "--data", str(tmp_path / "data.jsonl"), "-o", str(tmp_path / "x" / "head"),
         *JOB, "--spot", "--yes", "--json",
@@ -152,18 +153,23 @@ def test_status_logs_and_stop_are_of_a_job(aws: Aws, tmp_path: Path) -> None:
         aws.call("logs", "create_log_stream", **group, logStreamName=stream)
         event = {"timestamp": int(time.time() * 1000), "message": f"a line of {stream}"}
         aws.call("logs", "put_log_events", **group, logStreamName=stream, logEvents=[event])
-    assert in_process("train", "status", name, "--json").document["status"] == "Completed"
+    (job,) = sagemaker_backends[ACCOUNT]["us-east-1"].training_jobs.values()
+    job.training_start_time -= timedelta(hours=1)
+    status = in_process("train", "status", name, "--json").document
+    planned = in_process("plan", "tiny", "--instance-type", "ml.g6.xlarge", "--json").document
+    assert status["status"] == "Completed"
+    assert status["usd"] == pytest.approx(planned["price_per_hour_usd"], rel=0.02)
     lines = in_process("train", "logs", name, "--follow")
     assert lines.out == f"a line of {name}/algo-1-1\n"
-    events = in_process("train", "logs", name, "--json").document["events"]
+    events = in_process("train", "logs", name, "--follow", "--json").document["events"]
     assert [event["message"] for event in events] == [f"a line of {name}/algo-1-1"]
     assert in_process("train", "stop", name, "--json").document["status"] == "Completed"
     assert in_process("train", "status", name, "-o", str(tmp_path / "again")).code == 0
     assert (tmp_path / "again" / "config.json").is_file()
+    full = in_process("train", "status", name, "-o", str(tmp_path / "again"), "--json")
+    assert full.refusal["code"] == "folder-not-empty"
     for verb in ("status", "logs", "stop"):
         assert in_process("train", verb, "no", "--json").refusal["code"] == "unknown-job"
-    both = in_process("train", "logs", name, "--follow", "--json")
-    assert both.refusal["code"] == "conflicting-options"
 
 
 def test_a_job_leaves_its_error_where_sagemaker_reads_it(

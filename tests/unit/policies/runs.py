@@ -24,7 +24,7 @@ from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
 from peagle.aws.iam import SERVICE, find_role
 from peagle.aws.s3 import default_bucket
-from peagle.aws.training import describe_job, find_running_job, job_log, stop_job
+from peagle.aws.training import describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog import load_catalog
 from peagle.deploy.preflight import ROLE_ACTIONS
 from peagle.images.build import make_member
@@ -426,7 +426,7 @@ def _training(recorder: Recorder, folder: Path) -> None:
             with suppress(NotImplementedError):  # moto has no stop
                 stop_job(aws, name)
             started.training_job_status = "Completed"
-            list(job_log(aws, name, follow=True))
+            [list(tail.new()) for _, tail in follow_job(aws, name)]
             job = describe_job(aws, name)
             packed = folder / "model.tar.gz"
             with tarfile.open(packed, "w:gz") as archive:

@@ -54,7 +54,6 @@ def backend(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     program.write_text(PROGRAM)
     monkeypatch.setattr(TrainingJob, "program", (sys.executable, str(program)))
     monkeypatch.setattr("peagle.sandbox.training._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("peagle.sandbox.training._SYNC_SECONDS", 0.01)
     monkeypatch.setattr(account, "check_role", lambda *_: None)
     state.write_access_key()
     bucket = s3_backends[ACCOUNT]["aws"]
@@ -213,21 +212,13 @@ def test_jobs_are_listed_by_name_and_state(backend: Any) -> None:
     assert len(names()) == 3
 
 
-NO_DATA = {"S3Uri": f"s3://{BUCKET}/nothing", "S3DataType": "S3Prefix"}
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"TrainingJobName": "first"}, "already exists"),
-        (
-            {"InputDataConfig": [{"ChannelName": "x", "DataSource": {"S3DataSource": NO_DATA}}]},
-            "No S3 objects found",
-        ),
         ({"AlgorithmSpecification": {"TrainingImage": f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/"
                                      "x:1"}}, "not found"),
         ({"AlgorithmSpecification": {"ContainerEntrypoint": ["sh", "-c"]}}, "peagle"),
-        ({"EnableManagedSpotTraining": True}, "MaxWaitTimeInSeconds"),
         ({"ResourceConfig": {"InstanceType": TYPE, "InstanceCount": 3}}, "training job usage"),
     ],
 )  # fmt: skip

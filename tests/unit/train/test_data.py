@@ -1,8 +1,8 @@
 """Training data: rows of every form, captured records, what is held out, what trainers get."""
 
 import base64
-import gzip
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ import pytest
 from moto import mock_aws
 
 from peagle.aws.client import Aws
-from peagle.bench.workloads import read_prompts
+from peagle.bench.workloads import random_prompt, read_prompts
+from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.errors import NotFound
 from peagle.train.data import (
     Conversation,
@@ -54,7 +55,7 @@ def everything(data: TrainingData) -> dict[str, Conversation]:
 
 
 def codes(data: TrainingData) -> set[str]:
-    return {finding.code for finding in data.findings} - {"data-few"}
+    return {finding.code for finding in data.findings} - {"data-few", "data-no-answers"}
 
 
 def event(text: str, **more: Any) -> str:
@@ -183,10 +184,44 @@ def test_data_that_cannot_be_used(tmp_path: Path, content: str, code: str, place
     assert place in raised.value.message
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    for name in ("missing.jsonl", "."):
-        with raises_code("data-unreadable"):
-            read_training_data([str(tmp_path / name)], no_aws)
+def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
+    for source, code in (
+        (f"{tmp_path}/missing.jsonl", "data-unreadable"), ("s3://", "data-unreadable"),
+        (str(tmp_path), "no-data"),
+    ):  # fmt: skip
+        with raises_code(code):
+            read_training_data([source], no_aws)
+
+
+def test_the_files_of_a_folder_are_read(tmp_path: Path) -> None:
+    (tmp_path / "20" / "11").mkdir(parents=True)
+    write(tmp_path, questions(4), "20/11/25-01.jsonl")
+    write(tmp_path, [{"prompt": "b"}], "b.jsonl")
+    write(tmp_path, ["no row"], "notes.txt")
+    assert len(everything(read_training_data([str(tmp_path)], no_aws))) == 5
+
+
+def asked(*texts: str) -> dict[str, Any]:
+    turns = [({"role": "user", "content": text}, ANSWER) for text in texts]
+    return captured({"messages": [message for turn in turns for message in turn]})
+
+
+def test_what_the_toolkit_sends_is_left_out(tmp_path: Path) -> None:
+    first, second = PROOF_PROMPTS[:2]
+    ours = [
+        asked(first), asked(first, second), asked("of the target"), asked("of the target", first),
+        captured({"prompt": f"{first} Because it is.\n\n{second}"}),
+        captured({"prompt": random_prompt(20, random.Random(1))}),
+    ]  # fmt: skip
+    theirs = [asked(first, "mine"), asked("another"), asked("7 people"), asked("42")]
+    options: dict[str, Any] = {"proof_prompts": ["of the target"]}
+    data = read(tmp_path, [*ours, *theirs], **options)
+    assert data.left_out == {"sent-by-peagle": len(ours)}
+    assert len(everything(data)) == len(theirs)
+    [finding] = [each for each in data.findings if each.code == "data-left-out"]
+    assert finding.level == "note"
+    with raises_code("no-data"):
+        read(tmp_path, ours, **options)
 
 
 def test_prompts_beyond_the_context_are_left_out(tmp_path: Path) -> None:
@@ -209,7 +244,7 @@ def test_only_the_longest_form_of_a_conversation_remains(tmp_path: Path) -> None
     ]
     data = read(tmp_path, rows)
     long = [each.messages for each in (*data.train, *data.held_out) if each.messages[0] == USER]
-    assert data.repeated == 3
+    assert data.left_out == {"repeated-turns": 3}
     assert [len(messages) for messages in long] == [4, 4]
     assert {each.question == data.train[0].question for each in data.held_out} == {False}
 
@@ -273,8 +308,6 @@ def test_only_conversations_with_an_answer_keep_one(tmp_path: Path) -> None:
     assert write_conversations(everything(data).values(), file, keep_answers=True) == 1
     assert json.loads(file.read_text())["conversations"] == [USER, ANSWER]
     assert write_conversations(everything(data).values(), file) == 6
-    with raises_code("no-answers"):
-        write_conversations(read(tmp_path, questions(5)).train, file, keep_answers=True)
 
 
 def test_bench_reads_the_held_out_prompts(tmp_path: Path) -> None:
@@ -317,13 +350,12 @@ def aws(own_home: Path) -> Iterator[Aws]:
 
 def put(aws: Aws, key: str, rows: list[Any]) -> None:
     data = "\n".join(json.dumps(row) for row in rows).encode()
-    body = gzip.compress(data) if key.endswith(".gz") else data
-    aws.call("s3", "put_object", Bucket="text", Key=key, Body=body)
+    aws.call("s3", "put_object", Bucket="text", Key=key, Body=data)
 
 
 def test_objects_are_read_by_key_and_by_prefix(aws: Aws) -> None:
     put(aws, "week/1.jsonl", questions(5))
-    put(aws, "week/2/3.jsonl.gz", questions(9))
+    put(aws, "week/2/3.jsonl", questions(9))
     put(aws, "week/readme.txt", ["no row"])
     put(aws, "week2/1.jsonl", questions(20))
     put(aws, "rows", questions(6))
@@ -332,7 +364,8 @@ def test_objects_are_read_by_key_and_by_prefix(aws: Aws) -> None:
         ("S3://text/rows", 6, 0),
     ):  # fmt: skip
         data = read_training_data([source], lambda: aws)
-        assert (len(everything(data)), data.repeated) == (count, repeated), source
+        assert len(everything(data)) == count, source
+        assert data.left_out.get("repeated-turns", 0) == repeated
 
 
 def test_bad_objects_are_named(aws: Aws) -> None:
@@ -340,9 +373,8 @@ def test_bad_objects_are_named(aws: Aws) -> None:
     with raises_code("data-not-json-lines") as raised:
         read_training_data(["s3://text/week"], lambda: aws)
     assert "s3://text/week/1.jsonl, line 1" in raised.value.message
-    aws.call("s3", "put_object", Bucket="text", Key="week/0.jsonl.gz", Body=b"no gzip")
-    with raises_code("invalid-gzip"):
-        read_training_data(["s3://text/week"], lambda: aws)
+    with raises_code("no-bucket"):
+        read_training_data(["s3://nowhere/week"], lambda: aws)
 
 
 def test_what_an_endpoint_captured_is_read(aws: Aws) -> None:
@@ -352,7 +384,7 @@ def test_what_an_endpoint_captured_is_read(aws: Aws) -> None:
     put(aws, "captured/ab/v/2026/11/20/12/25-01-123-x.jsonl", records)
     data = read_training_data(["capture:a"], lambda: aws)
     assert len(everything(data)) == 5
-    assert data.repeated == 0
+    assert not data.left_out
     assert all(each.answered for each in data.train)
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,6 +75,7 @@ QUESTION, ANSWER = message("user", 100), message("assistant", 50)
         ([[QUESTION, ANSWER, QUESTION, ANSWER]], None, DataSize(1, 300, 2, 350, 100)),
         ([[QUESTION, ANSWER], [QUESTION]], None, DataSize(2, 300, 2, 200, 100)),
         ([[QUESTION]], 20, DataSize(1, 120, 1, 100, 20)),
+        ([[QUESTION]], None, DataSize(1, 400, 1, 100, 360)),
         ([[QUESTION, ANSWER]], 350, DataSize(1, 400, 1, 100, 350)),
         ([[QUESTION, ANSWER]], 900, DataSize(1, 400, 1, 100, 360)),
     ],
@@ -88,9 +91,9 @@ def test_answers_that_are_kept_have_their_length() -> None:
     assert measure_data(conversations, SHORT, regenerates=False) == DataSize(2, 500, 1, 100, 370)
 
 
-def test_prompts_without_answers_need_a_length() -> None:
-    with raises_code("missing-option"):
-        measure_data([[QUESTION]], SHORT)
+def test_there_must_be_answers_to_keep() -> None:
+    with raises_code("no-answers"):
+        measure_data([[QUESTION]], SHORT, regenerates=False)
 
 
 def test_hours_are_amounts_over_rates() -> None:
@@ -249,12 +252,16 @@ def test_a_gpu_without_data_gives_no_hours() -> None:
     assert (plan.advice, plan.break_even) == ("unknown", ())
 
 
-def test_the_disk_must_hold_data_and_checkpoints() -> None:
+def test_the_disk_must_hold_data_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = planned("qwen3-8b", 5_000)
     assert plan.disk_bytes > (plan.epochs + 1) * plan.checkpoint_bytes
-    require_disk(plan, plan.disk_bytes, "out")
+    folder = tmp_path / "not" / "yet"
+    monkeypatch.setattr("shutil.disk_usage", {tmp_path: Mock(free=plan.disk_bytes)}.__getitem__)
+    require_disk(plan.disk_bytes, folder)
     with raises_code("disk-full"):
-        require_disk(plan, plan.disk_bytes - 1, "out")
+        require_disk(plan.disk_bytes + 1, folder)
 
 
 def test_without_a_gpu_that_of_the_usual_plan_is_taken() -> None:

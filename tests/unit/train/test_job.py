@@ -146,10 +146,10 @@ def test_aws_accepts_the_request_for_any_target(
     target: str, company: Company, data: TrainingData
 ) -> None:
     arguments = job_arguments(target, "head", [])
-    run = make_run(target, arguments, data, "models", company.name_prefix)
+    run = make_run(target, arguments, data, "models")
     name = run.job_name(NOW)
     assert re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", name)
-    assert name.startswith(company.name_prefix or "peagle-")
+    assert name.startswith("peagle-")
     asked = training_job_request(name, run, target, arguments, options(company=company))
     assert validate("sagemaker", "create_training_job", asked, ()) == ()
     trained = asked["AlgorithmSpecification"]["ContainerArguments"][2]
@@ -203,7 +203,7 @@ def test_what_the_account_lacks_is_found_before_anything_is_made(aws: Aws) -> No
 
 
 JOB = TrainingJob(
-    "job", "arn", "Completed", "Completed", "", "", 0.0, 1.0, "ml.g6e.2xlarge", False, 0, 60, 60,
+    "job", "Completed", "Completed", "", "", 0.0, "ml.g6e.2xlarge", False, 0, 60, 60,
     "s3://models/out/job/output/model.tar.gz",
 )  # fmt: skip
 

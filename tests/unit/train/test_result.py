@@ -22,6 +22,7 @@ def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_acceptance(head / "acceptance.json").total.acceptance.length == 3.0
     record = json.loads((head / "training.json").read_text())
     assert [epoch["acceptance_length"] for epoch in record["epochs"]] == [2.0, 3.0]
+    assert record["lossless"]["passed"]
     assert record["data"]["sha256"] == shop.training.data.sha256
     assert (head / "held-out.jsonl").read_text().count("\n") == len(shop.training.data.held_out)
 

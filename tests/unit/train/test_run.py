@@ -8,7 +8,8 @@ import pytest
 
 from peagle.errors import NotProved, PeagleError
 from peagle.planning.plan import Plan
-from peagle.train.run import EventReader, trainer_error
+from peagle.train.recipe import CPU_RECIPE
+from peagle.train.run import EventReader, Run, trainer_error
 from tests.unit.train.trainings import Workshop, make_workshop
 
 
@@ -19,16 +20,38 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 ALL = ["regenerate-responses", "prepare-data", "dry-run", "states", "train"]
 ENGINES = ["answers", "untrained", "states"]
+COMPARED = ["lossless", "lossless"]
 
 
 def test_the_epoch_with_the_longest_acceptance_is_chosen_not_the_least_loss(shop: Workshop) -> None:
     shop.lengths = {"0": 2.5, "1": 2.1, "2": 1.9}
     trained = shop.train(epochs=3)
     assert shop.calls == ALL
-    assert shop.engines == [*ENGINES, *["measured"] * 3]
+    assert shop.engines == [*ENGINES, *["measured"] * 3, *COMPARED]
     assert [epoch.loss for epoch in trained.epochs] == [5.0, 4.0, 3.0]
     assert (trained.best.number, trained.best.length) == (0, 2.5)
     assert trained.tokens_per_second == 500.0
+
+
+def test_answers_that_the_head_changes_are_counted_once_for_a_head(shop: Workshop) -> None:
+    assert shop.train(epochs=1).lossless["passed"]
+    shop.last_token = 4
+    assert shop.train(epochs=1).lossless["passed"]  # not compared again
+    shop.lengths = {"1": 2.5}
+    compared = shop.train(epochs=2).lossless
+    assert (compared["unexplained"], compared["prompts"]) == (2, 2)
+    assert not compared["passed"]
+
+
+def test_the_time_so_far_has_that_of_the_calls_before(shop: Workshop) -> None:
+    shop.train()
+    marker = shop.training.work / "training" / "step.json"
+    document = json.loads(marker.read_text())
+    marker.write_text(json.dumps({**document, "seconds": 3600.0}))
+    seen: list[float] = []
+    request = replace(shop.training.request, recipe=replace(CPU_RECIPE, epochs=3))
+    Run(replace(shop.training, request=request), lambda now: seen.append(now.seconds)).train()
+    assert 3600 <= seen[0] <= seen[-1] < 7200
 
 
 def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Workshop) -> None:
@@ -38,7 +61,7 @@ def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Wor
     assert (shop.calls, shop.engines) == (ALL, [])
     assert len(shop.train(epochs=3).epochs) == 3
     assert shop.calls == [*ALL, "train"]
-    assert shop.engines == ["states", "measured"]
+    assert shop.engines == ["states", "measured"]  # the same head is the best
 
 
 def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
@@ -49,6 +72,16 @@ def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
     (shop.folder / "fail").unlink()
     assert len(shop.train().epochs) == 2
     assert shop.calls == ALL  # the failed call wrote none
+
+
+def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop) -> None:
+    (shop.folder / "full").touch()
+    with pytest.raises(PeagleError) as failed:
+        shop.train(epochs=1)
+    assert failed.value.code == "disk-full"
+    (shop.folder / "full").unlink()
+    assert len(shop.train(epochs=1).epochs) == 1
+    assert shop.calls == ALL
 
 
 def test_fewer_epochs_after_a_longer_training_has_failed(shop: Workshop) -> None:
@@ -145,6 +178,7 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
             "trainer-out-of-memory",
         ),
         ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.", "trainer-killed"),
         ("RuntimeError: Hidden-state generation circuit breaker tripped", "trainer-failed"),
     ],
 )
@@ -154,3 +188,10 @@ def test_a_failed_trainer_says_why(text: str, code: str, tmp_path: Path) -> None
     error = trainer_error(log, "training")
     assert error.code == code
     assert str(log) in str(error)
+
+
+def test_a_trainer_that_was_killed_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_text("INFO train/loss=3.306\n")
+    assert trainer_error(log, "training", -9).code == "trainer-killed"
+    assert trainer_error(log, "training", 1).code == "trainer-failed"

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from peagle.bench.acceptance import AcceptanceRequest, AcceptanceResult, DomainAcceptance
+from peagle.bench.lossless import Answers, Transcript
 from peagle.bench.result import BenchedServer, BenchSetting, Interval, MeasuredAcceptance
+from peagle.bench.workloads import PromptSet
 from peagle.catalog import load_catalog
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine.runner import LocalRunner
@@ -93,12 +96,14 @@ def acceptance(length: float, k: int = 5) -> AcceptanceResult:
 
 @dataclass
 class Workshop:
-    """A place where trainings run: which engines were started, and what is measured."""
+    """A place where trainings run: which engines were started, and what is measured. The head's
+    answers end with ``last_token``, those of the target with 3."""
 
     folder: Path
     training: Training
     engines: list[str] = field(default_factory=list)
     lengths: dict[str, float] = field(default_factory=dict)
+    last_token: int = 3
     on_start: Callable[[Plan], None] = lambda plan: None
 
     @property
@@ -136,13 +141,18 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
             plan.name, plan.pair, plan.target.id, "0.28.0", dict(environment), (), process, 0.0
         )
 
-    def measure(target: LocalEngine, *_: Any, **__: Any) -> AcceptanceResult:
-        return acceptance(shop.lengths.get(Path(target.environment["drafter"]).name, 1.5))
+    def measure(target: SimpleNamespace, *_: Any, **__: Any) -> AcceptanceResult:
+        return acceptance(shop.lengths.get(Path(target.server.environment["drafter"]).name, 1.5))
+
+    def answer(prompts: PromptSet, engine: LocalEngine, *_: Any) -> Answers:
+        last = shop.last_token if engine.environment["drafter"] else 3
+        return [Transcript(prompt.line, (1, 2, last), "") for prompt in prompts.prompts]
 
     patch.setattr(running, "find_trainer", lambda gpu: python)
     patch.setattr(running, "start_local", start)
     patch.setattr(running, "stop_local", lambda name, now: None)
-    patch.setattr(running, "open_engine", lambda engine, catalog: engine)
+    patch.setattr(running, "open_engine", lambda engine, _: SimpleNamespace(server=engine))
+    patch.setattr(running, "transcripts", answer)
     patch.setattr(running, "measure_acceptance", measure)
     patch.setattr(running, "_POLL_SECONDS", 0.01)
     return shop

@@ -9,8 +9,6 @@ the SHA-256s of its parts, so the object's metadata records the part size.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
-from peagle.errors import CheckpointError, CloudError, Refused, UserError
+from peagle.errors import CheckpointError, CloudError, NotFound, Refused
 from peagle.s3uri import S3Uri
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
@@ -76,7 +74,7 @@ def default_bucket(account: str, region: str) -> str:
 
 def bucket_exists(aws: Aws, bucket: str) -> bool:
     """Whether the account has that bucket. Raises Refused for one of another account or region."""
-    fix = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
+    fix = f"use a bucket of this account in {aws.region} (for deploy: --bucket, --capture-data)"
     try:
         response = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
         region = str(response.get("BucketRegion") or aws.region)
@@ -90,7 +88,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
             raise
         region = "another region"
     if region != aws.region:
-        message = f"the bucket {bucket} is in {region}, and SageMaker reads weights in its own only"
+        message = f"the bucket {bucket} is in {region}, and SageMaker uses those of its own only"
         raise Refused(message, f"{fix}, or add --region {region}", "bucket-region")
     return True
 
@@ -332,16 +330,18 @@ class S3Source:
             ) from error
 
 
-def read_lines(
-    aws: Aws, place: S3Uri, endings: tuple[str, ...]
-) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The URI and the lines of the object at ``place``, or of each one below it whose name has one
-    of these ``endings``, in the order of their names; of ``.gz`` the lines that it compresses."""
+def read_lines(aws: Aws, place: S3Uri, ending: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The URI and the lines of the object at ``place``, or of each one below it whose name has this
+    ``ending``, in the order of their names."""
     listed = aws.items(
         "s3", "list_objects_v2", "Contents", Bucket=place.bucket, Prefix=place.key.rstrip("/")
     )
-    keys = [entry["Key"] for entry in listed]
-    below = [key for key in keys if key.startswith(place.folder.key) and key.endswith(endings)]
+    try:
+        keys = [entry["Key"] for entry in listed]
+    except Missing as error:
+        message = f"there is no bucket {place.bucket}"
+        raise NotFound(message, "check the URI", "no-bucket") from error
+    below = [key for key in keys if key.startswith(place.folder.key) and key.endswith(ending)]
     for key in [place.key] if place.key in keys else below:
         yield S3Uri(place.bucket, key).uri, _object_lines(aws, place.bucket, key)
 
@@ -349,11 +349,7 @@ def read_lines(
 def _object_lines(aws: Aws, bucket: str, key: str) -> Iterator[bytes]:
     response = aws.call("s3", "get_object", Bucket=bucket, Key=key)
     with closing(response["Body"]) as body, translated("s3", aws.region):
-        try:
-            yield from gzip.GzipFile(fileobj=body) if key.endswith(".gz") else body.iter_lines()
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            message = f"s3://{bucket}/{key} is not a complete gzip file: {error}"
-            raise UserError(message, "upload it again", "invalid-gzip") from error
+        yield from body.iter_lines()
 
 
 PART_BYTES = 16 * 1024 * 1024

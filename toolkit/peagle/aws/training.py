@@ -10,7 +10,7 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing, failed_start, lacks_capacity
-from peagle.aws.runtime import LogEvent, Tail
+from peagle.aws.runtime import Tail
 from peagle.errors import CloudError, Fix, NotFound
 from peagle.protocol import TRAINING_LOG_GROUP
 
@@ -18,8 +18,7 @@ ENDED = ("Completed", "Failed", "Stopped", "Deleted")
 """States that a job does not leave."""
 
 _CAPACITY_FIX = Fix("choose another --instance-type or --region, or leave out --spot")
-_LOG_SECONDS = 5.0
-_SANDBOX_LOG_SECONDS = 0.2
+_POLL_SECONDS, _SANDBOX_SECONDS = 5.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,11 @@ class TrainingJob:
     ``training_seconds``. ``artifact`` is where its model is, or will be."""
 
     name: str
-    arn: str
     status: str
     stage: str
     message: str
     failure: str
     created: float
-    ended: float | None
     instance_type: str
     is_spot: bool
     interruptions: int
@@ -63,23 +60,23 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
         fix = Fix("list them", ("aws", "sagemaker", "list-training-jobs", "--region", aws.region))
         message = f"there is no training job {name} in {aws.region}"
         raise NotFound(message, fix, "unknown-job") from error
+    begun = response.get("TrainingStartTime")  # the times are of a job that has ended
+    so_far = round(time.time() - begun.timestamp()) if begun else 0
+    seconds = response.get("TrainingTimeInSeconds") or so_far
     transitions = response.get("SecondaryStatusTransitions") or [{}]
-    ended = response.get("TrainingEndTime")
     resources = response.get("ResourceConfig") or {}
     return TrainingJob(
         name=name,
-        arn=response["TrainingJobArn"],
         status=response["TrainingJobStatus"],
         stage=response["SecondaryStatus"],
         message=transitions[-1].get("StatusMessage", ""),
         failure=response.get("FailureReason", ""),
         created=response["CreationTime"].timestamp(),
-        ended=ended.timestamp() if ended else None,
         instance_type=resources.get("InstanceType", ""),
         is_spot=bool(response.get("EnableManagedSpotTraining")),
         interruptions=sum(each.get("Status") == "Interrupted" for each in transitions),
-        training_seconds=response.get("TrainingTimeInSeconds") or 0,
-        billable_seconds=response.get("BillableTimeInSeconds") or 0,
+        training_seconds=seconds,
+        billable_seconds=response.get("BillableTimeInSeconds") or seconds,
         artifact=(response.get("ModelArtifacts") or {}).get("S3ModelArtifacts", ""),
     )
 
@@ -103,20 +100,15 @@ def stop_job(aws: Aws, name: str) -> TrainingJob:
     return job
 
 
-def job_tail(aws: Aws, job: TrainingJob) -> Tail:
-    """What reads the job's log."""
-    return Tail(aws, job.name, job.created, group=TRAINING_LOG_GROUP, prefix=f"{job.name}/")
-
-
-def job_log(aws: Aws, name: str, follow: bool = False) -> Iterator[LogEvent]:
-    """The lines of the job's log; with ``follow`` also later ones, until the job has ended."""
+def follow_job(aws: Aws, name: str) -> Iterator[tuple[TrainingJob, Tail]]:
+    """The job, again and again until it has ended, and what reads its log."""
     job = describe_job(aws, name)
-    tail = job_tail(aws, job)
-    yield from tail.new()
-    while follow and not job.has_ended:
-        time.sleep(_SANDBOX_LOG_SECONDS if aws.in_sandbox else _LOG_SECONDS)
+    tail = Tail(aws, job.name, job.created, group=TRAINING_LOG_GROUP, prefix=f"{job.name}/")
+    yield job, tail
+    while not job.has_ended:
+        time.sleep(_SANDBOX_SECONDS if aws.in_sandbox else _POLL_SECONDS)
         job = describe_job(aws, name)
-        yield from tail.new()
+        yield job, tail
 
 
 def require_trained(job: TrainingJob) -> None:

@@ -292,3 +292,9 @@ def random_prompt(words: int, draw: random.Random) -> str:
     """A prompt of so many words; it begins with a random number, so no prefix cache has it."""
     number = str(draw.randrange(10**6))
     return " ".join((number, *draw.choices(WORDS, k=max(words - 1, 0))))
+
+
+def is_random_prompt(text: str) -> bool:
+    """Whether ``random_prompt`` may have made it."""
+    number, *words = text.split() or [""]
+    return number.isdecimal() and len(words) > 3 and {*words} <= {*WORDS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from peagle.account import default_region
+from peagle.catalog.find import find_pair
 from peagle.catalog.loading import load_training
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.options import (
@@ -54,11 +56,25 @@ from peagle.cli.view.train import (
     trained_document,
 )
 from peagle.engine.gpus import Gpus, this_machine_in
-from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import plain
+from peagle.errors import NotProved, OptionsConflict
+from peagle.text import parse_share, plain
 from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
-from peagle.train.estimate import TrainingOptions, measure_data, plan_training, require_disk
-from peagle.train.recipe import CPU_RECIPE, Recipe, parse_settings
+from peagle.train.estimate import (
+    TrainingOptions,
+    disk_bytes,
+    measure_data,
+    new_head,
+    plan_training,
+    require_disk,
+)
+from peagle.train.job import require_empty
+from peagle.train.recipe import (
+    CPU_RECIPE,
+    Recipe,
+    choose_layers,
+    choose_mask_token,
+    parse_settings,
+)
 from peagle.train.result import write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
@@ -69,14 +85,7 @@ if TYPE_CHECKING:
     from peagle.aws.client import Aws
 
 
-@click.group(
-    cls=DefaultGroup,
-    epilog="""\b
-Examples:
-  peagle train plan gpt-oss-20b --data prompts.jsonl --budget 500
-  peagle train plan ./my/model --data s3://bucket/captured/ --instance-type ml.p5.48xlarge
-""",
-)
+@click.group(cls=DefaultGroup, epilog="Example: peagle train plan ./my/model --data week.jsonl")
 def train() -> None:
     """Train a P-EAGLE head for a target; plan it first.
 
@@ -90,61 +99,55 @@ _K = 5
 
 def _held_out(text: str) -> float | Path:
     """A share of the questions, or a file. Raises ValueError."""
-    try:
-        share = float(text)
-    except ValueError:
-        return Path(text)
-    if not 0 < share < 1:
-        raise ValueError(f"{text} is not a share between 0 and 1, such as 0.1")
-    return share
+    return parse_share(text) if re.fullmatch(r"[\d.]+%?", text) else Path(text)
 
 
-data_options = add_options(
-    [
-        option(
-            "--data SOURCE",
-            "Training data: JSON lines in a FILE or at s3://..., or capture:ENDPOINT. Repeatable.",
-            multiple=True,
-            required=True,
-        ),
-        option(
-            "--held-out SHARE|FILE",
-            "Text on which acceptance is measured: a share of the data, or a file.",
-            Parsed("text", _held_out),
-            default=DEFAULT_HELD_OUT,
-        ),
-        option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
-        option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
-    ]
-)
-"""The options about data and epochs of ``plan`` and ``run``."""
+data_options = add_options([
+    option("--data SOURCE", "Training data: a file or folder of JSON lines, s3://..., or "
+           "capture:ENDPOINT. Repeatable.", click.Path(), multiple=True, required=True),
+    option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
+           "a file.  [default: 10%]", Parsed("text", _held_out)),
+    option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
+    option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
+    option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
+           click.IntRange(min=0)),
+])  # fmt: skip
+"""The options of ``plan`` and ``run``."""
 
 
-def read_data(
-    session: Session, sources: tuple[str, ...], held_out: float | Path, region: str | None
-) -> TrainingData:
-    """The training data, of files, of S3 and of what endpoints have captured."""
+def _read_inputs(
+    session: Session,
+    recipe: Recipe,
+    gpus: Gpus | None,
+    pair: str,
+    sources: tuple[str, ...],
+    held_out: float | Path | None,
+    region: str | None,
+    mask_token_id: int | None,
+) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
+    """The catalogue with the pair's target and with these GPUs as this machine, the target, its
+    checkpoint if it is the user's own, and the training data. Raises UserError for a target without
+    a token for the mask or with too few layers, and for data that cannot be used."""
 
     def connect() -> Aws:
         session.start()
-        return session.aws(region or DEFAULT_REGION)
+        return session.aws(region or default_region())
 
-    context = Recipe.sequence_length
-    return read_training_data(sources, connect, held_out=held_out, context=context)
-
-
-def _catalog_with(
-    session: Session, pair: str, region: str | None, gpus: Gpus | None
-) -> tuple[Catalog, Checkpoint | None]:
-    """The catalogue with the target of ``pair``, whose checkpoint is read if it is the user's own,
-    and with these GPUs as this machine."""
-
-    def read(location: str) -> Checkpoint:
-        session.start()
-        return checkpoint_at(location, lambda: session.aws(region or DEFAULT_REGION))
-
-    catalog, checkpoint = with_own_target(command_catalog(), pair, read)
-    return this_machine_in(catalog, gpus) if gpus else catalog, checkpoint
+    catalog, checkpoint = with_own_target(
+        command_catalog(), pair, lambda location: checkpoint_at(location, connect)
+    )
+    target = find_pair(catalog, pair).target
+    if checkpoint:
+        choose_mask_token(target, checkpoint, {}, mask_token_id)
+        choose_layers(target.architecture.layers, {})
+    data = read_training_data(
+        sources,
+        connect,
+        held_out=held_out or DEFAULT_HELD_OUT,
+        context=min(recipe.sequence_length, target.default_max_model_len),
+        proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
+    )
+    return this_machine_in(catalog, gpus) if gpus else catalog, target, checkpoint, data
 
 
 @command(
@@ -155,11 +158,8 @@ def _catalog_with(
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
 @option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
-@option(
-    "--price-per-hour usd_per_hour USD",
-    "Price of the machine.  [default: the instance type's, on demand]",
-    POSITIVE,
-)
+@option("--price-per-hour usd_per_hour USD", "Price of the machine.  [default: the instance "
+        "type's, on demand]", POSITIVE)  # fmt: skip
 @option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
@@ -171,9 +171,10 @@ def plan(
     session: Session,
     pair: str,
     data: tuple[str, ...],
-    held_out: float | Path,
+    held_out: float | Path | None,
     keep_answers: bool,
     epochs: int,
+    mask_token_id: int | None,
     budget: float | None,
     usd_per_hour: float | None,
     probe: bool,
@@ -191,15 +192,16 @@ def plan(
     if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
         options |= choose_here(options)
 
-    catalog, checkpoint = _catalog_with(session, pair, options["region"], gpus)
     recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
-    conversations = read_data(session, data, held_out, options["region"])
+    catalog, _, checkpoint, conversations = _read_inputs(
+        session, recipe, gpus, pair, data, held_out, options["region"], mask_token_id
+    )
     messages = [each.messages for each in conversations.train]
     rates = None
     if probe:
         from peagle.train.probe import probe as measure
 
-        request = TrainingRequest(pair, Path.cwd(), _K, recipe, keep_answers=keep_answers)
+        request = TrainingRequest(pair, Path.cwd(), _K, recipe, mask_token_id, keep_answers)
         training = make_training(request, conversations, catalog, checkpoint, gpus)
         with StatusLine() as status:
             show = partial(show_progress, status)
@@ -213,11 +215,11 @@ def plan(
         budget=budget,
         usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
-        prompts=data[0],
+        prompts=data[0] if Path(data[0]).is_file() else "prompts.jsonl",
         rates=rates,
     )
     if planned.instance_type == HERE:
-        require_disk(planned, shutil.disk_usage(Path.cwd()).free, str(Path.cwd()))
+        require_disk(planned.disk_bytes, Path.cwd())
     if wants_json():
         return print_json({**plain(planned), "findings": conversations.findings})
     print_training_plan(planned)
@@ -233,10 +235,10 @@ _RUN_OPTIONS = (
            TOKENS),
     option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
            TOKENS),
-    option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
-           click.IntRange(min=0)),
     option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
            "Repeatable.", multiple=True),
+    option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
+           POSITIVE),
     option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]",
            OUTPUT),
 )  # fmt: skip
@@ -261,7 +263,7 @@ def run(
     session: Session,
     pair: str,
     data: tuple[str, ...],
-    held_out: float | Path,
+    held_out: float | Path | None,
     keep_answers: bool,
     epochs: int | None,
     output: Path,
@@ -269,6 +271,7 @@ def run(
     settings: tuple[str, ...],
     mask_token_id: int | None,
     work: Path | None,
+    usd_per_hour: float | None,
     **shape: Any,
 ) -> None:
     """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
@@ -282,29 +285,45 @@ def run(
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
     job = take_job_options(ctx, shape)
-    gpus = None if job else machine_gpus(ctx)
-
-    catalog, checkpoint = _catalog_with(session, pair, None, gpus)
-    usual = Recipe() if gpus or job else CPU_RECIPE
+    if job["sagemaker"] and usd_per_hour:
+        message = "--price-per-hour is of this machine; a job has the price of its instance type"
+        raise OptionsConflict(message, "leave it out")
+    gpus = None if job["sagemaker"] else machine_gpus(ctx)
+    usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
     chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(
         usual,
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    conversations = read_data(session, data, held_out, job["region"] if job else None)
+    catalog, target, checkpoint, conversations = _read_inputs(
+        session, recipe, gpus, pair, data, held_out, job["region"], mask_token_id
+    )
     print_findings(conversations.findings, err=True)
-    if job is not None:
-        return train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+    if job["sagemaker"]:
+        train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+        return
     request = TrainingRequest(
         pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
         work=work and work.absolute(),
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
+    messages = [each.messages for each in conversations.train]
+    size = measure_data(messages, recipe, regenerates=not keep_answers)
+    if not training.work.exists():  # else a part is written
+        require_empty(request.output)  # such as the target's own
+        require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     with StatusLine() as status:
-        trained = Run(training, partial(show_progress, status)).train()
+        show = partial(show_progress, status, usd_per_hour=usd_per_hour)
+        trained = Run(training, show).train()
     result = write_result(training, trained)
-    return print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    if not trained.lossless["passed"]:
+        raise NotProved(
+            "speculation with the head changes answers of the target",
+            "serve it with `peagle local up`; `peagle bench local --lossless` shows where",
+            "not-lossless",
+        )
 
 
 for job_command in COMMANDS:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,12 @@ from peagle.aws.training import (
     TrainingJob,
     describe_job,
     find_running_job,
-    job_log,
-    job_tail,
+    follow_job,
     stop_job,
 )
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog
-from peagle.catalog.tables import exact_image_uri
 from peagle.cli.options import (
     OUTPUT,
     POSITIVE,
@@ -53,6 +52,7 @@ from peagle.cli.view.console import (
 from peagle.cli.view.train import job_text, print_job, print_job_request
 from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
 from peagle.planning.company import Company, check_company
+from peagle.planning.runtime import price_in
 from peagle.store import write_text
 from peagle.text import plain
 from peagle.train.data import TrainingData
@@ -65,6 +65,7 @@ from peagle.train.job import (
     job_arguments,
     job_findings,
     make_run,
+    require_empty,
     start_job,
     training_job_request,
 )
@@ -72,7 +73,6 @@ from peagle.train.recipe import Recipe
 from peagle.weights.own_target import is_on_hub, is_own_target
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
 
-_POLL_SECONDS, _SANDBOX_POLL_SECONDS = 10.0, 0.2
 _INTERRUPTED = 130
 
 _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
@@ -90,7 +90,8 @@ _JOB_OPTIONS = (
            envvar="PEAGLE_ROLE"),
     option("--bucket", "S3 bucket of data, checkpoints and heads.  [default: "
            "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    option("--region", "AWS region of the job.  [env: AWS_REGION; default: us-east-1]"),
+    option("--region", "AWS region of the job, and of capture:ENDPOINT.  [env: AWS_REGION; "
+           "default: us-east-1]"),
 )  # fmt: skip
 _NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
 
@@ -105,17 +106,15 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any] | None:
-    """The options of the job, taken out of the command's ``parameters``; ``None`` for a training on
-    this machine. Raises OptionMissing for an option of a job without one."""
+def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The options of the job, taken out of the command's ``parameters``. Raises OptionMissing for
+    an option of a job without one; the data may need the region."""
     options = {name: parameters.pop(name) for name in _NAMES}
-    if options["sagemaker"]:
-        return options
-    for name in _NAMES:
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+    for name in () if options["sagemaker"] else _NAMES:
+        if name != "region" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flags = next(each.opts for each in ctx.command.params if each.name == name)
             raise OptionMissing(f"{flags[0]} is of a job on SageMaker", "add --sagemaker")
-    return None
+    return options
 
 
 def _check_target(ctx: click.Context, pair: str) -> None:
@@ -140,12 +139,11 @@ def train_on_sagemaker(
     the head. Ctrl-C leaves the job running. ``catalog`` has the target."""
     pair, region = ctx.params["pair"], options["region"] or default_region()
     _check_target(ctx, pair)
-    answer = None if any(each.answered for each in data.train) else recipe.answer_tokens
+    require_empty(ctx.params["output"])
     regenerates = not ctx.params["keep_answers"]
-    messages = [each.messages for each in data.train]
     planned = plan_training(
         TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
-        measure_data(messages, recipe, answer, regenerates),
+        measure_data([each.messages for each in data.train], recipe, None, regenerates),
         recipe,
         catalog,
         load_training(None),
@@ -180,14 +178,11 @@ def _job_options(
     if image is None and not aws.in_sandbox:
         fix = "build and push it as docs/train.md shows, and add --image"
         raise OptionMissing("a job needs an image with the toolkit and its trainer", fix)
-    table = catalog.runtimes  # in the sandbox, whatever image runs as a process
-    runtime = next(each for each in table.runtimes if each.vllm == table.default)
-    image = image or exact_image_uri(table, runtime, aws.region)
     estimate = planned.hours["total"].high if planned.hours else _USUAL_HOURS
     hours = options["max_hours"] or min(max(estimate, 1.0), _MOST_HOURS)
     return JobOptions(
         find_instance(catalog.instances, planned.instance_type),
-        image,
+        image or "any",  # the sandbox starts a process
         find_role(aws, options["role"], "train"),
         round(hours * 3600),
         planned.disk_bytes + find_pair(catalog, pair).target.weight_bytes,
@@ -233,23 +228,31 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
     head."""
     try:
         with StatusLine() as status:
-            tail, line = job_tail(aws, describe_job(aws, name)), ""
-            while not (job := describe_job(aws, name)).has_ended:
+            line = ""
+            for job, tail in follow_job(aws, name):
                 line = next((event.message for event in reversed(tail.drain())), line)
-                status.show_line(job_text(job, line))
-                time.sleep(_SANDBOX_POLL_SECONDS if aws.in_sandbox else _POLL_SECONDS)
+                status.show_line(job_text(job, _usd(job, aws.region), line))
             status.show_line(f"Downloading {job.artifact}")
             fetch_head(aws, job, output)
     except KeyboardInterrupt:
         print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
                      f"peagle train stop {name}")  # fmt: skip
         ctx.exit(_INTERRUPTED)
-    _print(job, output.absolute())
+    _print(job, aws.region, output.absolute())
 
 
-def _print(job: TrainingJob, output: Path | None = None) -> None:
-    document = {**plain(job), "head": str(output) if output else None}
-    print_result(document, lambda _: print_job(job, output))
+def _usd(job: TrainingJob, region: str) -> float | None:
+    """What the job costs until now, at the price of hosting; ``None`` where that is unknown."""
+    instances = (each for each in command_catalog().instances.instances
+                 if each.type == job.instance_type)  # fmt: skip
+    price = next((price_in(each, region) for each in instances), None)
+    return price.usd_per_hour * job.billable_seconds / 3600 if price else None
+
+
+def _print(job: TrainingJob, region: str, output: Path | None = None) -> None:
+    usd = _usd(job, region)
+    document = {**plain(job), "usd": usd, "head": str(output) if output else None}
+    print_result(document, lambda _: print_job(job, usd, output))
 
 
 @command("peagle train status NAME", "peagle train status NAME -o head", name="status")
@@ -261,8 +264,9 @@ def status(ctx: click.Context, /, name: str, session: Session, output: Path | No
     """Show the training job NAME, or wait for it and download its head."""
     aws = session.aws()
     if output is not None:
+        require_empty(output)
         return _finish(ctx, aws, name, output)
-    return _print(describe_job(aws, name))
+    return _print(describe_job(aws, name), aws.region)
 
 
 @command("peagle train logs NAME --follow", name="logs")
@@ -272,9 +276,8 @@ def status(ctx: click.Context, /, name: str, session: Session, output: Path | No
 @click.pass_context
 def logs(ctx: click.Context, /, name: str, session: Session, follow: bool) -> None:
     """Show the CloudWatch log of the training job NAME."""
-    if follow and wants_json():
-        raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
-    events = job_log(session.aws(), name, follow)
+    looks = islice(follow_job(session.aws(), name), None if follow else 1)
+    events = (event for _, tail in looks for event in tail.new())
     if wants_json():
         return print_json({"name": name, "events": [plain(event) for event in events]})
     try:
@@ -290,7 +293,8 @@ def logs(ctx: click.Context, /, name: str, session: Session, follow: bool) -> No
 @cloud_options
 def stop(name: str, session: Session) -> None:
     """Stop the training job NAME; its checkpoints stay, and the same training goes on from them."""
-    _print(stop_job(session.aws(), name))
+    aws = session.aws()
+    _print(stop_job(aws, name), aws.region)
 
 
 COMMANDS = (status, logs, stop)

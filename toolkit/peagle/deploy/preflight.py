@@ -343,6 +343,7 @@ def preflight(
             findings += _quota(aws, plan, instances, count, more)
         for bucket_of_weights in {upload.bucket for upload in desired.uploads}:
             s3.bucket_exists(aws, bucket_of_weights)  # refuses one of another account or region
+        findings += _capture_findings(aws, plan)
         findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += _topic_findings(aws, plan)
@@ -430,6 +431,22 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         yield from _role_access_findings(aws, role, desired.plan, folders)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from _network_findings(aws, desired.plan, started)
+
+
+def _capture_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """The error that there is no bucket for captured data, which SageMaker would drop. Raises
+    Refused for one of another region, or of another account, whose rules deploy cannot change."""
+    capture = plan.observe.capture if plan.observe else None
+    if capture is None:
+        return
+    bucket = S3Uri.parse(capture.s3_uri).bucket
+    try:
+        if not s3.bucket_exists(aws, bucket):
+            fix = Fix("create it, or name another one", ("aws", "s3", "mb", f"s3://{bucket}"))
+            yield error("no-bucket", "--capture-data", f"there is no bucket {bucket}", fix)
+    except Refused as refused:
+        if refused.code != s3.BUCKET_DENIED or capture.retention_days:
+            raise
 
 
 def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:

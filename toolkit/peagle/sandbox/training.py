@@ -5,7 +5,7 @@
     spot      by the fault ``spot-interruption`` a job is interrupted once, and begins again
 
 A folder stands for ``/opt/ml``: input channels and checkpoints come from moto's S3, checkpoints are
-copied there while the job runs, and at the end the folder ``model`` is packed. Whatever image a job
+copied there when the program ends, and at last the folder ``model`` is packed. Whatever image a job
 names, its command is one of ``peagle``, by the toolkit's own Python. A job has one thread.
 """
 
@@ -20,7 +20,7 @@ import tarfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ _PROGRAM = "peagle"
 """The first word of a job's command."""
 
 _POLL_SECONDS = 0.1
-_SYNC_SECONDS = 1.0
 _STOP_SECONDS = 120.0
 """From SIGTERM to SIGKILL, as on AWS."""
 
@@ -91,7 +90,6 @@ class TrainingJob:
         checkpoints: Mapping[str, str] = parameters.get("CheckpointConfig") or {}
         self._saved_folder = self._here(checkpoints.get("LocalPath") or f"{ML_ROOT}/checkpoints")
         self._saved_uri = checkpoints.get("S3Uri", "").rstrip("/")
-        self._saved: dict[Path, int] = {}
         self._fault = ""
         self._interrupted_after = math.inf
         self._stops = threading.Event()
@@ -199,18 +197,13 @@ class TrainingJob:
             _download(channel["DataSource"]["S3DataSource"]["S3Uri"], folder, self.region)
         if self._saved_uri:
             _download(f"{self._saved_uri}/", Path(self._saved_folder), self.region)
-            self._saved = dict(self._list_checkpoints())
         if self._stops.is_set():
             return "Stopped"
         self._go_on("Training", "Training in progress")
         self._begun = self._begun or time.time()
         until = self._begun + self.parameters["StoppingCondition"]["MaxRuntimeInSeconds"]
-        process, synced = self._start(), 0.0
-        secondary = "Completed"
+        process, secondary = self._start(), "Completed"
         while (code := _exit_code(process)) is None:
-            if time.monotonic() - synced > _SYNC_SECONDS:
-                self._save_checkpoints()
-                synced = time.monotonic()
             if self._stops.is_set():
                 secondary = "Stopped"
             elif time.time() > until:
@@ -259,21 +252,12 @@ class TrainingJob:
         inside = text == ML_ROOT or text.startswith(f"{ML_ROOT}/")
         return f"{self._ml_root}{text.removeprefix(ML_ROOT)}" if inside else text
 
-    def _list_checkpoints(self) -> Iterator[tuple[Path, int]]:
-        """Each file of the folder of checkpoints, with the time of its last change (ns)."""
-        for path in sorted(Path(self._saved_folder).rglob("*")):
-            with suppress(FileNotFoundError):  # it was removed meanwhile
-                if path.is_file():
-                    yield path, path.stat().st_mtime_ns
-
     def _save_checkpoints(self) -> None:
-        """Copy to S3 what has changed, as SageMaker does at any moment."""
-        changed = dict(self._list_checkpoints()).items() - self._saved.items()
-        for path, _ in changed if self._saved_uri else ():
-            name = path.relative_to(self._saved_folder)
-            with suppress(FileNotFoundError):
-                _upload(path, f"{self._saved_uri}/{name}", self.region)
-        self._saved |= dict(changed)
+        """Copy to S3 what the program has saved, as SageMaker does also while it runs."""
+        folder = Path(self._saved_folder)
+        for path in sorted(folder.rglob("*")) if self._saved_uri else ():
+            if path.is_file():
+                _upload(path, f"{self._saved_uri}/{path.relative_to(folder)}", self.region)
 
     def _failure(self) -> str:
         """What the program wrote about its failure, else the last line of its log."""
@@ -292,27 +276,12 @@ def check_job(parameters: Mapping[str, Any], region: str) -> None:
     """Raise AWS's error for what the job needs and the account does not have, and ValidationError
     for what the sandbox does not run."""
     account.check_role(parameters["RoleArn"], region)
-    specification, stopping = parameters["AlgorithmSpecification"], parameters["StoppingCondition"]
+    specification = parameters["AlgorithmSpecification"]
     image = specification.get("TrainingImage") or ""
     if account.is_missing_image(image):
         raise ValidationError(f"Requested image {image} not found.")
     if list(specification.get("ContainerEntrypoint") or ())[:1] != [_PROGRAM]:
         raise ValidationError("The sandbox runs training jobs whose ContainerEntrypoint is peagle.")
-    for channel in parameters.get("InputDataConfig") or ():
-        uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
-        if not any(find_objects(uri, region)):
-            raise ValidationError(
-                f'No S3 objects found under S3 URL "{uri}" given in input data source. Please '
-                f"ensure that the bucket exists in the selected region ({region}), that objects "
-                'exist under that S3 prefix, and that the role has "s3:ListBucket" permissions.'
-            )
-    longest = stopping["MaxRuntimeInSeconds"]
-    is_spot = parameters.get("EnableManagedSpotTraining")
-    if is_spot and stopping.get("MaxWaitTimeInSeconds", 0) < longest:
-        raise ValidationError(
-            "Invalid MaxWaitTimeInSeconds. It must be present and be greater than or equal to "
-            "MaxRuntimeInSeconds."
-        )
 
 
 def _download(uri: str, folder: Path, region: str) -> None:

@@ -5,7 +5,8 @@ ShareGPT conversation (``conversations``), or a record of SageMaker's data captu
 and answer are those of OpenAI's API, whole or streamed.
 
 A turn of a chat repeats the turns before it, as does a captured request: only the longest form of
-a conversation remains. Held-out conversations are chosen by a digest of their first question, so
+a conversation remains. What ``peagle prove`` and ``peagle bench`` send is left out: an endpoint
+that captures has it too. Held-out conversations are chosen by a digest of their first question, so
 that a question is on the same side in every run, and never on both.
 """
 
@@ -15,7 +16,7 @@ import hashlib
 import json
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -29,9 +30,10 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.aws.s3 import read_lines
-from peagle.bench.workloads import Domain
+from peagle.bench.workloads import Domain, is_random_prompt
+from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.errors import NotFound, PeagleError, UserError
-from peagle.findings import Finding
+from peagle.findings import Finding, Level
 from peagle.protocol import pieces_in
 from peagle.render.plan_file import first_problem
 from peagle.render.resources import captured_prefix
@@ -59,7 +61,7 @@ _LARGEST_ROW = 32 << 20
 _LARGEST_DATA = 2 << 30
 """Bytes of all rows, which are read into memory."""
 
-_TOO_LONG = "too-long"
+_TOO_LONG, _OURS, _REPEATED = "too-long", "sent-by-peagle", "repeated-turns"
 
 _TOKEN_BYTES = 4
 """UTF-8 bytes of text per token. The toolkit has no tokenizer: lengths are estimates."""
@@ -67,6 +69,8 @@ _TOKEN_BYTES = 4
 _FORM = (
     'write lines such as {"messages": [{"role": "user", "content": "..."}]} or {"prompt": "..."}'
 )
+_SOURCES = f"name a file or folder of JSON lines, s3://BUCKET/PREFIX or {CAPTURE}ENDPOINT"
+_ENDING = ".jsonl"
 _ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system",
           "tool": "tool", "function": "tool"}  # fmt: skip
 """A role of any other name is a model's."""
@@ -110,14 +114,12 @@ class Conversation:
 @dataclass(frozen=True)
 class TrainingData:
     """Conversations to train with, and those that acceptance is measured on, which share no
-    question. ``sha256`` is of both. Of the rows that were read, ``repeated`` are those whose turns
-    another one has too, and ``left_out`` counts others by the reason."""
+    question. ``sha256`` is of both. ``left_out`` counts the other rows by the reason."""
 
     source: str
     train: tuple[Conversation, ...]
     held_out: tuple[Conversation, ...]
     sha256: str
-    repeated: int
     left_out: Mapping[str, int]
     findings: tuple[Finding, ...]
 
@@ -141,18 +143,27 @@ def read_training_data(
     *,
     held_out: float | Path = DEFAULT_HELD_OUT,
     context: int | None = None,
+    proof_prompts: Collection[str] = (),
 ) -> TrainingData:
-    """The conversations of all ``sources``: files, ``s3://`` objects and prefixes, and
+    """The conversations of all ``sources``: files, folders, ``s3://`` objects and prefixes, and
     ``capture:ENDPOINT``; ``connect`` gives the account for the last two. ``held_out`` is a share of
-    the questions, or a file whose questions are then left out of the training. Prompts that are, by
-    an estimate, longer than a ``context`` of so many tokens are left out. Raises UserError."""
+    the questions, or a file whose questions are then left out of the training. Left out are prompts
+    that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
+    itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
+    their own. Raises UserError."""
     left_out: Counter[str] = Counter()
-    conversations = _read(sources, connect, left_out)
-    unique = _longest(conversations)
-    repeated, overlap = len(conversations) - len(unique), 0
-    unique = _fitting(unique, context, left_out)
+    beginnings = (*PROOF_PROMPTS, *proof_prompts)
+
+    def read(places: Sequence[str]) -> list[Conversation]:
+        conversations = _read(places, connect, beginnings, left_out)
+        unique = _longest(conversations)
+        if len(unique) < len(conversations):
+            left_out[_REPEATED] += len(conversations) - len(unique)
+        return _fitting(unique, context, left_out)
+
+    unique, overlap = read(sources), 0
     if isinstance(held_out, Path):
-        held = _fitting(_longest(_read([str(held_out)], connect, left_out)), context, left_out)
+        held = read([str(held_out)])
         questions = {each.question for each in held}
         overlap = sum(each.question in questions for each in unique)
     else:
@@ -170,7 +181,6 @@ def read_training_data(
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
-        repeated=repeated,
         left_out=dict(left_out),
         findings=tuple(_findings(train, held, left_out, overlap)),
     )
@@ -182,8 +192,8 @@ def _fitting(
     """Those whose prompt fits the context. Raises DataError if none does."""
     fitting = [each for each in conversations if context is None or each.prompt_tokens < context]
     if not fitting:
-        message = f"every prompt is longer than the context of {context} tokens, by an estimate"
-        fix = "shorten them, or use a longer context"
+        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
+        fix = "shorten them, or train with a longer --sequence-length if the target has the context"
         raise DataError(message, fix, code="data-too-long")
     if len(fitting) < len(conversations):
         left_out[_TOO_LONG] += len(conversations) - len(fitting)
@@ -203,24 +213,32 @@ def _findings(
             "trainer's own example",
             f"collect at least {FEW_CONVERSATIONS:,}",
         )  # fmt: skip
+    if not any(each.answered for each in train):
+        message = "no row has an answer: their length is that of --output-tokens, or the longest"
+        fix = "set --output-tokens of `peagle train plan` to the usual length of an answer"
+        yield findings.note("data-no-answers", "data", message, fix)
     if left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-        fix = "correct them, or go on without"
-        yield findings.warning("data-left-out", "data", f"rows were left out: {reasons}", fix)
+        level: Level = "note" if {*left_out} <= {_OURS, _REPEATED} else "warning"
+        message = f"rows were left out: {_count(left_out)}"
+        fix = "correct those that are yours, or go on without"
+        yield findings.finding(level, "data-left-out", "data", message, fix)
     if overlap:
         message = f"{overlap:,} conversations begin with a held-out question: they are not used"
         fix = "hold out text that the training data does not have"
         yield findings.warning("data-leak", "held_out", message, fix)
     if len(domains := {each.domain for each in held}) == 1:
-        message = f"all held-out text is of one domain, {domains.pop()}"
-        fix = "give each row a domain to see the acceptance of each"
+        message = f"all held-out text is of one domain ({domains.pop()})"
+        fix = "give rows a domain, such as code or chat, to see the acceptance of each"
         yield findings.note("data-one-domain", "data", message, fix)
 
 
-def _read(sources: Sequence[str], connect: Connect, left_out: Counter[str]) -> list[Conversation]:
-    """The conversations of the sources as they are; other rows are counted by the reason. Raises
-    DataError if there are none."""
+def _read(
+    sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], left_out: Counter[str]
+) -> list[Conversation]:
+    """The conversations of the sources as they are; other rows, and those of which each question
+    has one of the ``beginnings``, are counted by the reason. Raises DataError if there are none."""
     conversations: list[Conversation] = []
+    others: Counter[str] = Counter()
     rows = size = 0
     for place, line in chain.from_iterable(_lines(source, connect) for source in sources):
         rows, size = rows + 1, size + len(line)
@@ -229,18 +247,34 @@ def _read(sources: Sequence[str], connect: Connect, left_out: Counter[str]) -> l
             fix = "name less of it, such as the s3:// prefix of a day"
             raise DataError(message, fix, code="data-too-large")
         conversation = _parse(line, place)
-        if isinstance(conversation, Conversation):
-            conversations.append(conversation)
+        if isinstance(conversation, str):
+            others[conversation] += 1
+        elif _is_ours(conversation, beginnings):
+            others[_OURS] += 1
         else:
-            left_out[conversation] += 1
+            conversations.append(conversation)
+    left_out.update(others)
     if not conversations:
         source = ", ".join(sources)
-        if not rows:
+        if rows == others[_OURS]:
+            message = f"{source} has no rows"
+            message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = "name other data; SageMaker writes what it captures some minutes later"
-            raise DataError(f"{source} is empty", fix, code="no-data")
-        message = f"{source} has {rows:,} rows, none with the text of a user"
+            raise DataError(message, fix, code="no-data")
+        message = f"{source} has {rows:,} rows, none with a question ({_count(others)})"
         raise DataError(message, _FORM, code="data-without-text")
     return conversations
+
+
+def _count(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+
+
+def _is_ours(conversation: Conversation, beginnings: tuple[str, ...]) -> bool:
+    """Whether ``peagle prove`` or ``peagle bench`` asked it. The second turn of a proof without a
+    chat template begins with the first one's text."""
+    questions = [each["content"] for each in conversation.messages if each["role"] == "user"]
+    return all(each.startswith(beginnings) for each in questions) or is_random_prompt(questions[0])
 
 
 def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
@@ -248,23 +282,27 @@ def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
     if source.startswith(CAPTURE):
         source = find_captured(connect(), source.removeprefix(CAPTURE)).uri
     if is_s3_uri(source):
-        parts = read_lines(connect(), S3Uri.parse(source), (".jsonl", ".jsonl.gz"))
+        place = S3Uri.parse(source)
+        if not place.has_bucket_name:
+            raise DataError(f"{source} names no bucket", _SOURCES, code="data-unreadable")
+        parts = read_lines(connect(), place, _ENDING)
     else:
-        parts = iter([(source, _file_lines(source))])
+        path = Path(source).expanduser()
+        files = sorted(path.rglob(f"*{_ENDING}")) if path.is_dir() else [path]
+        parts = ((str(file), _file_lines(file)) for file in files)
     for name, lines in parts:
         for number, line in enumerate(lines, 1):
             if content := line.removeprefix(b"\xef\xbb\xbf").strip():
                 yield f"{name}, line {number}", content
 
 
-def _file_lines(file: str) -> Iterator[bytes]:
+def _file_lines(file: Path) -> Iterator[bytes]:
     try:
-        with open_regular(Path(file).expanduser()) as stream:
+        with open_regular(file) as stream:
             yield from iter(lambda: stream.readline(_LARGEST_ROW + 1), b"")
     except OSError as error:
-        fix = f"name a file of JSON lines, s3://BUCKET/PREFIX or {CAPTURE}ENDPOINT"
         message = f"{file} cannot be read: {error.strerror}"
-        raise DataError(message, fix, code="data-unreadable") from error
+        raise DataError(message, _SOURCES, code="data-unreadable") from error
 
 
 def find_captured(aws: Aws, endpoint: str) -> S3Uri:
@@ -297,7 +335,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         if "input_ids" in document:
             raise DataError(
                 f"{place}: the row has token ids, which another tokenizer may have made",
-                "name the text that they were made of; the target's tokenizer is used",
+                "give the text instead, as messages or prompt: the target's tokenizer reads it",
                 code="data-token-ids",
             )
         captured = "captureData" in document
@@ -429,7 +467,7 @@ def write_conversations(
 ) -> int:
     """Write the rows that ``speculators regenerate-responses`` asks the target, without answers;
     with ``keep_answers`` those that its ``prepare-data`` renders, which are the ones with answers.
-    Returns their number. Raises DataError for none."""
+    Returns their number."""
     rows = []
     for each in conversations:
         messages = list(each.messages)
@@ -442,9 +480,6 @@ def write_conversations(
         if each.tools:  # as text: the columns of a data set have one type
             row["tools"] = json.dumps(each.tools, ensure_ascii=False)
         rows += [row] if messages else []
-    if not rows:
-        fix = "leave out --keep-answers: the target answers the prompts"
-        raise DataError("no conversation has an answer to keep", fix, code="no-answers")
     return _write_rows(rows, file)
 
 

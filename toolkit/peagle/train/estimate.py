@@ -1,37 +1,26 @@
 """What a head of the user's own would cost and bring: the plan of a training, before it begins.
 
-Time is that of three parts, each an amount over a rate:
-
-    regenerating the answers = tokens of the answers / output tokens per second of the target
-    an epoch                 = tokens / tokens per second of hidden states and training
-    starts of engines        = to regenerate, with an untrained head, for hidden states, and to
-                               measure the head of each epoch
-
-Hidden states are computed again in each epoch, since they are never stored: the target processes
-each text as a prompt. A training step computes 6 FLOPs per parameter and row, forward and backward,
-of the layers and of the output matrix. Conditional drop-token sampling has a row for each token
-and, for each further depth d of K, one for max(ratio^d, least) of the tokens of answers. The steps
-reach a share of the data sheet's FLOPs that differs by a factor of eight in what is published, so
-that hours have a wide range until a probe has measured the rates.
-
-The acceptance that is expected is that of published heads with as many tokens of training, on the
-line through the logarithms (training.yaml). It is compared with the one at which the head is as
-fast as the target alone, and as the fastest drafter that the target has, by the model of ``speed``.
+docs/train.md has the arithmetic: tokens over rates for answers and epochs, starts of engines, disk,
+and the acceptance of published heads with as many tokens of training (training.yaml), which is
+compared with the one at which the head is as fast as the target alone, and as the fastest drafter
+that the target has, by the model of ``speed``.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import HERE, Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError
+from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
@@ -45,6 +34,7 @@ from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
+from peagle.train.data import DataError
 from peagle.train.recipe import Recipe, slots_per_anchor
 from peagle.workload import Workload
 
@@ -192,19 +182,17 @@ def measure_data(
     regenerates: bool = True,
 ) -> DataSize:
     """The size of conversations. ``answer_tokens`` replace each answer; by default answers keep
-    their length, missing ones have the mean, and none is regenerated longer than the recipe allows.
-    Raises OptionMissing where no answer has a length."""
+    their length, missing ones have the mean, and none is regenerated longer than the recipe allows,
+    which is the length where no answer has one. Raises DataError where none is to be kept."""
     texts = [
         [(m["role"], _TEMPLATE_TOKENS + len(str(m["content"]).encode()) // _TEXT_BYTES) for m in ms]
         for ms in conversations
     ]
     answers = [n for messages in texts for role, n in messages if role == "assistant"]
-    if not answers and (answer_tokens is None or not regenerates):
-        raise OptionMissing(
-            "the data has no answers, so that their length is unknown",
-            "add --output-tokens, the tokens of an answer",
-        )
-    usual = sum(answers) // max(len(answers), 1)
+    if not answers and not regenerates:
+        fix = "leave out --keep-answers: the target answers the prompts"
+        raise DataError("no conversation has an answer to keep", fix, code="no-answers")
+    usual = sum(answers) // len(answers) if answers else recipe.answer_tokens
     total = prompts = answered = requests = 0
     for messages in texts:
         before = 0
@@ -280,8 +268,6 @@ def plan_training(
             each = data.tokens / data.conversations * table.worth(epochs)
             needed = math.ceil(tokens / each)
             advice = "train" if needed <= data.conversations else "train-more-data"
-    parameters = head.parameters or 0
-    checkpoint = _SAVED_BYTES * parameters
     return TrainingPlan(
         target=target.id,
         instance_type=instance.type,
@@ -294,12 +280,12 @@ def plan_training(
         regenerates=regenerates,
         asked_epochs=recipe.epochs,
         epochs=epochs,
-        parameters=parameters,
+        parameters=head.parameters or 0,
         basis=rates.basis if rates else "unknown",
         hours=hours,
         usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
-        disk_bytes=_DATA_BYTES * data.tokens + (epochs + 1) * checkpoint,
-        checkpoint_bytes=checkpoint,
+        disk_bytes=disk_bytes(data, head, epochs),
+        checkpoint_bytes=_SAVED_BYTES * (head.parameters or 0),
         hidden_states_bytes=_HIDDEN_BYTES * target.architecture.hidden_size * data.tokens,
         concurrency=entry.concurrency,
         workload=workload,
@@ -547,12 +533,18 @@ def _alternatives(
         methods.add(method)
 
 
-def require_disk(plan: TrainingPlan, free: int, folder: str) -> None:
-    """Raise UserError unless so many bytes hold what the training writes."""
-    if free < plan.disk_bytes:
+def disk_bytes(data: DataSize, head: Drafter, epochs: int) -> int:
+    """The bytes of data and checkpoints that a training writes."""
+    return _DATA_BYTES * data.tokens + (epochs + 1) * _SAVED_BYTES * (head.parameters or 0)
+
+
+def require_disk(needed: int, folder: Path) -> None:
+    """Raise UserError unless there are so many bytes for ``folder``, which need not exist yet."""
+    free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
+    if free < needed:
         raise UserError(
-            f"the training writes about {format_size(plan.disk_bytes)} to {folder}, which has "
+            f"the training writes about {format_size(needed)} to {folder}, which has "
             f"{format_size(free)} free",
-            "free some space, or choose another folder with -o",
+            "free some space, or choose a folder on another disk",
             code="disk-full",
         )

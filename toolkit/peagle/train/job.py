@@ -5,9 +5,7 @@ Data lies in S3 beside the checkpoints of its run, and SageMaker copies both to 
 run, after a failure, a stop or on another instance type, goes on from its last checkpoint, as a
 spot instance does by itself.
 
-The request is sent by boto3. ``ModelTrainer`` of the SageMaker Python SDK (sagemaker-train 1.27)
-was tried: it sets a container's command only to its own shell script, reads the sandbox's address
-only from the environment, and installs mlflow, pandas and scikit-learn (939 MB).
+The request is sent by boto3; docs/train.md says why not by the SageMaker Python SDK.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from peagle.aws.training import TrainingJob, create_job, require_trained
 from peagle.catalog.tables import Instance
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding, error, warning
-from peagle.planning.company import NO_COMPANY, Company, model_network, prefixed
+from peagle.planning.company import NO_COMPANY, Company, model_network
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
@@ -96,13 +94,11 @@ class JobOptions:
         return math.ceil(self.disk_bytes / _GB) + _SPARE_GB
 
 
-def make_run(
-    target: str, arguments: Sequence[str], data: TrainingData, bucket: str, prefix: str = ""
-) -> JobRun:
+def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: str) -> JobRun:
     """The run of a training of ``target``'s head with these ``arguments`` and data."""
     digest = json_digest([target, list(arguments), data.sha256])[:_DIGEST_LENGTH]
     slug = re.sub(r"[^a-z0-9]+", "-", target.rstrip("/").rpartition("/")[2].lower()).strip("-")
-    stem = prefixed(f"train-{slug}", prefix or DEFAULT_PREFIX)
+    stem = f"{DEFAULT_PREFIX}train-{slug}"
     longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
     return JobRun(f"{stem[:longest].rstrip('-')}-{digest}", bucket)
 
@@ -208,13 +204,18 @@ def start_job(
     create_job(aws, request)
 
 
-def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
-    """Download the head that the job has made into a new or empty ``folder``. Raises CloudError for
-    a job without one, and UserError for a folder that has files."""
-    require_trained(job)
+def require_empty(folder: Path) -> None:
+    """Raise UserError for a folder that has files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "name another folder with -o"
         raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
+
+
+def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
+    """Download the head that the job has made into a new or empty ``folder``. Raises CloudError for
+    a job without one, and as ``require_empty``."""
+    require_trained(job)
+    require_empty(folder)
     artifact = S3Uri.parse(job.artifact)
     listed = aws.call("s3", "head_object", Bucket=artifact.bucket, Key=artifact.key)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from peagle.train.estimate import Range, Rates, measure_data
 from peagle.train.run import Run, Step, TrainProgress
 from peagle.train.training import Training
 
-CONVERSATIONS, PROMPTS, STEPS = 128, 32, 12
+CONVERSATIONS, PROMPTS, STEPS = 128, 32, 30
 """How much a probe regenerates and trains with, measures with, and trains."""
 
 _SPREAD = 1.25

@@ -61,7 +61,7 @@ def write_result(training: Training, trained: Trained) -> Result:
     write_file(folder / ACCEPTANCE, acceptance_bytes(best.acceptance))
     write_prompts(training.data.held_out, folder / HELD_OUT)
     write_json(folder / RECORD, record(training, trained))
-    entry = _write_entry(training, best)
+    entry = _write_entry(training, trained)
     return Result(folder, best.acceptance.k, best.length, best.number, entry)
 
 
@@ -90,6 +90,7 @@ def record(training: Training, trained: Trained) -> dict[str, Any]:
         "recipe": asdict(training.recipe),
         "subject": asdict(training.subject),
         "hidden_states": dict(trained.states),
+        "lossless": dict(trained.lossless),
         "seconds": {name: round(seconds, 1) for name, seconds in trained.seconds.items()},
         "tokens_per_second": trained.tokens_per_second,
         "chosen_epoch": trained.best.number,
@@ -120,7 +121,7 @@ def new_drafter(training: Training, best: Epoch, name: str) -> Drafter:
     )
 
 
-def _write_entry(training: Training, best: Epoch) -> Path:
+def _write_entry(training: Training, trained: Trained) -> Path:
     """The entry of the target with the head as its default drafter, and the evidence. Weights in
     folders are links, since a catalogue's file has them next to itself."""
     target = training.catalog.targets[training.plan.target.id]
@@ -136,16 +137,16 @@ def _write_entry(training: Training, best: Epoch) -> Path:
         weights = "./target"
         (file.parent / weights).symlink_to(training.subject.target, target_is_directory=True)
     others = (each for each in target.drafters if not (each.weights or "").startswith("./"))
-    drafters = (new_drafter(training, best, name), *others)
+    drafters = (new_drafter(training, trained.best, name), *others)
     fields = {"weights": weights, "default_drafter": name, "drafters": drafters}
     write_text(file, entry_text(target.model_copy(update=fields), {}, file))
     evidence = training.output / CATALOG / "evidence" / f"{target.short_name}-{name}.json"
-    write_json(evidence, _evidence(training, best, name))
+    write_json(evidence, _evidence(training, trained, name))
     return file
 
 
-def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
-    acceptance = best.acceptance
+def _evidence(training: Training, trained: Trained, name: str) -> Mapping[str, Any]:
+    acceptance = trained.best.acceptance
     total, domains = (
         [
             {
@@ -167,4 +168,5 @@ def _evidence(training: Training, best: Epoch, name: str) -> Mapping[str, Any]:
         "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
         "results": total,
         "domains": domains,
+        "lossless": dict(trained.lossless),
     }

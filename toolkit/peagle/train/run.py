@@ -7,6 +7,7 @@
     states     the hidden states of the engine give the target's own probabilities
     training   the trainer, which asks that engine for hidden states
     measured   the acceptance of each epoch's head on held-out prompts, in the engine
+    lossless   the best head changes no greedy answer of the target
 
 Each step has a file in the work folder with a digest of what it was made from, and its result. The
 same command goes on after the last complete step, and within the training at its last checkpoint;
@@ -15,6 +16,7 @@ a step made from something else is made again.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -27,7 +29,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from peagle.bench.acceptance import (
     AcceptanceRequest,
@@ -36,6 +38,8 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     read_acceptance,
 )
+from peagle.bench.lossless import Answers, compare_transcripts, transcripts
+from peagle.bench.result import utc_now
 from peagle.bench.targets import open_engine
 from peagle.bench.workloads import read_prompts
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
@@ -58,7 +62,7 @@ from peagle.train.training import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER
 
-Step = Literal["answers", "data", "untrained", "states", "training", "measured"]
+Step = Literal["answers", "data", "untrained", "states", "training", "measured", "lossless"]
 
 
 class TrainerFailed(EngineError, code="trainer-failed"):
@@ -69,7 +73,8 @@ class TrainerFailed(EngineError, code="trainer-failed"):
 @dataclass(frozen=True)
 class TrainProgress:
     """Where a training is. ``done`` of ``total`` are conversations, training steps or prompts;
-    ``detail`` is the last line of a log. ``seconds_left`` are of this step."""
+    ``detail`` is the last line of a log. ``seconds`` are of the training so far, and
+    ``seconds_left`` of this step."""
 
     step: Step
     done: int = 0
@@ -79,6 +84,7 @@ class TrainProgress:
     epochs: int | None = None
     loss: float | None = None
     seconds_left: float | None = None
+    seconds: float = 0.0
 
 
 Observe = Callable[[TrainProgress], object]
@@ -102,7 +108,9 @@ class Epoch:
 @dataclass(frozen=True)
 class Trained:
     """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
-    each step; and the speed of the training in tokens per second."""
+    each step; and the speed of the training in tokens per second. ``lossless`` counts the
+    answers and tokens of the best head that were compared with the target's, and those that
+    differ."""
 
     target: str
     epochs: tuple[Epoch, ...]
@@ -110,6 +118,7 @@ class Trained:
     seconds: Mapping[str, float]
     tokens_per_second: float | None
     states: Mapping[str, Any] = field(default_factory=dict)
+    lossless: Mapping[str, Any] = field(default_factory=dict)
 
 
 _MARKER = "step.json"
@@ -117,6 +126,9 @@ _LEAST_SAME = 0.95
 """Of the tokens whose most likely successor the saved states have to give too."""
 
 _MEMORY = Path("/dev/shm")  # nosec B108 # a folder there has the digest of the work folder
+_COMPARED_PROMPTS, _COMPARED_TOKENS = 16, 64
+"""Of the held-out prompts, and of each answer, what is compared with the target's answers."""
+
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
 """How long an interrupted trainer may take to save."""
@@ -126,10 +138,23 @@ class Run:
     """The steps of one training, in its work folder."""
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
-        self.training, self._tell = training, observe
-        self.work = training.work
+        self.training, self._observe = training, observe
+        self.work, self._begun = training.work, time.monotonic()
         self._python = find_trainer(training.subject.gpu)
-        self.seconds: dict[str, float] = {}
+        self._earlier = sum(self.seconds.values())
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The seconds of each step that was made, also in calls before this."""
+        seconds = {
+            name: sum(_read_marker(file)["seconds"] for file in (self.work / name).rglob(_MARKER))
+            for name in get_args(Step)
+        }
+        return {name: spent for name, spent in seconds.items() if spent}
+
+    def _tell(self, progress: TrainProgress) -> None:
+        so_far = self._earlier + time.monotonic() - self._begun
+        self._observe(replace(progress, seconds=so_far))
 
     @property
     def paths(self) -> Paths:
@@ -158,6 +183,10 @@ class Run:
             message = f"another process trains the head in {self.training.output}"
             fix = "wait until it ends, or choose another folder"
             raise UserError(message, fix, code="already-running") from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise TrainerFailed(f"{self.work}: the disk is full", _DISK_FIX, "disk-full") from error
 
     def _train(self) -> Trained:
         request, subject, data = self.training.request, self.training.subject, self.training.data
@@ -175,7 +204,7 @@ class Run:
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
                 self._step("training", trained, partial(self._fit, engine), recipe.epochs)
         fitted = self._result("training")
-        folders = sorted(_checkpoints(self.paths.checkpoints), key=lambda each: int(each.name))
+        folders = _checkpoints(self.paths.checkpoints)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in folders:
@@ -186,17 +215,20 @@ class Run:
         if not epochs:
             raise error
         best = max(epochs, key=lambda epoch: epoch.length)
+        source = [self._measured_from(best.folder), best.acceptance.k]
+        lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
         speed, states = fitted.get("tokens_per_second"), self._result("states")
-        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states)
+        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
 
     def _step(
-        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0
-    ) -> dict[str, Any]:
-        """The result of a step, which ``make`` makes, unless it is done. ``amount`` may grow
-        without beginning again, as epochs do."""
-        if self._is_done(name, source, amount):
-            return self._result(name)
-        folder = private_folder(self.work / name)
+        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0,
+        part: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """The result of a step or a ``part`` of it, which ``make`` makes, unless it is done.
+        ``amount`` may grow without beginning again, as epochs do."""
+        if self._is_done(name, source, amount, part):
+            return self._result(name, part)
+        folder = private_folder(self.work / name / part)
         marker, digest = folder / _MARKER, json_digest(source)
         kept = _read_marker(marker)
         if kept.get("source") != digest:
@@ -211,20 +243,16 @@ class Run:
         finally:
             kept["seconds"] += time.monotonic() - begun
             write_json(marker, {**kept, "result": None} if "result" in kept else kept)
-        self.seconds[name] = kept["seconds"]
         write_json(marker, {**kept, "result": result, "amount": amount})
         return result
 
-    def _is_done(self, name: Step, source: Any, amount: int) -> bool:
-        kept = _read_marker(self.work / name / _MARKER)
+    def _is_done(self, name: Step, source: Any, amount: int, part: str = "") -> bool:
+        kept = _read_marker(self.work / name / part / _MARKER)
         same = kept.get("source") == json_digest(source) and kept.get("amount") == amount
-        if same and kept.get("result") is not None:
-            self.seconds[name] = kept["seconds"]
-            return True
-        return False
+        return same and kept.get("result") is not None
 
-    def _result(self, name: Step) -> dict[str, Any]:
-        return dict(_read_marker(self.work / name / _MARKER).get("result") or {})
+    def _result(self, name: Step, part: str = "") -> dict[str, Any]:
+        return dict(_read_marker(self.work / name / part / _MARKER).get("result") or {})
 
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
@@ -240,7 +268,7 @@ class Run:
 
         def watch(seconds: float) -> TrainProgress:
             done = _count_conversations(paths.answers, counts)
-            left = seconds / done * (total - done) if done else None
+            left = seconds / done * (total - done) if done > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
         with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
@@ -273,7 +301,7 @@ class Run:
         arguments = recipes.dry_run_arguments(self.training.recipe, self.training.subject, head)
         self._run_trainer("untrained", arguments)
         try:
-            with self._serving(self._plan_with(head), "untrained", self._head_runner()) as engine:
+            with self._serving(self._plan_with(head), "untrained", self._runner()) as engine:
                 return {"acceptance_length": engine.acceptance_length}
         except NotProved as error:
             if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
@@ -296,6 +324,7 @@ class Run:
         return compared
 
     def _fit(self, engine: LocalEngine) -> dict[str, Any]:
+        _checkpoints(self.paths.checkpoints)
         events = self.work / "training" / "events.jsonl"
         workers = max(1, min(12, this_machine().cores - 2))
         arguments = recipes.training_arguments(
@@ -312,21 +341,15 @@ class Run:
                 "steps": reader.done, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
-        number = int(folder.name)
-        measured = private_folder(self.work / "measured")
-        file, prompts = measured / f"{number}.json", measured / "prompts.jsonl"
-        write_prompts(self.training.data.held_out, prompts)
-        weights = (folder / "model.safetensors").stat()
+        file = self.work / "measured" / folder.name / "acceptance.json"
         plan = self._plan_with(folder)
-        k = plan.speculation.k if plan.speculation else 0
-        source = json_digest([self.training.data.sha256, k, weights.st_size, weights.st_mtime_ns])
-        marker = measured / f"{number}.source"
-        if not (file.exists() and marker.exists() and marker.read_text("utf-8") == source):
-            begun = time.monotonic()
-            self._tell(TrainProgress("measured", epoch=number))
-            with self._serving(plan, "measured", self._head_runner(compiled=False)) as it:
+
+        def measure() -> dict[str, Any]:
+            number, prompts = int(folder.name), file.with_name("prompts.jsonl")
+            write_prompts(self.training.data.held_out, prompts)
+            with self._serving(plan, "measured", self._runner(compiled=False)) as engine:
                 result = measure_acceptance(
-                    open_engine(it, self.training.catalog),
+                    open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
                     AcceptanceRequest(
                         max_tokens=min(self.training.recipe.answer_tokens, 256), concurrency=16
@@ -336,15 +359,45 @@ class Run:
                     ),
                 )
             write_file(file, acceptance_bytes(result))
-            write_file(marker, source.encode())
-            seconds = self.seconds.get("measured", 0.0) + time.monotonic() - begun
-            self.seconds["measured"] = seconds
-        return Epoch(number, folder, read_acceptance(file), losses.get(str(number)))
+            return {}
+
+        k = plan.speculation.k if plan.speculation else 0
+        self._step("measured", [k, self._measured_from(folder)], measure, part=folder.name)
+        return Epoch(int(folder.name), folder, read_acceptance(file), losses.get(folder.name))
+
+    def _measured_from(self, head: Path) -> list[Any]:
+        weights = (head / "model.safetensors").stat()
+        return [self.training.data.sha256, weights.st_size, weights.st_mtime_ns]
+
+    def _compare_answers(self, head: Path) -> dict[str, Any]:
+        """Compare greedy answers with those of the target alone, in engines that round alike."""
+        measured_on = self.work / "measured" / head.name / "prompts.jsonl"
+        held_out, started = read_prompts(measured_on), utc_now()
+        prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
+
+        def ask(plan: Plan, name: str) -> Answers:
+            with self._serving(plan, "lossless", self._runner(compiled=False)) as engine:
+                return transcripts(
+                    prompts, open_engine(engine, self.training.catalog).server, name,
+                    _COMPARED_TOKENS, name == "target",
+                    lambda name, done, total: self._tell(
+                        TrainProgress("lossless", done, total, name)
+                    ),
+                )  # fmt: skip
+
+        answers = ask(self._plan_with(head), "head"), ask(self.training.plan, "target")
+        compared = compare_transcripts(
+            prompts, *answers, server="head", against="target", started=started,
+            max_tokens=_COMPARED_TOKENS,
+        )  # fmt: skip
+        return {"prompts": compared.prompts, "tokens": compared.tokens, "passed": compared.passed,
+                "differences": len(compared.differences),
+                "unexplained": len(compared.unexplained)}  # fmt: skip
 
     def _plan_with(self, head: Path) -> Plan:
         return without_floor(self.training.plan_with(head))
 
-    def _head_runner(self, compiled: bool = True) -> LocalRunner:
+    def _runner(self, compiled: bool = True) -> LocalRunner:
         """Acceptance is the same in an engine that is not compiled, which starts sooner."""
         settings = {} if compiled else {ENFORCE_EAGER: "true"}
         return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
@@ -459,7 +512,7 @@ class Run:
                     os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
         if program.returncode:
-            raise trainer_error(log, step)
+            raise trainer_error(log, step, program.returncode)
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
@@ -485,12 +538,13 @@ def _read_marker(path: Path) -> dict[str, Any]:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The folders of the epochs that were saved."""
-    folders = folder.iterdir() if folder.is_dir() else iter(())
-    return [
-        each for each in folders
-        if each.name.isdecimal() and (each / "model.safetensors").is_file()
-    ]  # fmt: skip
+    """The folders of the epochs that were saved. One that was not saved to its end is removed, or
+    the trainer would begin with it."""
+    folders = [each for each in folder.glob("*") if each.name.isdecimal()]
+    complete = [each for each in folders if (each / "training_state.json").is_file()]  # the last
+    for each in {*folders} - {*complete}:
+        shutil.rmtree(each)
+    return sorted(complete, key=lambda each: int(each.name))
 
 
 def _count_conversations(file: Path, counts: dict[str, int]) -> int:
@@ -562,21 +616,26 @@ class EventReader:
             self.losses[str(event["epoch"])] = event["loss"]
 
 
+_DISK_FIX = "free some space, and repeat the command: it continues"
+
 _CAUSES = (
     (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
      "the GPU's memory is too small for a step",
      "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
+    (("killed by signal",), "trainer-killed", "the trainer was killed, as when memory runs out",
+     "free some memory, and repeat the command: it continues"),
     (("No space left on device", "Disk quota exceeded"), "disk-full", "the disk is full",
-     "free some space, and repeat the command: it continues"),
+     _DISK_FIX),
 )  # fmt: skip
 
 
-def trainer_error(log: Path, step: str) -> TrainerFailed:
-    """The error of a trainer that ended, from its log."""
+def trainer_error(log: Path, step: str, status: int = 1) -> TrainerFailed:
+    """The error of a trainer that ended, from its log and exit status."""
     lines = (
         log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()[-400:]
     )
-    text = "\n".join(lines)
+    # Words of PyTorch for a worker of the trainer; the trainer itself writes nothing then.
+    text = "\n".join(lines) + ("killed by signal" if status == -signal.SIGKILL else "")
     for words, code, message, fix in _CAUSES:
         if any(word in text for word in words):
             return TrainerFailed(f"{message} (log: {log})", fix, code)

@@ -104,11 +104,14 @@ _STEPS = {
     "answers": "the target answers", "data": "preparing the data",
     "untrained": "an untrained head in the engine", "states": "checking the hidden states",
     "training": "training", "measured": "measuring acceptance",
+    "lossless": "comparing answers",
 }  # fmt: skip
 
 
-def show_progress(status: StatusLine, progress: TrainProgress) -> None:
-    """Show a step: how far it is and the time left, else the log's last line."""
+def show_progress(
+    status: StatusLine, progress: TrainProgress, usd_per_hour: float | None = None
+) -> None:
+    """Show a step: how far it is and the time left, else the log's last line; and the cost."""
     parts = [_STEPS[progress.step]]
     if progress.epoch is not None:
         of = f" of {progress.epochs}" if progress.epochs else ""
@@ -121,6 +124,8 @@ def show_progress(status: StatusLine, progress: TrainProgress) -> None:
         parts.append(f"{format_duration(progress.seconds_left)} left")
     if not progress.total and progress.detail:
         parts.append(progress.detail)
+    if usd_per_hour is not None:
+        parts.append(format_usd(usd_per_hour * progress.seconds / 3600))
     status.show_line(" | ".join(parts))
 
 
@@ -133,7 +138,7 @@ def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
             {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
             for epoch in trained.epochs
         ],
-        "seconds": trained.seconds,
+        "lossless": trained.lossless, "seconds": trained.seconds,
     }  # fmt: skip
 
 
@@ -154,6 +159,11 @@ def print_trained(result: Result, trained: Trained) -> None:
         if name in _STEPS
     )
     facts = [("epochs", f"{lengths}; {result.epoch + 1} is kept"), ("domains", domains)]
+    compared, unexplained = trained.lossless, trained.lossless["unexplained"]
+    facts.append(
+        ("lossless", f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
+         + (f"{unexplained} differ from the target's" if unexplained else "the target's own"))
+    )  # fmt: skip
     print_facts([*facts, ("time", steps)], err=False)
     target = trained.target
     commands = (
@@ -188,20 +198,21 @@ def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) 
     yield "disk", f"{job.volume_gb} GB"
 
 
-def job_text(job: TrainingJob, line: str) -> str:
-    """The state of a job, and the last ``line`` of its log, in a line."""
+def job_text(job: TrainingJob, usd: float | None, line: str) -> str:
+    """The state of a job, its cost so far, and the last ``line`` of its log, in a line."""
     seconds = format_duration(job.training_seconds) if job.training_seconds else ""
-    parts = (f"{job.name}: {job.stage}", seconds, line or job.message)
+    cost = "" if usd is None else format_usd(usd)
+    parts = (f"{job.name}: {job.stage}", seconds, cost, line or job.message)
     return " | ".join(part for part in parts if part)
 
 
-def print_job(job: TrainingJob, head: Path | None) -> None:
-    """The state of a job, and what to do next."""
+def print_job(job: TrainingJob, usd: float | None, head: Path | None) -> None:
+    """The state of a job, its cost so far, and what to do next."""
     print_line(f"{job.name}: {job.status}", bold=True)
-    print_facts(_job_state(job, head), err=False)
+    print_facts(_job_state(job, usd, head), err=False)
 
 
-def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
+def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[Fact]:
     if job.stage != job.status:
         yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
     if job.failure:
@@ -209,6 +220,7 @@ def _job_state(job: TrainingJob, head: Path | None) -> Iterator[Fact]:
     spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
     yield "instance", f"{job.instance_type}{spot}"
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
+    yield "cost", "" if usd is None else f"{format_usd(usd)}, at the price of hosting"
     if head and (head / ACCEPTANCE).is_file():
         measured = read_acceptance(head / ACCEPTANCE)
         length = f"{measured.total.acceptance.length:.2f} tokens per step with K={measured.k}"
