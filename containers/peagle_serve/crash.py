@@ -64,8 +64,6 @@ _NOT_THE_CAUSE = re.compile(
     r"|WorkerProc (initialization failed|hit an exception)|Worker failed with error"
     r"|[Pp]roc \S+ died unexpectedly|(EngineCore|WorkerProc) failed to start"
 )
-_CORE_ENDED = "engine core exited unexpectedly"
-"""vLLM's server, of a core process that has ended without a word."""
 _PROCESS = re.compile(r"^\([A-Z]\w*")
 _BARE_EXCEPTION = re.compile(r"^\w+(Error|Exception)$")
 _HUB_ERROR = re.compile(r"\d{3} Client Error")
@@ -82,7 +80,7 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     A message is an exception, or an error of a command line, with the lines that belong to it. A
     core that ended without one was killed; then the server's messages are of earlier requests."""
     written = [_LEAD.sub("", without_colors(line)) for line in lines]
-    core_ended = any(_CORE_ENDED in line for line in written)
+    core_ended = any("engine core exited unexpectedly" in line for line in written)
     kept = [line for line in written if not _IGNORED.match(line)]
     writers = [match[0] if (match := _PROCESS.match(line)) else "" for line in kept]
     parsed = [(writer, bare_line(line)) for writer, line in zip(writers, kept, strict=True)]

@@ -6,7 +6,7 @@ Exit codes: UserError 2, Refused and DamagedCheckpoint 3, CloudError and EngineE
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -193,6 +193,18 @@ class EngineError(PeagleError, code="engine", exit_code=4):
 class EngineFailed(EngineError, code="engine-failed"):
     """The engine, or the server of ``--url``, answers a request with an error of its own.
     Fix: read its log, for which the error has the command where one exists."""
+
+
+@contextmanager
+def fixed_by(find: Callable[[], Fix]) -> Iterator[None]:
+    """Give an EngineError of the block that has no fix the one that ``find`` returns."""
+    try:
+        yield
+    except EngineError as error:
+        if not error.fix:
+            fix = find()
+            error.fix, error.command = fix.sentence, fix.command
+        raise
 
 
 @contextmanager

@@ -205,10 +205,10 @@ class Session(Account):
         say: Say | None = None,
         report: Callable[[Proof, str], object] = lambda proof, region: None,
     ) -> Proof:
-        """Prove again that an endpoint speculates, also one of a template or another machine, or
-        the local engine of that name: every instance makes ``min_drafts``, and its acceptance
-        length is at least ``floor`` (by default the pair's). ``report`` gets the proof, also one
-        that fails, and the endpoint's region, "" for a local engine.
+        """Prove again that an endpoint, also of a template or another machine, or a local engine
+        speculates: every instance makes ``min_drafts``, and its acceptance length is at least
+        ``floor`` (by default the pair's). ``report`` gets the proof, also one that fails, and the
+        endpoint's region, "" for a local engine.
 
         Raises NotProved, NotFound when there is no such endpoint, CloudError and EngineError.
         """

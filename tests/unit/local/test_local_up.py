@@ -269,7 +269,7 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
     assert "OutOfMemoryError" in _command("local", "list").stderr
     with raises_code("local-engine-not-ready", UserError) as raised:
         _command("invoke", NAME, "Hi")
-    assert "OutOfMemoryError" in raised.value.message
+    assert "OutOfMemoryError" in raised.value.fix
 
 
 CORE_ENDED = "(APIServer pid=7) WARNING [core_client.py:728] engine core exited unexpectedly\n"
@@ -291,12 +291,10 @@ def test_a_killed_core_is_named_while_the_engine_restarts(
     assert (document["state"], document["crash"]["cause"]) == ("restarting", "killed")
     assert "signal 9" in command("local", "status").stderr
     assert "signal 9" in server.fix.sentence
-    with raises_code("engine-rejected", EngineError):
-        ask(engine.process.port, {"prompt": ""})
     stop_engine(engine.process, 1.0)
-    with raises_code("engine-exited", EngineError) as raised:
+    with raises_code("no-answer", EngineError) as raised:
         ask(engine.process.port, {"prompt": "Hi"})
-    assert "signal 9" in raised.value.message
+    assert "signal 9" in raised.value.fix
 
 
 @pytest.mark.thorough

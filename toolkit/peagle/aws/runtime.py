@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.engine_log import log_text
-from peagle.errors import EngineError, PeagleError, UserError
+from peagle.errors import EngineError, Fix, PeagleError, UserError, fixed_by
 from peagle.protocol import (
     Counters,
     Piece,
@@ -103,15 +103,9 @@ def _named_requests(aws: Aws, endpoint: str, send: Callable[..., Iterator[T]]) -
     yield from send(**of_component)
 
 
-@contextmanager
-def _log_named(endpoint: str) -> Iterator[None]:
+def _log_named(endpoint: str) -> AbstractContextManager[None]:
     """Give an engine's error that has no fix the command that prints the endpoint's log."""
-    try:
-        yield
-    except EngineError as error:
-        if not error.fix:
-            error.fix, error.command = "read the log", ("peagle", "logs", endpoint)
-        raise
+    return fixed_by(lambda: Fix("read the log", ("peagle", "logs", endpoint)))
 
 
 def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:

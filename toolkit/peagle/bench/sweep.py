@@ -33,7 +33,7 @@ from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
-from peagle.speed.acceptance import published_rates, rates_for_length
+from peagle.speed.acceptance import curve_through, position_rates, published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_usd, plain
 
@@ -330,7 +330,7 @@ def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
             f"use a length above 1 and below {k + 1}",
             "acceptance-file",
         )
-    return rates_for_length(length, k, catalog.speed_model.decay)
+    return position_rates(curve_through(((k, length),), catalog.speed_model.decay), k)
 
 
 def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:

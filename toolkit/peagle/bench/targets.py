@@ -41,7 +41,7 @@ from peagle.deploy.status import read_stand_in
 from peagle.engine import local
 from peagle.engine.gpus import Gpus, catalogue_name, find_gpus
 from peagle.engine.local import StepProgress, start_local, stop_local
-from peagle.engine.logs import read_crash
+from peagle.engine.logs import crash_fix
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
 from peagle.errors import (
@@ -119,9 +119,8 @@ class OpenAiServer:
     @property
     def fix(self) -> Fix:
         """What to do when the server fails: what its crash needs, else where to look."""
-        if self.log_file and (crash := read_crash(self.log_file)).cause:
-            return Fix(f"{crash.line}: {crash.fix}", crash.command)
-        return Fix("read its log" if self.log else "look at the server's log", self.log)
+        fix = Fix("read its log" if self.log else "look at the server's log", self.log)
+        return crash_fix(self.log_file, fix) if self.log_file else fix
 
     def exchange(self, route: str, body: dict[str, Any] | None = None) -> tuple[str, bytes]:
         """Content type and content of the answer, by the path from the server's root, or by the

@@ -207,8 +207,7 @@ def show_copy(status: StatusLine, progress: SyncProgress) -> None:
     """Show how far a copy of weights is."""
     text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
     if progress.seconds_left is not None:
-        left = format_duration(progress.seconds_left)
-        text += f" | {format_rate(progress.speed)} | {left} left"
+        text += f" | {format_rate(progress.speed)} | {format_duration(progress.seconds_left)} left"
     status.show_line(text)
 
 
@@ -273,13 +272,11 @@ _LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acc
 
 def engine_document(engine: LocalEngine) -> dict[str, Any]:
     """What ``--json`` tells of an engine; ``crash`` is why it does not answer."""
-    document: dict[str, Any] = plain(engine)
+    hidden = ("environment", "ready", "chat", "copy_of", "process")
+    document = {name: value for name, value in plain(engine).items() if name not in hidden}
     state, healthy = engine.state, is_healthy(engine.process.port)
     crash = None if healthy or state == "starting" else read_crash(engine.process.log)
     explains = crash and (crash.cause if state == "ready" else crash.line)
-    process = document.pop("process")
-    for name in ("environment", "ready", "chat", "copy_of"):
-        del document[name]
     return document | {
         "state": "restarting" if explains and state == "ready" else state,
         "healthy": healthy,
@@ -288,7 +285,7 @@ def engine_document(engine: LocalEngine) -> dict[str, Any]:
         "openai_base_url": engine.openai_base_url,
         "findings": proof_findings(engine.second_turn),
         "warm_start": read_warm_start(Path(engine.process.log)),
-        **{name: process[name] for name in ("container", "pid", "port", "log")},
+        **{name: getattr(engine.process, name) for name in ("container", "pid", "port", "log")},
     }
 
 

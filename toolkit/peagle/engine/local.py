@@ -15,7 +15,7 @@ from typing import Any
 from peagle import proof
 from peagle.engine import state as records
 from peagle.engine.gpus import Gpu
-from peagle.engine.logs import crash_error, last_line, read_crash
+from peagle.engine.logs import crash_error, crash_fix, last_line
 from peagle.engine.process import (
     NO_RESPONSE,
     EngineProcess,
@@ -30,7 +30,7 @@ from peagle.engine.process import (
 from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine_log import log_text
-from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError
+from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
@@ -312,27 +312,23 @@ def _read(reply: http.client.HTTPResponse) -> bytes:
 @contextmanager
 def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
     """The open response. Raises EngineError when there is none, or when it is cut off."""
-    try:
-        with response(port, "/invocations", _REQUEST_SECONDS, body, headers) as reply:
-            yield reply
-    except (*NO_RESPONSE, EngineError) as error:
-        raise _explain(port, error) from None
+    with fixed_by(lambda: _read_the_log(port)):
+        try:
+            with response(port, "/invocations", _REQUEST_SECONDS, body, headers) as reply:
+                yield reply
+        except NO_RESPONSE as error:
+            message = f"the engine on port {port} does not respond: {error}"
+            raise EngineError(message, code="no-answer") from error
 
 
-def _explain(port: int, error: Exception) -> EngineError:
-    """The crash of the newest engine on ``port`` that is behind an error, else the error with the
-    command that prints the log."""
-    if not isinstance(error, EngineError):
-        message = f"the engine on port {port} does not respond: {error}"
-        error = EngineError(message, code="no-answer")
+def _read_the_log(port: int) -> Fix:
+    """What the crash of the newest engine on ``port`` needs, else the command that prints its log;
+    empty without an engine."""
     engines = [engine for engine in local_engines() if engine.process.port == port]
-    if engines:
-        newest = max(engines, key=lambda engine: engine.started_at)
-        if error.code != "engine-rejected" and read_crash(newest.process.log).cause:
-            return crash_error(newest.process.log)
-        if not error.fix:
-            error.fix, error.command = "read the log", ("peagle", "local", "logs", newest.name)
-    return error
+    if not engines:
+        return Fix("")
+    last = max(engines, key=lambda engine: engine.started_at)
+    return crash_fix(last.process.log, Fix("read the log", ("peagle", "local", "logs", last.name)))
 
 
 def local_log(name: str, follow: bool = False) -> Iterator[str]:

@@ -52,6 +52,12 @@ def read_crash(log: Path | str) -> crash.Crash:
     return find_crash(reversed(since))
 
 
+def crash_fix(log: Path | str, otherwise: Fix) -> Fix:
+    """The known cause of the crash in ``log`` and what it needs, or ``otherwise``."""
+    end = read_crash(log)
+    return Fix(f"{end.line}: {end.fix}", end.command) if end.cause else otherwise
+
+
 def crash_error(log: Path | str) -> EngineError:
     """The error with the reason why the engine exited, and the fix."""
     end = read_crash(log)

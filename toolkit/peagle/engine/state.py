@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from peagle.engine.logs import read_crash
+from peagle.engine.logs import crash_fix
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
@@ -113,11 +113,8 @@ def ready_engine(name: str) -> LocalEngine | None:
     engine = read_local_engine(name) if name in names else None
     if engine is None or engine.state == "ready":
         return engine
-    state, fix = "is still starting", Fix("read its log", ("peagle", "local", "logs", name))
-    if engine.state == "dead":
-        end = read_crash(engine.process.log)
-        state = f"is not running: {end.line}" if end.line else "is not running"
-        fix = Fix(end.fix, end.command) if end.fix else fix
+    state = "is still starting" if engine.state == "starting" else "is not running"
+    fix = crash_fix(engine.process.log, Fix("read its log", ("peagle", "local", "logs", name)))
     raise UserError(f"the local engine {name} {state}", fix, code="local-engine-not-ready")
 
 
