@@ -12,6 +12,7 @@ from peagle.catalog import find_instance, find_pair, load_catalog
 from peagle.catalog.loading import load_training
 from peagle.planning.load import Load
 from peagle.speed.acceptance import Acceptance, curve_through
+from peagle.train.data import Conversation
 from peagle.train.estimate import (
     DataSize,
     Range,
@@ -64,6 +65,10 @@ def message(role: str, tokens: int) -> dict[str, str]:
     return {"role": role, "content": "word" * (tokens - 4)}
 
 
+def conversation(messages: list[dict[str, str]]) -> Conversation:
+    return Conversation("", "all", tuple(messages), answered=True, question="")
+
+
 SHORT = Recipe(sequence_length=400, answer_tokens=360)
 QUESTION, ANSWER = message("user", 100), message("assistant", 50)
 
@@ -83,17 +88,17 @@ QUESTION, ANSWER = message("user", 100), message("assistant", 50)
 def test_data_is_measured(
     conversations: list[list[dict[str, str]]], answer_tokens: int | None, size: DataSize
 ) -> None:
-    assert measure_data(conversations, SHORT, answer_tokens) == size
+    assert measure_data(map(conversation, conversations), SHORT, answer_tokens) == size
 
 
 def test_answers_that_are_kept_have_their_length() -> None:
-    conversations = [[QUESTION, message("assistant", 370)], [QUESTION]]
+    conversations = map(conversation, [[QUESTION, message("assistant", 370)], [QUESTION]])
     assert measure_data(conversations, SHORT, regenerates=False) == DataSize(2, 500, 1, 100, 370)
 
 
 def test_there_must_be_answers_to_keep() -> None:
     with raises_code("no-answers"):
-        measure_data([[QUESTION]], SHORT, regenerates=False)
+        measure_data([conversation([QUESTION])], SHORT, regenerates=False)
 
 
 def test_hours_are_amounts_over_rates() -> None:
@@ -124,15 +129,15 @@ def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:
 
 def test_a_published_head_is_on_the_curve() -> None:
     for head in TABLE.heads:
-        tokens = head.samples * head.sample_tokens * TABLE.worth(head.epochs)
+        tokens = head.samples * head.sample_tokens * TABLE.effective_epochs(head.epochs)
         likely = expected_curves(tokens, TABLE, DECAY)[1].length(head.k)
         assert likely == pytest.approx(head.acceptance_length, abs=0.01)
 
 
 def test_epochs_of_the_same_tokens_are_worth_less_than_new_ones() -> None:
-    assert TABLE.worth(1) == 1
-    assert 1.9 < TABLE.worth(2) < 2
-    assert TABLE.worth(1000) == pytest.approx(1 + TABLE.repeats)
+    assert TABLE.effective_epochs(1) == 1
+    assert 1.9 < TABLE.effective_epochs(2) < 2
+    assert TABLE.effective_epochs(1000) == pytest.approx(1 + TABLE.repeats)
 
 
 @pytest.mark.parametrize("pair", ["qwen3-8b", "gpt-oss-120b", "qwen3-coder-30b"])

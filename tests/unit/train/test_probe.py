@@ -68,7 +68,7 @@ def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates
 def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Path) -> None:
     """Steps grow with the tokens; starts, and 200 prompts of each epoch, do not."""
     rates = probe(data, tmp_path)
-    whole = measure_data([each.messages for each in data.train], RECIPE)
+    whole = measure_data(data.train, RECIPE)
     hours = training_hours(whole, rates, RECIPE.epochs)
     count, few = len(data.train), probing.CONVERSATIONS
     assert rates.basis == "measured"
@@ -83,7 +83,7 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
 
 def test_answers_that_are_kept_take_no_time(data: TrainingData, tmp_path: Path) -> None:
     rates = probe(data, tmp_path, keep_answers=True)
-    whole = measure_data([each.messages for each in data.train], RECIPE, regenerates=False)
+    whole = measure_data(data.train, RECIPE, regenerates=False)
     hours = training_hours(whole, rates, RECIPE.epochs, regenerates=False)
     assert hours["regeneration"].likely == 0
     assert hours["starts"].likely > 0

@@ -17,7 +17,6 @@ from peagle.train.recipe import (
     anchors_within,
     choose_layers,
     choose_mask_token,
-    name_variables,
     parse_settings,
     prepare_arguments,
     published_head,
@@ -106,8 +105,6 @@ def test_the_engine_saves_the_layers_and_the_last_one() -> None:
     connector = json.loads(variables["SM_VLLM_KV_TRANSFER_CONFIG"])
     assert connector["kv_connector"] == "ExampleHiddenStatesConnector"
     assert variables["SM_VLLM_GPU_MEMORY_UTILIZATION"] == "0.30"
-    names = name_variables(SUBJECT, "peagle/tiny")["SM_VLLM_SERVED_MODEL_NAME"]
-    assert json.loads(names) == ["/models/tiny", "peagle/tiny"]
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.Monk
     shop = make_workshop(tmp_path, monkeypatch)
     monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
     shop.lengths = {"0": 2.0, "1": 3.0}
-    made = results.write_result(shop.training, shop.train())
-    head = made.folder
-    assert (made.length, made.epoch, made.k) == (3.0, 1, 5)
+    entry = results.write_result(shop.training, shop.train())
+    head = shop.training.request.output
+    assert entry == head / ".catalog" / "peagle" / "tiny.yaml"
     assert read_acceptance(head / "acceptance.json").total.acceptance.length == 3.0
     record = json.loads((head / "training.json").read_text())
     assert [epoch["acceptance_length"] for epoch in record["epochs"]] == [2.0, 3.0]
+    assert record["chosen_epoch"] == 1
     assert record["lossless"]["passed"]
     assert record["data"]["sha256"] == shop.training.data.sha256
     assert (head / "held-out.jsonl").read_text().count("\n") == len(shop.training.data.held_out)

@@ -536,6 +536,6 @@ class TrainingTable(Frozen):
     efficiency: LikelyRange
     start_seconds: LikelyRange
 
-    def worth(self, epochs: float) -> float:
+    def effective_epochs(self, epochs: float) -> float:
         """The epochs of new tokens that so many epochs of the same tokens are worth."""
         return 1 + self.repeats * (1 - math.exp((1 - epochs) / self.repeats))

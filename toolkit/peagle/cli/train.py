@@ -196,7 +196,6 @@ def plan(
     catalog, _, checkpoint, conversations = _read_inputs(
         session, recipe, gpus, pair, data, held_out, options["region"], mask_token_id
     )
-    messages = [each.messages for each in conversations.train]
     rates = None
     if probe:
         from peagle.train.probe import probe as measure
@@ -208,7 +207,7 @@ def plan(
             rates = measure(training, show, options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
-        measure_data(messages, recipe, options["output_tokens"], not keep_answers),
+        measure_data(conversations.train, recipe, options["output_tokens"], not keep_answers),
         recipe,
         catalog,
         load_training(catalog_of(ctx)),
@@ -308,16 +307,16 @@ def run(
         work=work and work.absolute(),
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
-    messages = [each.messages for each in conversations.train]
-    size = measure_data(messages, recipe, regenerates=not keep_answers)
+    size = measure_data(conversations.train, recipe, regenerates=not keep_answers)
     if not training.work.exists():  # else a part is written
         require_empty(request.output)  # such as the target's own
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()
-    result = write_result(training, trained)
-    print_result(trained_document(result, trained), lambda _: print_trained(result, trained))
+    entry = write_result(training, trained)
+    document = trained_document(request.output, entry, trained)
+    print_result(document, lambda _: print_trained(request.output, trained))
     if not trained.lossless["passed"]:
         raise NotProved(
             "speculation with the head changes answers of the target",

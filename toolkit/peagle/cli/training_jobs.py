@@ -143,7 +143,7 @@ def train_on_sagemaker(
     regenerates = not ctx.params["keep_answers"]
     planned = plan_training(
         TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
-        measure_data([each.messages for each in data.train], recipe, None, regenerates),
+        measure_data(data.train, recipe, None, regenerates),
         recipe,
         catalog,
         load_training(None),

@@ -63,7 +63,7 @@ _LARGEST_DATA = 2 << 30
 
 _TOO_LONG, _OURS, _REPEATED = "too-long", "sent-by-peagle", "repeated-turns"
 
-_TOKEN_BYTES = 4
+TOKEN_BYTES = 4
 """UTF-8 bytes of text per token. The toolkit has no tokenizer: lengths are estimates."""
 
 _FORM = (
@@ -108,7 +108,7 @@ class Conversation:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, estimated from its bytes."""
-        return sum(len(message["content"].encode()) for message in self.prompt) // _TOKEN_BYTES
+        return sum(len(message["content"].encode()) for message in self.prompt) // TOKEN_BYTES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,14 +35,14 @@ from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
-from peagle.train.data import DataError
+from peagle.train.data import TOKEN_BYTES, Conversation, DataError
 from peagle.train.recipe import Recipe, slots_per_anchor
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
 """``unknown`` where no speed is known."""
 
-REQUESTS_OF_A_STEP = 256
+_REQUESTS = 256
 """Requests at a time that regenerate answers or compute hidden states on a GPU."""
 
 _K = 5
@@ -52,8 +53,8 @@ _DATA_BYTES, _HIDDEN_BYTES, _SAVED_BYTES = 40, 4 * 2, 3 * 2
 unit of hidden size, of three layers and the last; per parameter of a checkpoint with both moments
 of the optimizer (checkpointer.py of speculators 0.9.0)."""
 
-_TEXT_BYTES, _TEMPLATE_TOKENS = 4, 4
-"""UTF-8 bytes per token, and tokens of the chat template around a message."""
+_TEMPLATE_TOKENS = 4
+"""Tokens of the chat template around a message."""
 
 
 class TrainingOptions(VerdictOptions):
@@ -97,8 +98,7 @@ class Range:
 @dataclass(frozen=True)
 class DataSize:
     """Conversations; all their tokens that are trained on; and requests, one per answer, with the
-    tokens of their prompts, each with all turns before it, and of their answers. Tokens are
-    estimated from the bytes of texts."""
+    tokens of their prompts, each with all turns before it, and of their answers."""
 
     conversations: int
     tokens: int
@@ -139,12 +139,11 @@ class BreakEven:
 @dataclass(frozen=True)
 class TrainingPlan:
     """The plan of a training. ``trained_on`` is the instance type that serves, or with a probe this
-    machine. ``hours`` are of regeneration, epochs (all together), starts and the
-    total. ``epochs`` are those within the budget, of ``asked_epochs``. With
-    ``conversations_needed`` the head is expected to be faster by a tenth than all of
-    ``break_even``, and at the low end no slower than the target alone; ``None`` if no number is
-    known to suffice. ``expected`` is the acceptance length with ``k``, then the fastest K.
-    ``alternatives`` are, by drafter, the commands that measure its acceptance on this machine."""
+    machine. ``hours`` are of regeneration, epochs (all together), starts and the total. ``epochs``
+    are those within the budget, of ``asked_epochs``. ``expected`` is the acceptance length with
+    ``k``, then the fastest K. ``conversations_needed`` are those for the advice ``train``; ``None``
+    if no number is known to suffice. ``alternatives`` are, by drafter, the commands that measure
+    its acceptance on this machine."""
 
     target: str
     instance_type: str
@@ -176,7 +175,7 @@ class TrainingPlan:
 
 
 def measure_data(
-    conversations: Iterable[Sequence[Mapping[str, Any]]],
+    conversations: Iterable[Conversation],
     recipe: Recipe,
     answer_tokens: int | None = None,
     regenerates: bool = True,
@@ -185,8 +184,11 @@ def measure_data(
     their length, missing ones have the mean, and none is regenerated longer than the recipe allows,
     which is the length where no answer has one. Raises DataError where none is to be kept."""
     texts = [
-        [(m["role"], _TEMPLATE_TOKENS + len(str(m["content"]).encode()) // _TEXT_BYTES) for m in ms]
-        for ms in conversations
+        [
+            (message["role"], _TEMPLATE_TOKENS + len(message["content"].encode()) // TOKEN_BYTES)
+            for message in conversation.messages
+        ]
+        for conversation in conversations
     ]
     answers = [n for messages in texts for role, n in messages if role == "assistant"]
     if not answers and not regenerates:
@@ -229,7 +231,7 @@ def plan_training(
     """
     target = find_pair(catalog, options.pair).target
     workload = data.request.resized(options.prompt_tokens, options.output_tokens)
-    engine, entry, region = _served(options, target, workload, catalog)
+    engine, entry, region = _serving_engine(options, target, workload, catalog)
     load, instance, head = engine.load, engine.instance, new_head(target, recipe)
     if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
         raise Refused(
@@ -252,21 +254,19 @@ def plan_training(
         epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs, regenerates)
     hours = training_hours(data, rates, epochs, regenerates) if rates else {}
 
-    curves = expected_curves(data.tokens * table.worth(epochs), table, engine.decay)
+    tokens = data.tokens * table.effective_epochs(epochs)
+    curves = expected_curves(tokens, table, engine.decay)
     k, speed = engine.fastest(head, curves[1])
-    references = [NO_SPECULATION, *([entry.best] if entry.best and entry.best.k else [])]
-    evens = [even for each in references if (even := engine.break_even(head, each, k))]
+    settings = [NO_SPECULATION, *([entry.best] if entry.best and entry.best.k else [])]
+    break_even = [point for each in settings if (point := engine.break_even(head, each, k))]
     advice: Advice = "unknown"
     needed: int | None = None
-    if evens and speed:
-        wins = [engine.break_even(head, even.against, k, ESTIMATE_MUST_WIN_BY) for even in evens]
-        winning = max((win and win.length) or math.inf for win in wins)
-        safe = evens[0].length or math.inf
-        tokens = _tokens_for(k, safe, winning, table, engine.decay)
+    if break_even and speed:
+        needed = _conversations_needed(
+            engine, head, k, break_even, tokens / data.conversations, table
+        )
         advice = "do-not-train"
-        if tokens is not None:
-            each = data.tokens / data.conversations * table.worth(epochs)
-            needed = math.ceil(tokens / each)
+        if needed is not None:
             advice = "train" if needed <= data.conversations else "train-more-data"
     return TrainingPlan(
         target=target.id,
@@ -292,7 +292,7 @@ def plan_training(
         k=k,
         expected=Range(*(round(curve.length(k), 2) for curve in curves)),
         tokens_per_second=speed,
-        break_even=tuple(evens),
+        break_even=tuple(break_even),
         advice=advice,
         conversations_needed=needed,
         alternatives=dict(_alternatives(target, options.pair, catalog, entry, prompts)),
@@ -374,7 +374,7 @@ class _Engine(NamedTuple):
         return BreakEven(against, round(fastest, 1), least)
 
 
-def _served(
+def _serving_engine(
     options: TrainingOptions, target: Target, workload: Workload, catalog: Catalog
 ) -> tuple[_Engine, LoadVerdict, str]:
     """The engine that serves the target at the load that the head is for, by default on the
@@ -409,7 +409,7 @@ def estimate_rates(
     sample, alone = max(data.tokens // data.conversations, 1), list[Range]()
     for size in (data.request, Workload(sample, output_tokens=1)):
         length = max(size.tokens, recipe.sequence_length)
-        of_step = replace(load, workload=size, concurrency=REQUESTS_OF_A_STEP, max_model_len=length)
+        of_step = replace(load, workload=size, concurrency=_REQUESTS, max_model_len=length)
         gpus = of_step.engine_on(instance, 1, None, 0).case.engine.tensor_parallel_size
         speed = _Engine(of_step, instance, gpus).speed(None, 0)
         if not (speed.tokens_per_second and speed.low and speed.high):
@@ -471,7 +471,7 @@ def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
     """The logarithm of the tokens of each published head, and its acceptance length with K=5."""
     return [
         (
-            math.log(head.samples * head.sample_tokens * table.worth(head.epochs)),
+            math.log(head.samples * head.sample_tokens * table.effective_epochs(head.epochs)),
             curve_through(((head.k, head.acceptance_length),), decay).length(_K),
         )
         for head in table.heads
@@ -480,7 +480,7 @@ def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
 
 def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[Curve, ...]:
     """The low, the likely and the high acceptance after training on so many tokens, of which those
-    of further epochs count as in ``table.worth``."""
+    of further epochs count as in ``table.effective_epochs``."""
     points = _published(table, decay)
     at = min(max(math.log(max(tokens, 1.0)), points[0][0]), points[-1][0])
     (x, y), (x2, y2) = next(pair for pair in pairwise(points) if at <= pair[1][0])
@@ -490,23 +490,30 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
     return tuple(curve_through(((_K, length),), decay) for length in lengths)
 
 
-def _tokens_for(
-    k: int, low_length: float, likely_length: float, table: TrainingTable, decay: float
-) -> float | None:
-    """The tokens of training after which the low and the likely acceptance reach these lengths with
-    K; ``None`` if those of no published head do."""
-    low, high = (_published(table, decay)[end][0] for end in (0, -1))
+def _conversations_needed(
+    engine: _Engine,
+    head: Drafter,
+    k: int,
+    break_even: Sequence[BreakEven],
+    tokens_each: float,
+    table: TrainingTable,
+) -> int | None:
+    """The conversations, of so many tokens in all epochs, after which the head is likely faster by
+    a tenth than all of ``break_even``, and at the low end no slower than the first of them;
+    ``None`` if the training of no published head suffices."""
+    to_win = [engine.break_even(head, each.against, k, ESTIMATE_MUST_WIN_BY) for each in break_even]
+    likely_length = max((each and each.length) or math.inf for each in to_win)
+    low_length = break_even[0].length or math.inf
 
-    def reaches(logarithm: float) -> bool:
-        pessimistic, likely, _ = expected_curves(math.exp(logarithm), table, decay)
-        return pessimistic.length(k) >= low_length and likely.length(k) >= likely_length
+    def suffice(conversations: int) -> bool:
+        low, likely, _ = expected_curves(tokens_each * conversations, table, engine.decay)
+        return low.length(k) >= low_length and likely.length(k) >= likely_length
 
-    if not reaches(high):
-        return None
-    while high - low > 0.005:
-        middle = (low + high) / 2
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return math.exp(high)
+    published = _published(table, engine.decay)
+    fewest, most = (math.ceil(math.exp(published[end][0]) / tokens_each) for end in (0, -1))
+    numbers = range(fewest, most + 1)
+    at = bisect_left(numbers, True, key=suffice)
+    return numbers[at] if at < len(numbers) else None
 
 
 def _alternatives(

@@ -67,8 +67,7 @@ def probe(
         trained = Run(replace(training, request=short, data=few), clock.observe).train()
     elapsed, seconds = time.monotonic() - begun, trained.seconds
 
-    texts = [each.messages for each in train]
-    size = measure_data(texts, recipe, answer_tokens, regenerates=not request.keep_answers)
+    size = measure_data(train, recipe, answer_tokens, regenerates=not request.keep_answers)
     answers = size.conversations * clock.seconds_each(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )

@@ -10,16 +10,16 @@ has the same weights in 16.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peagle.catalog.schema import Drafter, Target
+from peagle.catalog.schema import Target
 from peagle.checkpoints.models import Checkpoint, reserved_tokens
 from peagle.data import data_folder
 from peagle.engine.hidden_states import CPU_CONNECTOR, CPU_CONNECTOR_MODULE
-from peagle.errors import Fix, OptionsConflict, OutOfRange, UserError
+from peagle.errors import OptionsConflict, OutOfRange, UserError
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SPECULATION
 from peagle_serve.heads import PLACEHOLDERS, read_head
@@ -63,45 +63,17 @@ class Subject:
     gpu: bool = False
 
 
-OWNED = {
-    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
-    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
-}  # fmt: skip
-"""Arguments of ``speculators train`` that are options of ``peagle train``."""
-
-_REFUSED = (
-    "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
-    "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
-    "hidden-states-path", "trust-remote-code",
-)  # fmt: skip
-
-
-def check_settings(settings: Mapping[str, str]) -> None:
-    """Raise OptionsConflict for an argument that the toolkit itself has to choose."""
-    for name in settings:
-        if name in OWNED:
-            raise OptionsConflict(f"--set {name} is an option of its own", f"use {OWNED[name]}")
-        if name in _REFUSED:
-            message = f"--set {name} would train a head that the engine cannot serve, or elsewhere"
-            raise OptionsConflict(message, "leave it out")
-
-
 def published_head(target: Target) -> Mapping[str, Any]:
     """config.json of the target's P-EAGLE head, as far as the catalogue has it; else empty."""
-    for drafter in filter(_is_peagle, target.drafters):
-        places = [data_folder("model_catalog") / "configs" / target.short_name / drafter.name]
-        if drafter.weights and drafter.weights.startswith("./"):
-            organization = data_folder("model_catalog") / target.id.partition("/")[0]
-            places.append(organization / drafter.weights)
-        for place in places:
-            if (file := place / "config.json").is_file():
-                document = json_reader.read_file(file)
-                return document if isinstance(document, dict) else {}
+    catalog = data_folder("model_catalog")
+    for drafter in target.drafters:
+        if drafter.method != "eagle3" or not drafter.parallel_drafting:
+            continue
+        bundled = catalog / target.id.partition("/")[0] / (drafter.weights or "")
+        for folder in (catalog / "configs" / target.short_name / drafter.name, bundled):
+            if (file := folder / "config.json").is_file():
+                return dict(json_reader.read_file(file))
     return {}
-
-
-def _is_peagle(drafter: Drafter) -> bool:
-    return drafter.method == "eagle3" and drafter.parallel_drafting
 
 
 def choose_layers(count: int, published: Mapping[str, Any]) -> tuple[int, ...]:
@@ -175,7 +147,7 @@ def slots_per_anchor(recipe: Recipe) -> float:
 def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
     """The arguments of ``speculators train`` that the head and its training have in common with the
     dry run."""
-    settings: dict[str, str | None] = {
+    settings = {
         "speculator-type": "peagle",
         "verifier-name-or-path": subject.target,
         "draft-arch": "llama",
@@ -183,7 +155,7 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
         "full-attention-indices": " ".join(map(str, range(recipe.layers))),
         "target-layer-ids": " ".join(map(str, subject.layers)),
         "mask-token-id": str(subject.mask_token_id),
-        "no-norm-before-residual": None,
+        "no-norm-before-residual": "true",
         "num-depths": str(recipe.depths),
         "down-sample-ratio": str(recipe.down_sample_ratio),
         "down-sample-ratio-min": str(recipe.down_sample_ratio_min),
@@ -198,7 +170,8 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
         **({} if subject.gpu else _ON_CPU),
         **recipe.settings,
     }
-    return [word for name, value in settings.items() for word in _words(name, value)]
+    words = (word for name, value in settings.items() for word in (f"--{name}", *value.split()))
+    return [word for word in words if word != "true"]  # of a switch
 
 
 _ON_CPU = {
@@ -207,17 +180,6 @@ _ON_CPU = {
     "num-workers": "1",
 }  # fmt: skip
 """Without Triton; and CPUs without AMX multiply 16 bits 90 times more slowly than 32."""
-
-
-def _words(name: str, value: str | None) -> Iterator[str]:
-    """A switch has no value, or the one that ``--set`` needs."""
-    yield f"--{name}"
-    yield from ("" if value == "true" else value or "").split()
-
-
-def dry_run_arguments(recipe: Recipe, subject: Subject, head: Path) -> list[str]:
-    """The argv that writes a head with random weights."""
-    return ["train", *train_arguments(recipe, subject), "--dry-run", "--save-path", str(head)]
 
 
 @dataclass(frozen=True)
@@ -237,14 +199,14 @@ def training_arguments(
     subject: Subject,
     paths: Paths,
     url: str,
-    max_steps: int | None = None,
-    workers: int | None = None,
+    max_steps: int | None,
+    workers: int,
 ) -> list[str]:
     """The argv of the training, with the states of the engine at ``url``, whose base is ``/v1``."""
     arguments = ["train", *train_arguments(recipe, subject)]
     arguments += ["--data-path", str(paths.data), "--vllm-endpoint", url]
     arguments += ["--hidden-states-path", str(paths.states), "--save-path", str(paths.checkpoints)]
-    if workers and "num-workers" not in recipe.settings and subject.gpu:
+    if "num-workers" not in recipe.settings and subject.gpu:
         arguments += ["--num-workers", str(workers)]
     return [*arguments, *(["--max-steps", str(max_steps)] if max_steps else [])]
 
@@ -280,9 +242,7 @@ def prepare_arguments(
     ]
 
 
-def states_variables(
-    subject: Subject, states: Path, memory_share: float | None = None
-) -> dict[str, str]:
+def states_variables(subject: Subject, states: Path, memory_share: float | None) -> dict[str, str]:
     """The engine's variables with which it saves the hidden states of each request in the folder
     ``states``, and uses no more than that share of a GPU's memory."""
     layers = [*subject.layers, subject.last_layer]
@@ -309,20 +269,33 @@ def states_variables(
     }
 
 
-def name_variables(subject: Subject, target_id: str) -> dict[str, str]:
-    """The engine's variable with its names, of which the trainer needs its own path or id first."""
-    names = list(dict.fromkeys([subject.target, target_id]))
-    return {f"{PREFIX}SERVED_MODEL_NAME": json.dumps(names)}
+_OPTIONS = {
+    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
+    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
+}  # fmt: skip
+"""Arguments of ``speculators train`` that are options of ``peagle train``."""
+
+_REFUSED = (
+    "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
+    "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
+    "hidden-states-path", "trust-remote-code",
+)  # fmt: skip
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` as settings. Raises UserError for another form, and as ``check_settings``."""
+    """``NAME=VALUE`` as settings. Raises UserError for another form, and OptionsConflict for an
+    argument that the toolkit itself has to choose."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            fix = Fix("write NAME=VALUE, such as lr-scheduler=linear")
+            fix = "write NAME=VALUE, such as scheduler-type=linear"
             raise UserError(f"--set {text!r} is no argument with a value", fix)
-        settings[name.removeprefix("--").replace("_", "-")] = value
-    check_settings(settings)
+        name = name.removeprefix("--").replace("_", "-")
+        if name in _OPTIONS:
+            raise OptionsConflict(f"--set {name} is an option of its own", f"use {_OPTIONS[name]}")
+        if name in _REFUSED:
+            message = f"--set {name} would train a head that the engine cannot serve, or elsewhere"
+            raise OptionsConflict(message, "leave it out")
+        settings[name] = value
     return settings

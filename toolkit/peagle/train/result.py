@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from peagle.catalog.schema import NO_GPU, Drafter
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
-from peagle.store import write_file, write_json, write_text
+from peagle.store import replacing, write_file, write_json, write_text
 from peagle.train.data import write_prompts
 from peagle.train.run import Epoch, Trained
 from peagle.train.training import Training
@@ -40,44 +40,25 @@ _FLOOR_SHARE = 0.6
 from the held-out ones."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a training made: ``length`` is the acceptance length of the chosen epoch at K."""
-
-    folder: Path
-    k: int
-    length: float
-    epoch: int
-    entry: Path
-
-
-def write_result(training: Training, trained: Trained) -> Result:
-    """Write the folder of the best head, and return what is in it."""
-    folder, best = training.output, trained.best
+def write_result(training: Training, trained: Trained) -> Path:
+    """Write the folder of the best head; return the entry of its catalogue."""
+    folder, best = training.request.output, trained.best
     folder.mkdir(parents=True, exist_ok=True)  # with a work folder elsewhere there is none yet
     for pattern in _HEAD_FILES:
         for file in best.folder.glob(pattern):
-            _copy(file, folder / file.name)
+            with replacing(folder / file.name) as temporary:
+                shutil.copyfile(file, temporary)
     write_file(folder / ACCEPTANCE, acceptance_bytes(best.acceptance))
     write_prompts(training.data.held_out, folder / HELD_OUT)
-    write_json(folder / RECORD, record(training, trained))
-    entry = _write_entry(training, trained)
-    return Result(folder, best.acceptance.k, best.length, best.number, entry)
+    write_json(folder / RECORD, _record(training, trained))
+    return _write_entry(training, trained)
 
 
-def _copy(source: Path, destination: Path) -> None:
-    temporary = destination.with_name(f".{destination.name}")
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, destination)
-
-
-def record(training: Training, trained: Trained) -> dict[str, Any]:
-    """The record of a training: what is needed to repeat it."""
-    data = training.data
-    trainer = find_trainer(training.subject.gpu)
-    versions = {
-        name: read_package(trainer, name) for name in ("speculators", "torch", "transformers")
-    }
+def _record(training: Training, trained: Trained) -> dict[str, Any]:
+    """What is needed to repeat a training."""
+    data, trainer = training.data, find_trainer(training.subject.gpu)
+    packages = ("speculators", "torch", "transformers")
+    versions = {name: read_package(trainer, name) for name in packages}
     return {
         "made": utc_now(),
         "target": training.plan.target.id,
@@ -87,7 +68,7 @@ def record(training: Training, trained: Trained) -> dict[str, Any]:
             "held_out": len(data.held_out),
             "answers_kept": training.request.keep_answers,
         },
-        "recipe": asdict(training.recipe),
+        "recipe": asdict(training.request.recipe),
         "subject": asdict(training.subject),
         "hidden_states": dict(trained.states),
         "lossless": dict(trained.lossless),
@@ -102,9 +83,8 @@ def record(training: Training, trained: Trained) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def new_drafter(training: Training, best: Epoch, name: str) -> Drafter:
-    """The catalogue's entry of the head, at the K with which its acceptance was measured."""
-    k, length = best.acceptance.k, best.length
+def _make_drafter(training: Training, best: Epoch, name: str) -> Drafter:
+    """The head in the catalogue, at the K with which its acceptance was measured."""
     return drafter_from_checkpoint(checkpoint_at(str(best.folder))).model_copy(
         update={
             "name": name,
@@ -113,9 +93,9 @@ def new_drafter(training: Training, best: Epoch, name: str) -> Drafter:
             "revision": None,
             "licence": "unknown",
             "min_vllm": training.plan.runtime.vllm,
-            "k_trained": training.recipe.depths,
-            "k_recommended": k,
-            "acceptance_floor": round(1 + _FLOOR_SHARE * (length - 1), 2),
+            "k_trained": training.request.recipe.depths,
+            "k_recommended": best.acceptance.k,
+            "acceptance_floor": round(1 + _FLOOR_SHARE * (best.length - 1), 2),
             "source": f"peagle train, {RECORD} in its folder",
         }
     )
@@ -124,41 +104,38 @@ def new_drafter(training: Training, best: Epoch, name: str) -> Drafter:
 def _write_entry(training: Training, trained: Trained) -> Path:
     """The entry of the target with the head as its default drafter, and the evidence. Weights in
     folders are links, since a catalogue's file has them next to itself."""
-    target = training.catalog.targets[training.plan.target.id]
-    name = f"{training.output.resolve().name.lower()}-head"
-    file = training.output / CATALOG / f"{target.id}.yaml"
-    shutil.rmtree(training.output / CATALOG, ignore_errors=True)
+    folder, target = training.request.output, training.catalog.targets[training.plan.target.id]
+    name = f"{folder.resolve().name.lower()}-head"
+    file = folder / CATALOG / f"{target.id}.yaml"
+    shutil.rmtree(folder / CATALOG, ignore_errors=True)
     (head := file.parent / name).mkdir(parents=True)
     for pattern in _HEAD_FILES:
-        for each in training.output.glob(pattern):
+        for each in folder.glob(pattern):
             os.link(each, head / each.name)
     weights = target.weights
     if Path(training.subject.target).is_dir():
         weights = "./target"
         (file.parent / weights).symlink_to(training.subject.target, target_is_directory=True)
     others = (each for each in target.drafters if not (each.weights or "").startswith("./"))
-    drafters = (new_drafter(training, trained.best, name), *others)
+    drafters = (_make_drafter(training, trained.best, name), *others)
     fields = {"weights": weights, "default_drafter": name, "drafters": drafters}
     write_text(file, entry_text(target.model_copy(update=fields), {}, file))
-    evidence = training.output / CATALOG / "evidence" / f"{target.short_name}-{name}.json"
+    evidence = folder / CATALOG / "evidence" / f"{target.short_name}-{name}.json"
     write_json(evidence, _evidence(training, trained, name))
     return file
 
 
 def _evidence(training: Training, trained: Trained, name: str) -> Mapping[str, Any]:
     acceptance = trained.best.acceptance
-    total, domains = (
-        [
-            {
-                "drafter": name, "k": acceptance.k,
-                "acceptance_length": round(part.acceptance.length, 3),
-                "low": round(part.interval.low, 3), "high": round(part.interval.high, 3),
-                "per_position": [round(rate, 4) for rate in part.acceptance.per_position],
-                "domain": part.domain, "drafts": part.acceptance.drafts,
-            }
-            for part in parts
-        ]
-        for parts in ([acceptance.total], acceptance.domains)
+    total, *domains = (
+        {
+            "drafter": name, "k": acceptance.k,
+            "acceptance_length": round(part.acceptance.length, 3),
+            "low": round(part.interval.low, 3), "high": round(part.interval.high, 3),
+            "per_position": [round(rate, 4) for rate in part.acceptance.per_position],
+            "domain": part.domain, "drafts": part.acceptance.drafts,
+        }
+        for part in (acceptance.total, *acceptance.domains)
     )  # fmt: skip
     return {
         "pair": f"{training.plan.target.id}+{name}",
@@ -166,7 +143,7 @@ def _evidence(training: Training, trained: Trained, name: str) -> Mapping[str, A
         "script": "peagle train",
         "device": acceptance.server.gpu or NO_GPU,
         "engine": {"name": "vllm", "version": training.plan.runtime.vllm},
-        "results": total,
+        "results": [total],
         "domains": domains,
         "lossless": dict(trained.lossless),
     }

@@ -17,6 +17,7 @@ a step made from something else is made again.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -25,7 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,7 @@ from peagle.train.data import write_conversations, write_prompts
 from peagle.train.recipe import Paths
 from peagle.train.training import Training
 from peagle_serve import json_reader
-from peagle_serve.contract import ENFORCE_EAGER
+from peagle_serve.contract import ENFORCE_EAGER, SERVED_NAME
 
 Step = Literal["answers", "data", "untrained", "states", "training", "measured", "lossless"]
 
@@ -108,9 +109,8 @@ class Epoch:
 @dataclass(frozen=True)
 class Trained:
     """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
-    each step; and the speed of the training in tokens per second. ``lossless`` counts the
-    answers and tokens of the best head that were compared with the target's, and those that
-    differ."""
+    each step; and the speed of the training in tokens per second. ``lossless`` counts the answers
+    and tokens of the best head that were compared with the target's, and those that differ."""
 
     target: str
     epochs: tuple[Epoch, ...]
@@ -129,6 +129,9 @@ _MEMORY = Path("/dev/shm")  # nosec B108 # a folder there has the digest of the 
 _COMPARED_PROMPTS, _COMPARED_TOKENS = 16, 64
 """Of the held-out prompts, and of each answer, what is compared with the target's answers."""
 
+_UNCOMPILED = {ENFORCE_EAGER: "true"}
+"""Acceptance is the same in an engine that is not compiled, which starts sooner."""
+
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
 """How long an interrupted trainer may take to save."""
@@ -139,7 +142,16 @@ class Run:
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
+        self.recipe, self.subject = training.request.recipe, training.subject
         self.work, self._begun = training.work, time.monotonic()
+        states = _MEMORY if _MEMORY.is_dir() else self.work
+        self.paths = Paths(
+            questions=self.work / "answers" / "questions.jsonl",
+            answers=self.work / "answers" / "answers.jsonl",
+            data=self.work / "data" / "prepared",
+            states=states / f"peagle-states-{json_digest(str(self.work))[:12]}",
+            checkpoints=self.work / "training" / "checkpoints",
+        )
         self._python = find_trainer(training.subject.gpu)
         self._earlier = sum(self.seconds.values())
 
@@ -156,19 +168,6 @@ class Run:
         so_far = self._earlier + time.monotonic() - self._begun
         self._observe(replace(progress, seconds=so_far))
 
-    @property
-    def paths(self) -> Paths:
-        """Where the steps write."""
-        answers = self.work / "answers"
-        states = _MEMORY if _MEMORY.is_dir() else self.work
-        return Paths(
-            questions=answers / "questions.jsonl",
-            answers=answers / "answers.jsonl",
-            data=self.work / "data" / "prepared",
-            states=states / f"peagle-states-{json_digest(str(self.work))[:12]}",
-            checkpoints=self.work / "training" / "checkpoints",
-        )
-
     def train(self) -> Trained:
         """Run all steps that are not done. Raises UserError where another process does, Refused for
         a head that the engine cannot serve, EngineError and TrainerFailed."""
@@ -180,7 +179,7 @@ class Run:
                 finally:
                     shutil.rmtree(self.paths.states, ignore_errors=True)
         except BlockingIOError:
-            message = f"another process trains the head in {self.training.output}"
+            message = f"another process trains the head in {self.training.request.output}"
             fix = "wait until it ends, or choose another folder"
             raise UserError(message, fix, code="already-running") from None
         except OSError as error:
@@ -189,14 +188,14 @@ class Run:
             raise TrainerFailed(f"{self.work}: the disk is full", _DISK_FIX, "disk-full") from error
 
     def _train(self) -> Trained:
-        request, subject, data = self.training.request, self.training.subject, self.training.data
-        recipe = request.recipe
-        source = [data.sha256, recipe.answer_tokens, request.keep_answers, subject.target]
+        request, recipe, data = self.training.request, self.recipe, self.training.data
+        source = [data.sha256, recipe.answer_tokens, request.keep_answers, self.subject.target]
         if not request.keep_answers:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        arguments = recipes.train_arguments(replace(recipe, epochs=1), subject)  # more continue
+        # More epochs continue the same training.
+        arguments = recipes.train_arguments(replace(recipe, epochs=1), self.subject)
         self._step("untrained", arguments, self._serve_untrained)
         trained = [*prepared, arguments, request.max_steps]
         if not self._is_done("training", trained, recipe.epochs):
@@ -204,10 +203,9 @@ class Run:
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
                 self._step("training", trained, partial(self._fit, engine), recipe.epochs)
         fitted = self._result("training")
-        folders = _checkpoints(self.paths.checkpoints)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
-        for folder in folders:
+        for folder in _checkpoints(self.paths.checkpoints):
             try:
                 epochs.append(self._measure(folder, fitted.get("losses", {})))
             except NotProved as refused:  # none of its drafts is accepted, which others may repair
@@ -258,50 +256,51 @@ class Run:
         return self.work / step / "trainer.log"
 
     def _regenerate(self) -> dict[str, Any]:
-        recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
-        total = write_conversations(self.training.data.train, paths.questions)
+        conversations, answers = self.training.data.train, self.paths.answers
+        total = write_conversations(conversations, self.paths.questions)
         has_turns = any(
             sum(message["role"] == "user" for message in each.messages) > 1
-            for each in self.training.data.train
+            for each in conversations
         )
         counts: dict[str, int] = {}
 
         def watch(seconds: float) -> TrainProgress:
-            done = _count_conversations(paths.answers, counts)
+            done = _count_conversations(answers, counts)
             left = seconds / done * (total - done) if done > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
-        with self._serving(self.training.plan, "answers", self._target_runner()) as engine:
+        with self._serving(self.training.plan, "answers", self._target_names) as engine:
             arguments = recipes.regenerate_arguments(
-                recipe, subject, paths, engine.openai_base_url, has_turns
+                self.recipe, self.subject, self.paths, engine.openai_base_url, has_turns
             )
-            self._run_trainer("answers", arguments, watch, engine)
-        answered = _count_conversations(paths.answers, {})
+            self._run_program("answers", [str(TRAINER), *arguments], watch, engine)
+        answered = _count_conversations(answers, {})
         if not answered:
-            raise TrainerFailed(
-                "the target answered none of the questions", f"read {self._log('answers')}"
-            )
+            fix = f"read {self._log('answers')}"
+            raise TrainerFailed("the target answered none of the questions", fix)
         return {"asked": total, "answered": answered}
 
     def _prepare(self) -> dict[str, Any]:
-        recipe, subject, paths = self.training.recipe, self.training.subject, self.paths
-        run = partial(self._run_trainer, "data")
+        def run(render: str | None, engine: LocalEngine | None) -> None:
+            words = recipes.prepare_arguments(self.recipe, self.subject, self.paths, render)
+            self._run_program("data", [str(TRAINER), *words], engine=engine)
+
         if not self.training.request.keep_answers:
-            run(recipes.prepare_arguments(recipe, subject, paths, None))
+            run(None, None)
             return {}
-        private_folder(paths.questions.parent)
-        write_conversations(self.training.data.train, paths.questions, keep_answers=True)
-        with self._serving(self.training.plan, "data", self._target_runner()) as engine:
-            root = engine.openai_base_url.removesuffix("/v1")
-            run(recipes.prepare_arguments(recipe, subject, paths, root), engine=engine)
+        private_folder(self.paths.questions.parent)
+        write_conversations(self.training.data.train, self.paths.questions, keep_answers=True)
+        with self._serving(self.training.plan, "data", self._target_names) as engine:
+            run(engine.openai_base_url.removesuffix("/v1"), engine)
         return {}
 
     def _serve_untrained(self) -> dict[str, Any]:
         head = self.work / "untrained" / "head"
-        arguments = recipes.dry_run_arguments(self.training.recipe, self.training.subject, head)
-        self._run_trainer("untrained", arguments)
+        arguments = ["train", *recipes.train_arguments(self.recipe, self.subject)]
+        arguments += ["--dry-run", "--save-path", str(head)]
+        self._run_program("untrained", [str(TRAINER), *arguments])
         try:
-            with self._serving(self._plan_with(head), "untrained", self._runner()) as engine:
+            with self._serving(self._plan_with(head), "untrained") as engine:
                 return {"acceptance_length": engine.acceptance_length}
         except NotProved as error:
             if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
@@ -310,9 +309,9 @@ class Run:
 
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
         output = self.work / "states" / "states.json"
-        arguments = [self.training.subject.target, str(self.work / "untrained" / "head")]
-        arguments += [engine.openai_base_url, str(self.paths.data), str(output)]
-        self._run_program("states", [str(self._python), str(CHECK), *arguments], engine=engine)
+        words = [str(CHECK), self.subject.target, str(self.work / "untrained" / "head")]
+        words += [engine.openai_base_url, str(self.paths.data), str(output)]
+        self._run_program("states", words, engine=engine)
         compared: dict[str, Any] = read_json(output)
         if compared["same"] < _LEAST_SAME:
             raise Refused(
@@ -328,32 +327,35 @@ class Run:
         events = self.work / "training" / "events.jsonl"
         workers = max(1, min(12, this_machine().cores - 2))
         arguments = recipes.training_arguments(
-            self.training.recipe, self.training.subject, self.paths, engine.openai_base_url,
+            self.recipe, self.subject, self.paths, engine.openai_base_url,
             self.training.request.max_steps, workers,
         )  # fmt: skip
-        variables = {EVENTS_VARIABLE: str(events)}
+        words, variables = [str(TRAINER), *arguments], {EVENTS_VARIABLE: str(events)}
+        if self.subject.gpu:  # those that the engine leaves, else its first one, which both share
+            free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in engine.gpus]
+            gpus = free or list(engine.gpus[:1])
+            variables[VISIBLE_DEVICES] = ",".join(gpus)
+            if len(gpus) > 1:
+                launcher = ["-m", "torch.distributed.run", "--standalone"]
+                words = [*launcher, "--nproc-per-node", str(len(gpus)), *words]
         reader = EventReader(events)
-        reader.progress(0.0)  # of a run before, of which only the losses count
-        reader.total, reader.done, reader.epoch, reader.loss = 0, 0, None, None
-        self._run_trainer("training", arguments, reader.progress, engine, variables)
+        self._run_program("training", words, reader.progress, engine, variables)
         reader.progress(0.0)
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
                 "steps": reader.done, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
         file = self.work / "measured" / folder.name / "acceptance.json"
-        plan = self._plan_with(folder)
+        number = int(folder.name)
 
         def measure() -> dict[str, Any]:
-            number, prompts = int(folder.name), file.with_name("prompts.jsonl")
-            write_prompts(self.training.data.held_out, prompts)
-            with self._serving(plan, "measured", self._runner(compiled=False)) as engine:
+            write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
+            request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
+            with self._serving(self._plan_with(folder), "measured", _UNCOMPILED) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
-                    AcceptanceRequest(
-                        max_tokens=min(self.training.recipe.answer_tokens, 256), concurrency=16
-                    ),
+                    request,
                     progress=lambda domain, done, total: self._tell(
                         TrainProgress("measured", done, total, domain, epoch=number)
                     ),
@@ -361,9 +363,9 @@ class Run:
             write_file(file, acceptance_bytes(result))
             return {}
 
-        k = plan.speculation.k if plan.speculation else 0
-        self._step("measured", [k, self._measured_from(folder)], measure, part=folder.name)
-        return Epoch(int(folder.name), folder, read_acceptance(file), losses.get(folder.name))
+        source = [self.training.request.k, self._measured_from(folder)]
+        self._step("measured", source, measure, part=folder.name)
+        return Epoch(number, folder, read_acceptance(file), losses.get(folder.name))
 
     def _measured_from(self, head: Path) -> list[Any]:
         weights = (head / "model.safetensors").stat()
@@ -376,7 +378,7 @@ class Run:
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
         def ask(plan: Plan, name: str) -> Answers:
-            with self._serving(plan, "lossless", self._runner(compiled=False)) as engine:
+            with self._serving(plan, "lossless", _UNCOMPILED) as engine:
                 return transcripts(
                     prompts, open_engine(engine, self.training.catalog).server, name,
                     _COMPARED_TOKENS, name == "target",
@@ -397,86 +399,46 @@ class Run:
     def _plan_with(self, head: Path) -> Plan:
         return without_floor(self.training.plan_with(head))
 
-    def _runner(self, compiled: bool = True) -> LocalRunner:
-        """Acceptance is the same in an engine that is not compiled, which starts sooner."""
-        settings = {} if compiled else {ENFORCE_EAGER: "true"}
-        return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
+    @property
+    def _target_names(self) -> dict[str, str]:
+        """The variable of an engine that the trainer asks, which needs its own name first."""
+        names = dict.fromkeys([self.subject.target, self.training.plan.target.id])
+        return {SERVED_NAME: json.dumps(list(names))}
 
-    def _target_runner(self) -> TrainerRunner:
-        """The target by the name that the trainer has for it, too."""
-        settings = recipes.name_variables(self.training.subject, self.training.plan.target.id)
-        return TrainerRunner(gpus=self.training.subject.gpu, settings=settings)
-
-    @contextmanager
-    def _states_engine(self) -> Iterator[LocalEngine]:
-        subject, states = self.training.subject, self.paths.states
+    def _states_engine(self) -> AbstractContextManager[LocalEngine]:
+        states, share = self.paths.states, self.training.states_share
         shutil.rmtree(states, ignore_errors=True)
         states.mkdir(parents=True)
-        runner = self._target_runner()
-        settings = recipes.states_variables(subject, states, self.training.states_share)
-        runner = replace(
-            runner,
-            variables={} if subject.gpu else {"PYTHONPATH": str(PLUGIN)},
-            settings={**runner.settings, **settings},
-        )
-        with self._serving(self.training.plan, "states", runner) as engine:
-            yield engine
+        settings = self._target_names | recipes.states_variables(self.subject, states, share)
+        return self._serving(self.training.plan, "states", settings)
 
     @contextmanager
-    def _serving(self, plan: Plan, step: Step, runner: LocalRunner) -> Iterator[LocalEngine]:
-        """The engine of the plan, with a name of this training, while the block runs. The log of
-        one that fails is kept."""
-        name = f"{self.training.plan.name}-{step}"
+    def _serving(
+        self, plan: Plan, step: Step, settings: Mapping[str, str] | None = None
+    ) -> Iterator[LocalEngine]:
+        """The engine of the plan, with a name of this training and these variables, while the block
+        runs. The log of one that fails is kept."""
+        name, gpu = f"{self.training.plan.name}-{step}", self.subject.gpu
         if name in local_engine_names():
             stop_local(name, now=True)  # of a run that was killed
+        plugin = {} if gpu else {"PYTHONPATH": str(PLUGIN)}
         engine = start_local(
             plan.model_copy(update={"name": name}),
             progress=lambda state, line: self._tell(TrainProgress(step, detail=line)),
-            runner=runner,
+            runner=TrainerRunner(gpus=gpu, variables=plugin, settings=settings or {}),
         )
         try:
             yield engine
-        except EngineError:
-            if not is_alive(engine.process):
+        finally:
+            if is_alive(engine.process):
+                stop_local(name, now=True)
+            else:
                 end_engine(engine)  # keeps the log
-                raise
-            stop_local(name, now=True)
-            raise
-        except BaseException:
-            stop_local(name, now=True)
-            raise
-        stop_local(name, now=True)
-
-    def _run_trainer(
-        self,
-        step: Step,
-        arguments: Sequence[str],
-        watch: Callable[[float], TrainProgress] | None = None,
-        engine: LocalEngine | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        gpus = self._free_gpus(engine) if step == "training" else []
-        argv = [str(self._python)]
-        if len(gpus) > 1:
-            argv += ["-m", "torch.distributed.run", "--standalone"]
-            argv += ["--nproc-per-node", str(len(gpus))]
-        shown = {VISIBLE_DEVICES: ",".join(gpus)} if gpus else {}
-        argv += [str(TRAINER), *arguments]
-        self._run_program(step, argv, watch, engine, {**(variables or {}), **shown})
-
-    def _free_gpus(self, engine: LocalEngine | None) -> list[str]:
-        """The GPUs for the trainer: those that the engine leaves, else its first one, which both
-        share."""
-        if not self.training.subject.gpu:
-            return []
-        used = engine.gpus if engine else ()
-        free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in used]
-        return free or list(used[:1])
 
     def _run_program(
         self,
         step: Step,
-        argv: Sequence[str],
+        words: Sequence[str],
         watch: Callable[[float], TrainProgress] | None = None,
         engine: LocalEngine | None = None,
         variables: Mapping[str, str] | None = None,
@@ -492,8 +454,9 @@ class Run:
         }  # fmt: skip
         with log.open("ab") as stream:
             program = subprocess.Popen(
-                argv, env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=stream,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                [str(self._python), *words], env=environment, cwd=log.parent,
+                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+                start_new_session=True,
             )  # fmt: skip
             try:
                 while program.poll() is None:
@@ -647,14 +610,10 @@ def trainer_error(log: Path, step: str, status: int = 1) -> TrainerFailed:
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM, as of a spot instance that is taken back, is a KeyboardInterrupt in the block."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():  # which alone gets signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -63,19 +63,9 @@ class Training:
     states_share: float | None = None
 
     @property
-    def recipe(self) -> Recipe:
-        """The recipe that was asked for."""
-        return self.request.recipe
-
-    @property
-    def output(self) -> Path:
-        """The folder of the result."""
-        return self.request.output
-
-    @property
     def work(self) -> Path:
         """The folder of the steps."""
-        return self.request.work or self.output / ".work"
+        return self.request.work or self.request.output / ".work"
 
 
 def make_training(

@@ -14,7 +14,7 @@ from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, p
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
 from peagle.train.job import JobOptions
-from peagle.train.result import ACCEPTANCE, Result
+from peagle.train.result import ACCEPTANCE
 from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
@@ -100,7 +100,7 @@ def _hours(hours: Range) -> str:
     return likely if low == high else f"{likely} ({low} to {high})"
 
 
-_STEPS = {
+_STEPS: dict[str, str] = {
     "answers": "the target answers", "data": "preparing the data",
     "untrained": "an untrained head in the engine", "states": "checking the hidden states",
     "training": "training", "measured": "measuring acceptance",
@@ -129,11 +129,12 @@ def show_progress(
     status.show_line(" | ".join(parts))
 
 
-def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
+def trained_document(head: Path, entry: Path, trained: Trained) -> dict[str, Any]:
     """What ``--json`` prints of a trained head."""
+    best = trained.best
     return {
-        "head": str(result.folder), "k": result.k, "acceptance_length": round(result.length, 3),
-        "epoch": result.epoch, "catalog_entry": str(result.entry),
+        "head": str(head), "k": best.acceptance.k, "acceptance_length": round(best.length, 3),
+        "epoch": best.number, "catalog_entry": str(entry),
         "epochs": [
             {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
             for epoch in trained.epochs
@@ -142,36 +143,33 @@ def trained_document(result: Result, trained: Trained) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def print_trained(result: Result, trained: Trained) -> None:
+def print_trained(head: Path, trained: Trained) -> None:
     """The acceptance of the chosen epoch and of the others, and what to do with the head."""
-    best = trained.best.acceptance
+    best, compared = trained.best.acceptance, trained.lossless
     interval = best.total.interval
     print_line(
-        f"{result.folder}: {result.length:.2f} tokens per step with K={result.k} "
+        f"{head}: {trained.best.length:.2f} tokens per step with K={best.k} "
         f"({interval.low:.2f} to {interval.high:.2f}) on held-out text",
         bold=True,
     )
     lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
     domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
-    steps = ", ".join(
-        f"{_STEPS[name]} {format_duration(seconds)}"
-        for name, seconds in trained.seconds.items()
-        if name in _STEPS
-    )
-    facts = [("epochs", f"{lengths}; {result.epoch + 1} is kept"), ("domains", domains)]
-    compared, unexplained = trained.lossless, trained.lossless["unexplained"]
-    facts.append(
-        ("lossless", f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
-         + (f"{unexplained} differ from the target's" if unexplained else "the target's own"))
-    )  # fmt: skip
-    print_facts([*facts, ("time", steps)], err=False)
-    target = trained.target
-    commands = (
-        ("peagle", "check", target, "--drafter", str(result.folder)),
-        ("peagle", "deploy", target, "--drafter", str(result.folder), "--k", str(result.k)),
-    )
-    for command in commands:
-        print_line(f"  {command_text(command)}")
+    steps = (f"{_STEPS[name]} {format_duration(spent)}" for name, spent in trained.seconds.items())
+    answers = f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
+    if compared["unexplained"]:
+        answers += f"{compared['unexplained']} differ from the target's"
+    else:
+        answers += "the target's own"
+    facts = [
+        ("epochs", f"{lengths}; {trained.best.number + 1} is kept"),
+        ("domains", domains),
+        ("lossless", answers),
+        ("time", ", ".join(steps)),
+    ]
+    print_facts(facts, err=False)
+    words = (trained.target, "--drafter", str(head))
+    print_line(f"  {command_text(('peagle', 'check', *words))}")
+    print_line(f"  {command_text(('peagle', 'deploy', *words, '--k', str(best.k)))}")
 
 
 def print_job_request(
