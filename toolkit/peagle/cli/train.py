@@ -75,7 +75,7 @@ from peagle.train.recipe import (
     choose_mask_token,
     parse_settings,
 )
-from peagle.train.result import write_result
+from peagle.train.result import RECORD, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
@@ -308,8 +308,9 @@ def run(
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     size = measure_data(conversations.train, recipe, regenerates=not keep_answers)
-    if not training.work.exists():  # else a part is written
+    if not ((output / RECORD).exists() or (output / ".work").exists()):
         require_empty(request.output)  # such as the target's own
+    if not training.work.exists():  # else a part is written
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
