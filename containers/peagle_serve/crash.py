@@ -53,7 +53,7 @@ _MESSAGE = re.compile(
     r"|.*error while loading shared libraries"
     r"|.*\bexec\b.*(not found|[Nn]o such file|permission denied|format error)"
     r"|(\S+: )*(line \d+: )*(\d+: )?(exec: )?(\S*/)?(serve|vllm): "
-    r"((command )?not found|[Pp]ermission denied)|.*NCCL WARN )"
+    r"((command )?not found|[Pp]ermission denied)|.*NCCL WARN |!+ Segfault encountered)"
 )
 _END_OF_MESSAGE = re.compile(
     r"^(Traceback|File |During handling|The above exception|For further|Process \w+:"
@@ -77,14 +77,18 @@ _LONGEST = 300
 
 def parse_crash(lines: Iterable[str]) -> Crash:
     """The first message with a known cause; else that a process was killed; else the last message.
-    A message is an exception, or an error of a command line, with the lines that belong to it."""
+    A message is an exception, or an error of a command line, with the lines that belong to it. A
+    core that ended without one was killed; then the server's messages are of earlier requests."""
     written = [_LEAD.sub("", without_colors(line)) for line in lines]
+    core_ended = any("engine core exited unexpectedly" in line for line in written)
     kept = [line for line in written if not _IGNORED.match(line)]
     writers = [match[0] if (match := _PROCESS.match(line)) else "" for line in kept]
     parsed = [(writer, bare_line(line)) for writer, line in zip(writers, kept, strict=True)]
     parsed = [(writer, text) for writer, text in parsed if not _NOT_THE_CAUSE.search(text)]
     messages = [
-        _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
+        _message(parsed, number)
+        for number, (writer, text) in enumerate(parsed)
+        if _MESSAGE.match(text) and not (core_ended and writer == "(APIServer")
     ]
     for message in messages:
         for pattern, crash in CAUSES:
@@ -93,6 +97,8 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     for line in kept:
         if _KILLED.search(bare_line(line)):
             return KILLED._replace(line=_readable(bare_line(line)))
+    if core_ended and not messages:
+        return KILLED._replace(line="the engine core was killed (signal 9)")
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 

@@ -342,11 +342,6 @@ _TRUST: dict[str, tuple[str, ...]] = {
 }
 
 
-def next_steps(kind: PipelineKind) -> list[str]:
-    """What to configure after the files are written; first, what fills in their placeholders."""
-    return (data_folder("infra/pipelines") / f"next-{kind}.txt").read_text("utf-8").splitlines()
-
-
 def pipeline_files(
     kind: PipelineKind, endpoints: Sequence[str], toolkit: str, values: Mapping[str, str]
 ) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.render.plan_file import refuse_unpinned_warm
 from peagle.store import write_output
-from peagle.text import plain, sanitize
+from peagle.text import json_object, plain, sanitize
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -34,7 +35,7 @@ from peagle.weights.own_target import (
     with_own_target,
 )
 from peagle.workload import parse_slo
-from peagle_serve.contract import is_s3_uri
+from peagle_serve.contract import SPECULATION, is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -204,14 +205,29 @@ class Session(Account):
         say: Say | None = None,
         report: Callable[[Proof, str], object] = lambda proof, region: None,
     ) -> Proof:
-        """Prove again that an endpoint speculates, also one of a template or another machine: every
-        instance makes ``min_drafts``, and its acceptance length is at least ``floor`` (by default
-        the pair's). ``report`` gets the proof, also one that fails, and the endpoint's region.
+        """Prove again that an endpoint, also of a template or another machine, or a local engine
+        speculates: every instance makes ``min_drafts``, and its acceptance length is at least
+        ``floor`` (by default the pair's). ``report`` gets the proof, also one that fails, and the
+        endpoint's region, "" for a local engine.
 
-        Raises NotProved, NotFound when there is no such endpoint, and CloudError.
+        Raises NotProved, NotFound when there is no such endpoint, CloudError and EngineError.
         """
         from peagle.deploy.proving import make_revision_request, prove, record_proof
 
+        if engine := self.local_engine(name):
+            plan = None
+            k = json_object(engine.environment.get(SPECULATION)).get("num_speculative_tokens")
+            with suppress(NotFound):  # a head of one's own: any accepted draft passes
+                plan = self.plan(engine.pair, k=k, speculation=k is not None)
+            return self.prove_url(
+                engine.openai_base_url,
+                plan=plan,
+                model=engine.served_as,
+                floor=floor,
+                min_drafts=min_drafts,
+                say=say,
+                report=lambda proof: report(proof, ""),
+            )
         record, aws = self.find_served(name)
         proof, revision = prove(
             aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent

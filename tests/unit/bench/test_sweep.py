@@ -18,11 +18,13 @@ from peagle.bench.result import BenchLoad, BenchRow, BenchSetting, BenchWorkload
 from peagle.bench.sweep import (
     Budget,
     EndpointSweep,
+    Imposed,
     ResultFile,
     Sweep,
     SweepProgress,
     SweepRequest,
     make_sweep,
+    parse_imposed,
     parse_ks,
     plan_with,
 )
@@ -213,6 +215,15 @@ def test_settings_of_a_sweep() -> None:
 
 CATALOG = load_catalog()
 PLAN = make_plan(Options(pair="tiny", name="chat"), CATALOG)
+
+
+@pytest.mark.parametrize(("text", "imposed"), [
+    ("published", "published"), ("2.5", 2.5), ("3", 3.0), ("a.json", Path("a.json")),
+])  # fmt: skip
+def test_an_imposed_acceptance_is_a_file_a_length_or_published(text: str, imposed: Imposed) -> None:
+    assert parse_imposed(text) == imposed
+
+
 REQUEST = SweepRequest((0, 3), make_loads("short-prompt", (1,), output_tokens=32))
 
 
@@ -355,7 +366,7 @@ def test_a_plan_with_another_k_differs_in_its_speculation_only() -> None:
 
 def test_a_length_is_imposed_as_rates_by_position() -> None:
     def sweep_with(length: str) -> Sweep:
-        request = SweepRequest((0, 4), make_loads("short-prompt", (1,)), Path(length))
+        request = SweepRequest((0, 4), make_loads("short-prompt", (1,)), parse_imposed(length))
         return make_sweep(request, lambda setting: plan_with(PLAN, setting), CATALOG)[0]
 
     alone, drafting = sweep_with("2.5").settings

@@ -37,7 +37,7 @@ class Handler(socketserver.StreamRequestHandler):
     whole stand-in to start."""
 
     def handle(self) -> None:
-        method = self.rfile.readline().partition(b" ")[0]
+        method, path, *_ = self.rfile.readline().split()
         headers: dict[str, str] = {}
         while line := self.rfile.readline().decode().strip():
             name, _, value = line.partition(":")
@@ -45,8 +45,12 @@ class Handler(socketserver.StreamRequestHandler):
         if method == b"POST":
             body = self.rfile.read(int(headers.get("content-length", 0)))
             self._post(headers.get("x-amzn-sagemaker-custom-attributes", ""), body)
+        elif path == b"/metrics":
+            counts = {name: n for name, n in counted.items() if isinstance(n, int)}
+            lines = (f"vllm:spec_decode_num_{name}_total {n}\n" for name, n in counts.items())
+            self._send(200, "".join(lines).encode())
         elif method == b"GET":
-            self._answer(503 if HOW == "deaf" else 200, {})
+            self._answer(503 if HOW == "deaf" else 200, {"data": [{"id": "peagle/tiny"}]})
 
     def _post(self, attributes: str, body: bytes) -> None:
         if attributes == "peagle=counters":

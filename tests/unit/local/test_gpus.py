@@ -175,6 +175,7 @@ def test_what_cannot_start_is_refused_in_one_line_that_names_no_type_of_aws(
     expected = OutOfRange if code == "too-many-copies" else Refused
     assert (done.code, done.refusal["code"], nvml.reads) == (expected.exit_code, code, 1)
     assert "ml." not in done.refusal["message"] + done.refusal["fix"]
+    assert len(in_process("local", "up", *words).err.splitlines()) == 1, "no notes of the plan"
 
 
 def test_a_verdict_for_this_machine_has_no_price(cards: Cards) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.bench.targets import open_engine
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
-from peagle.engine.local import start_local, stop_local
+from peagle.engine.local import ask, start_local, stop_local
 from peagle.engine.process import is_alive, is_port_free, stop_engine
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import local_engines
@@ -266,6 +267,46 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
     with records.log_of(NAME).open("a") as log:
         log.write("(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory.\n")
     assert "OutOfMemoryError" in _command("local", "list").stderr
+    with raises_code("local-engine-not-ready", UserError) as raised:
+        _command("invoke", NAME, "Hi")
+    assert "OutOfMemoryError" in raised.value.fix
+
+
+CORE_ENDED = "(APIServer pid=7) WARNING [core_client.py:728] engine core exited unexpectedly\n"
+
+
+@pytest.mark.thorough
+def test_a_killed_core_is_named_while_the_engine_restarts(
+    engine_home: Path, plan_for: PlanFor, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start_local(plan_for())
+    server = open_engine(engine, load_catalog()).server
+    assert server.fix.command == ("peagle", "local", "logs", NAME)
+    with records.log_of(NAME).open("a") as log:
+        log.write(CORE_ENDED)
+    (healthy,) = json.loads(command("local", "list", "--json").stdout)["engines"]
+    assert (healthy["state"], healthy["crash"]) == ("ready", None)
+    monkeypatch.setattr("peagle.cli.local.is_healthy", lambda port: False)
+    (document,) = json.loads(command("local", "list", "--json").stdout)["engines"]
+    assert (document["state"], document["crash"]["cause"]) == ("restarting", "killed")
+    assert "signal 9" in command("local", "status").stderr
+    assert "signal 9" in server.fix.sentence
+    stop_engine(engine.process, 1.0)
+    with raises_code("no-answer", EngineError) as raised:
+        ask(engine.process.port, {"prompt": "Hi"})
+    assert "signal 9" in raised.value.fix
+
+
+@pytest.mark.thorough
+def test_prove_proves_a_local_engine_without_aws(
+    engine_home: Path, plan_for: PlanFor, command: Command
+) -> None:
+    start_local(plan_for())
+    proof = json.loads(command("prove", NAME, "--min-drafts", "8", "--json").stdout)
+    assert (proof["acceptance_length"], proof["floor_source"]) == (2.5, "catalogue")
+    assert (proof["name"], proof["region"], proof["passed"]) == (NAME, None, True)
+    with pytest.raises(NotProved):
+        command("prove", "local", "--min-drafts", "8", "--floor", "3")
 
 
 @pytest.mark.thorough

@@ -183,6 +183,18 @@ def test_the_containers_last_crash_report_decides() -> None:
     assert crash == Crash("killed by SIGKILL", "use a larger machine", "killed")
 
 
+def test_what_was_before_the_engine_was_healthy_again_is_no_crash(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory\n" + _healthy())
+    assert read_crash(log).line == ""
+    log.write_text(f"ValueError: earlier\n{_healthy()}Killed\n")
+    assert read_crash(log).cause == "killed"
+
+
+def _healthy() -> str:
+    return '{"time": "t", "level": "INFO", "message": "m", "event": "healthy"}\n'
+
+
 @pytest.mark.thorough
 def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"

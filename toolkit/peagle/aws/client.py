@@ -175,7 +175,6 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
 def _translate_service_error(
     error: Any, service: str, region: str, in_sandbox: bool
 ) -> PeagleError:
-    """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = (str(error.response.get("Error", {}).get("Message", "")) or code)[:_LONGEST_MESSAGE]
     if code == "ModelError":

@@ -191,7 +191,6 @@ def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
 
 
 def _described_endpoint(response: Mapping[str, Any]) -> Endpoint:
-    """The endpoint in DescribeEndpoint's answer."""
     pending = response.get("PendingDeploymentSummary", {})
     variants = response.get("ProductionVariants", ())
     stages = (

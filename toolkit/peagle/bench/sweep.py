@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from peagle.aws.client import Aws
 from peagle.bench import load as sending
@@ -33,14 +33,15 @@ from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
-from peagle.speed.acceptance import published_rates, rates_for_length
+from peagle.speed.acceptance import curve_through, position_rates, published_rates
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_usd, plain
 
 LARGEST_K = 64
 
-PUBLISHED = Path("published")
-"""In place of a file: the acceptance that the catalogue quotes for the drafter."""
+Imposed = Path | float | Literal["published"]
+"""The acceptance to impose: that of the result in a file, a mean length, or what the catalogue
+quotes for the drafter."""
 
 PlanOf = Callable[[BenchSetting], Plan]
 
@@ -48,12 +49,11 @@ PlanOf = Callable[[BenchSetting], Plan]
 @dataclass(frozen=True)
 class SweepRequest:
     """What a sweep measures: each of the ``ks``, of which 0 is no speculation, with each load.
-    ``acceptance`` is imposed: a result, ``published``, or a length. ``again``: measure again what
-    the file has."""
+    ``acceptance`` is imposed. ``again``: measure again what the file has."""
 
     ks: tuple[int, ...]
     loads: tuple[BenchLoad, ...]
-    acceptance: Path | None = None
+    acceptance: Imposed | None = None
     domain: str | None = None
     again: bool = False
     usd_per_hour: float | None = None
@@ -61,12 +61,22 @@ class SweepRequest:
 
     def refuse_imposed(self) -> None:
         """Raise UserError if it imposes an acceptance: vLLM's sampler for CPUs cannot."""
-        if self.acceptance:
+        if self.acceptance is not None:
             raise UserError(
                 "the CPU engine cannot impose an acceptance",
                 "use a machine with a GPU, or omit --impose-acceptance",
                 "imposes-on-gpu-only",
             )
+
+
+def parse_imposed(text: str) -> Imposed:
+    """``published``, a mean length such as 2.5, else the file of a result."""
+    if text == "published":
+        return "published"
+    try:
+        return float(text)
+    except ValueError:
+        return Path(text)
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -289,12 +299,8 @@ class ResultFile:
 def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tuple[Sweep, PlanOf]:
     """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
     without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
-    acceptance, length, measured = request.acceptance, None, None
-    if acceptance and acceptance != PUBLISHED:
-        try:
-            length = float(str(acceptance))  # in place of a file, such as 2.5
-        except ValueError:
-            measured = read_acceptance(acceptance)
+    acceptance = request.acceptance
+    measured = read_acceptance(acceptance) if isinstance(acceptance, Path) else None
     if request.domain and not measured:
         raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
 
@@ -307,9 +313,9 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf, catalog: Catalog) -> tupl
         rates: tuple[float, ...] = ()
         if measured and k:
             rates = compute_rates(measured, k, request.domain)
-        elif length is not None and k:
-            rates = _rates_for(length, k, catalog)
-        elif acceptance and k:
+        elif isinstance(acceptance, float) and k:
+            rates = _rates_for(acceptance, k, catalog)
+        elif acceptance == "published" and k:
             rates = _find_published(plan_of(BenchSetting(None, k)), k, catalog)
         plan = imposing(BenchSetting(None, k, rates))
         drafter = plan.drafter.name if k and plan.drafter else None
@@ -324,7 +330,7 @@ def _rates_for(length: float, k: int, catalog: Catalog) -> tuple[float, ...]:
             f"use a length above 1 and below {k + 1}",
             "acceptance-file",
         )
-    return rates_for_length(length, k, catalog.speed_model.decay)
+    return position_rates(curve_through(((k, length),), catalog.speed_model.decay), k)
 
 
 def _find_published(plan: Plan, k: int, catalog: Catalog) -> tuple[float, ...]:

@@ -41,6 +41,7 @@ from peagle.deploy.status import read_stand_in
 from peagle.engine import local
 from peagle.engine.gpus import Gpus, catalogue_name, find_gpus
 from peagle.engine.local import StepProgress, start_local, stop_local
+from peagle.engine.logs import crash_fix
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
 from peagle.errors import (
@@ -96,13 +97,15 @@ class RefusedPrompt:
 @dataclass(frozen=True)
 class OpenAiServer:
     """A server at ``base_url``, which ends in ``/v1``, that serves ``model``. ``log`` is the
-    command that prints its log. ``key`` is a bearer token. ``chat``: prompts are sent as chats."""
+    command that prints its log, ``log_file`` the log of an engine of this machine. ``key`` is a
+    bearer token. ``chat``: prompts are sent as chats."""
 
     base_url: str
     model: str
     key: str | None = field(default=None, repr=False)
     log: tuple[str, ...] = ()
     chat: bool = True
+    log_file: str = ""
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a chat or a completion. Raises as ``exchange``."""
@@ -115,8 +118,9 @@ class OpenAiServer:
 
     @property
     def fix(self) -> Fix:
-        """Where to look when the server fails."""
-        return Fix("read its log" if self.log else "look at the server's log", self.log)
+        """What to do when the server fails: what its crash needs, else where to look."""
+        fix = Fix("read its log" if self.log else "look at the server's log", self.log)
+        return crash_fix(self.log_file, fix) if self.log_file else fix
 
     def exchange(self, route: str, body: dict[str, Any] | None = None) -> tuple[str, bytes]:
         """Content type and content of the answer, by the path from the server's root, or by the
@@ -333,8 +337,8 @@ def with_gpus(server: BenchedServer, machine: Gpus, catalog: Catalog) -> Benched
 
 def open_engine(engine: LocalEngine, catalog: Catalog) -> BenchTarget:
     """An engine of ``peagle local up``."""
-    log = ("peagle", "local", "logs", engine.name)
-    server = OpenAiServer(engine.openai_base_url, engine.served_as, log=log, chat=engine.chat)
+    url, log = engine.openai_base_url, ("peagle", "local", "logs", engine.name)
+    server = OpenAiServer(url, engine.served_as, None, log, engine.chat, engine.process.log)
     facts = BenchedServer(
         name=engine.name,
         where="local",

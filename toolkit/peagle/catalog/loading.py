@@ -357,13 +357,10 @@ def _unknown(where: Location, kind: str, name: str, names: list[str]) -> Iterato
         yield where, f"there is no {kind} {name!r}", hint
 
 
-def _runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
-    versions = [runtime.vllm for runtime in table.runtimes]
-    return _unknown(("default",), "runtime", table.default, versions)
-
-
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     Target: _target_violations,
-    RuntimeTable: _runtime_violations,
+    RuntimeTable: lambda table, _: _unknown(
+        ("default",), "runtime", table.default, [runtime.vllm for runtime in table.runtimes]
+    ),
 }
 """The rules between the keys of a file, beyond the type of each."""

@@ -14,7 +14,6 @@ from pydantic import Field
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
 from peagle.frozen import Frozen
-from peagle.vllm.gpus import parse_capability
 from peagle.vllm.versions import in_range, parse
 from peagle_serve.checkpoint import MOST_LAYERS
 
@@ -226,7 +225,7 @@ class Instance(Frozen):
     @property
     def capability(self) -> int:
         """The compute capability of its GPUs, times ten."""
-        return parse_capability(self.gpu_architecture)
+        return int(self.gpu_architecture.removeprefix("sm_"))
 
     def hosted_in(self, region: str) -> bool | None:
         """Whether endpoints in ``region`` can have it; ``None`` if unknown. A price of hosting in

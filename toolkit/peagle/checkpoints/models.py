@@ -153,11 +153,6 @@ def means_folder(location: str) -> bool:
     return is_folder(location) or ("/" in location and os.path.exists(os.path.expanduser(location)))
 
 
-def is_file_name(word: str) -> bool:
-    """Whether this is a file's name, given without ``./``."""
-    return bool(word) and "/" not in word and os.path.isfile(word)
-
-
 def location_fix(word: str, flag: str = "") -> Fix | None:
     """How to write a folder that is given without ``./``, or an S3 URI with one slash; ``None`` for
     other text. ``flag`` is the option that has it."""

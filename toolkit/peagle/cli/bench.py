@@ -38,6 +38,7 @@ from peagle.bench.sweep import (
     EndpointSweep,
     SweepProgress,
     SweepRequest,
+    parse_imposed,
     parse_ks,
     sweep_on_this_machine,
 )
@@ -64,6 +65,7 @@ from peagle.cli.options import (
     TOKENS,
     Decimal,
     DefaultGroup,
+    Parsed,
     add_options,
     command,
     command_catalog,
@@ -243,8 +245,7 @@ def run(**options: Any) -> None:
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
-        fix = "the rows above are what was measured before"
-        raise EngineError(result.incomplete, fix, "load-failed")
+        raise EngineError(result.incomplete, target.server.fix, "load-failed")
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
@@ -384,7 +385,7 @@ _SWEEP_OPTIONS = (
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
     option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
            "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
-           "mean length.", OUTPUT),
+           "mean length.", Parsed("acceptance", parse_imposed)),
     option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
            bool),
     option("--domain", "With --impose-acceptance: of this domain only."),

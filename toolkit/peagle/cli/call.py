@@ -203,8 +203,8 @@ def prove(
     min_drafts: int,
     session: Session,
 ) -> None:
-    """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
-    enough, and compare its acceptance length with the floor.
+    """Prove that the endpoint or local engine NAME speculates: send prompts until every instance
+    has drafted enough, and compare its acceptance length with the floor.
 
     Prompts and floor are the plan's, or the catalogue's for the pair in the endpoint's tag. An
     image built by this toolkit is proved from its counters; any other from vLLM's statistics in the
@@ -238,13 +238,13 @@ def prove(
         chosen = name or endpoint or ""
 
         def report(proof: Proof, region: str) -> None:
-            _show(status, chosen, proof, {"name": chosen, "region": region})
+            _show(status, chosen, proof, {"name": chosen, "region": region or None})
 
         say = partial(status.show, f"Proving {chosen}")
         session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
 
 
-def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str]) -> None:
+def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str | None]) -> None:
     status.clear()
     print_result({**place, **plain(proof)}, lambda _: print_proof(name, proof))
 

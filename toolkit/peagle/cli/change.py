@@ -464,7 +464,6 @@ def _destroy_previous(change: DeploymentChange, session: Session) -> None:
 
 
 def _destroy_leftovers(session: Session, name: str, everything: bool) -> None:
-    """Remove what an earlier endpoint of that name has left."""
     removal, reason = Removal(), "the sandbox is not running, and this machine has no record of it"
     if session.is_available:
         aws = session.aws()

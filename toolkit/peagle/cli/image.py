@@ -30,7 +30,7 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.errors import OptionMissing, Unsupported
-from peagle.images.build import Built, findings_for_build
+from peagle.images.build import Built, findings_with_own_image
 from peagle.images.docker import Image, connect_docker, show_image
 from peagle.options import Options, arguments
 from peagle.planning import Plan
@@ -100,7 +100,7 @@ def build_(
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
-    refuse_errors(findings_for_build(plan))
+    refuse_errors([each for each in findings_with_own_image(plan) if each.level != "note"])
     overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
     served = [*pair_arguments(plan), *arguments(overrides)]
     pushed: str | None = None

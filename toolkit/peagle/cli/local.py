@@ -23,7 +23,7 @@ from peagle.cli.options import (
     machine_gpus,
     names_own_image,
     option,
-    refuse_errors,
+    raise_first_error,
     region_option,
 )
 from peagle.cli.plan_options import plan_options
@@ -32,6 +32,7 @@ from peagle.cli.session import new_session
 from peagle.cli.view.console import (
     StatusLine,
     print_documents,
+    print_findings,
     print_json,
     print_line,
     print_result,
@@ -39,8 +40,8 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.watch import print_engine
-from peagle.engine.local import start_copies, stop_local
-from peagle.engine.logs import crash_error, local_log, read_crash
+from peagle.engine.local import local_log, start_copies, stop_local
+from peagle.engine.logs import crash_error, read_crash
 from peagle.engine.machine import (
     find_engine,
     install_engine,
@@ -140,7 +141,8 @@ def up(
     engines, NAME-1 to NAME-N, and weights in S3 are downloaded once. On a CPU the model is compiled
     only with --compile; `peagle warm --local` makes such starts faster.
     """
-    refuse_errors(findings_on_this_machine(plan, engine_kind))
+    findings = findings_on_this_machine(plan, engine_kind)
+    raise_first_error(findings)
     image = None
     if engine_kind == "docker":
         try:
@@ -170,7 +172,7 @@ def up(
         elif not is_stdout:
             up = (*find_compose(), "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
-        return None
+        return print_findings(findings, err=True)
     copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1
     if plan.copies and plan.copies.per_instance > copies:
         text = f"One engine runs, not {plan.copies.per_instance} copies: they need GPUs and --here"
@@ -178,6 +180,7 @@ def up(
     with StatusLine() as status:
         plan = with_weights_here(plan, status) if runner.gpus else plan
         engines = start_copies(plan, copies, port, status.show, runner)
+    print_findings(findings, err=True)
     if wants_json():
         documents = [engine_document(engine) for engine in engines]
         return print_json({"engines": documents} if copies > 1 else documents[0])
@@ -204,8 +207,7 @@ def show_copy(status: StatusLine, progress: SyncProgress) -> None:
     """Show how far a copy of weights is."""
     text = f"Copying | {format_size(progress.done)} of {format_size(progress.total)}"
     if progress.seconds_left is not None:
-        left = format_duration(progress.seconds_left)
-        text += f" | {format_rate(progress.speed)} | {left} left"
+        text += f" | {format_rate(progress.speed)} | {format_duration(progress.seconds_left)} left"
     status.show_line(text)
 
 
@@ -253,13 +255,11 @@ def logs(name: str, follow: bool) -> None:
 @command("peagle local list --json", name="list", of=local)
 def list_() -> None:
     """List the engines of this machine."""
-    engines = local_engines()
-    documents = [engine_document(engine) for engine in engines]
+    documents = [engine_document(engine) for engine in local_engines()]
     print_result({"engines": documents}, lambda _: print_documents(documents, _LISTED))
-    logs = {e.name: Path(e.process.log) for e in engines if e.state == "dead" and not wants_json()}
-    for name, log in logs.items():
-        if read_crash(log).line:
-            print_status(f"{name}: {crash_error(log)}")
+    for document in documents:
+        if document["crash"] and not wants_json():
+            print_status(f"{document['name']}: {crash_error(document['log'])}")
     if not documents and not wants_json():
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
@@ -271,19 +271,21 @@ _LISTED = ("name", "pair", "state", "healthy", "engine", "openai_base_url", "acc
 
 
 def engine_document(engine: LocalEngine) -> dict[str, Any]:
-    """What ``--json`` tells of an engine."""
-    document: dict[str, Any] = plain(engine)
-    process = document.pop("process")
-    for name in ("environment", "ready", "chat", "copy_of"):
-        del document[name]
+    """What ``--json`` tells of an engine; ``crash`` is why it does not answer."""
+    hidden = ("environment", "ready", "chat", "copy_of", "process")
+    document = {name: value for name, value in plain(engine).items() if name not in hidden}
+    state, healthy = engine.state, is_healthy(engine.process.port)
+    crash = None if healthy or state == "starting" else read_crash(engine.process.log)
+    explains = crash and (crash.cause if state == "ready" else crash.line)
     return document | {
-        "state": engine.state,
-        "healthy": is_healthy(engine.process.port),
+        "state": "restarting" if explains and state == "ready" else state,
+        "healthy": healthy,
+        "crash": crash._asdict() if crash and explains else None,
         "engine": "docker" if engine.image else "process",
         "openai_base_url": engine.openai_base_url,
         "findings": proof_findings(engine.second_turn),
         "warm_start": read_warm_start(Path(engine.process.log)),
-        **{name: process[name] for name in ("container", "pid", "port", "log")},
+        **{name: getattr(engine.process, name) for name in ("container", "pid", "port", "log")},
     }
 
 

@@ -323,7 +323,6 @@ def completing(
 
 
 def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
-    """A shell completion with names of the catalogue."""
     return completing(lambda ctx, typed: names_in(load_catalog(catalog_of(ctx)), typed))
 
 

@@ -197,7 +197,6 @@ class ProjectCommand(PeagleCommand):
 
 @completing
 def _complete_environment(ctx: click.Context, _: str) -> list[str]:
-    """The environments of the project file."""
     return list_environments(load_project(ctx, ctx.params.get("project_file")))
 
 

@@ -35,7 +35,6 @@ from peagle.project import (
     PipelineKind,
     list_environments,
     list_project_endpoints,
-    next_steps,
     pipeline_files,
     project_schema,
     schema_bytes,
@@ -148,7 +147,8 @@ def init(
             files[name] = content
     _write(folder, files, force)
     filled = account is not None and (repository is not None or kind != "github")
-    steps = next_steps(kind)[filled:]
+    text = (data_folder("infra/pipelines") / f"next-{kind}.txt").read_text("utf-8")
+    steps = text.splitlines()[filled:]  # the first one is what fills in the placeholders
     if kind == "codepipeline" and endpoints[1:]:
         steps.append(f"deploy the stack once more, with Endpoint, for {', '.join(endpoints[1:])}")
     if wants_json():

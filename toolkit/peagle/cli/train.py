@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ from peagle.cli.view.console import (
     print_findings,
     print_json,
     print_result,
+    print_status,
     wants_json,
 )
 from peagle.cli.view.train import (
@@ -57,8 +59,16 @@ from peagle.cli.view.train import (
 )
 from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.errors import NotProved, OptionsConflict
-from peagle.text import parse_share, plain
-from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
+from peagle.text import json_digest, parse_share, plain
+from peagle.train.data import (
+    DEFAULT_HELD_OUT,
+    HELD_OUT_FILE,
+    TRAIN_FILE,
+    TrainingData,
+    grows,
+    read_training_data,
+    write_parts,
+)
 from peagle.train.estimate import (
     TrainingOptions,
     disk_bytes,
@@ -75,7 +85,7 @@ from peagle.train.recipe import (
     choose_mask_token,
     parse_settings,
 )
-from peagle.train.result import write_result
+from peagle.train.result import RECORD, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
@@ -116,29 +126,28 @@ data_options = add_options([
 
 
 def _read_inputs(
-    ctx: click.Context, session: Session, recipe: Recipe, gpus: Gpus | None
+    session: Session, recipe: Recipe, gpus: Gpus | None, options: Mapping[str, Any]
 ) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
-    """What the options of ``plan`` and ``run`` name: the catalogue with the pair's target and with
-    these GPUs as this machine, the target, its checkpoint if it is the user's own, and the training
-    data. Raises UserError for a target without a token for the mask or with too few layers, and for
-    data that cannot be used."""
-    pair = ctx.params["pair"]
+    """The catalogue with the pair's target and with these GPUs as this machine, the target, its
+    checkpoint if it is the user's own, and the training data. Raises UserError for a target without
+    a token for the mask or with too few layers, and for data that cannot be used."""
+    pair = options["pair"]
 
     def connect() -> Aws:
         session.start()
-        return session.aws(ctx.params["region"] or default_region())
+        return session.aws(options["region"] or default_region())
 
     catalog, checkpoint = with_own_target(
         command_catalog(), pair, lambda location: checkpoint_at(location, connect)
     )
     target = find_pair(catalog, pair).target
     if checkpoint:
-        choose_mask_token(target, checkpoint, {}, ctx.params["mask_token_id"])
+        choose_mask_token(target, checkpoint, {}, options["mask_token_id"])
         choose_layers(target.architecture.layers, {})
     data = read_training_data(
-        ctx.params["data"],
+        options["data"],
         connect,
-        held_out=ctx.params["held_out"] or DEFAULT_HELD_OUT,
+        held_out=options["held_out"] or DEFAULT_HELD_OUT,
         context=min(recipe.sequence_length, target.default_max_model_len),
         proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
@@ -188,7 +197,7 @@ def plan(
         options |= choose_here(options)
 
     recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
-    catalog, _, checkpoint, conversations = _read_inputs(ctx, session, recipe, gpus)
+    catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
     if probe:
         from peagle.train.probe import probe as measure
@@ -196,8 +205,7 @@ def plan(
         request = TrainingRequest(pair, Path.cwd(), _K, recipe, mask_token_id, keep_answers)
         training = make_training(request, conversations, catalog, checkpoint, gpus)
         with StatusLine() as status:
-            show = partial(show_progress, status)
-            rates = measure(training, show, options["output_tokens"])
+            rates = measure(training, partial(show_progress, status), options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
         measure_data(conversations.train, recipe, options["output_tokens"], not keep_answers),
@@ -288,7 +296,13 @@ def run(
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    catalog, target, checkpoint, conversations = _read_inputs(ctx, session, recipe, gpus)
+    inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
+    kept = (work or output / ".work").absolute() / f"read-{digest}"
+    keeps = grows(data) and not job["sagemaker"]
+    if keeps and (kept / TRAIN_FILE).exists():
+        print_status(f"The data is that which this training read first, in {kept}.")
+        inputs |= {"data": (str(kept / TRAIN_FILE),), "held_out": kept / HELD_OUT_FILE}
+    catalog, target, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
     print_findings(conversations.findings, err=True)
     if job["sagemaker"]:
         train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
@@ -299,9 +313,12 @@ def run(
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     size = measure_data(conversations.train, recipe, regenerates=not keep_answers)
-    if not training.work.exists():  # else a part is written
+    if not ((output / RECORD).exists() or (output / ".work").exists()):
         require_empty(request.output)  # such as the target's own
+    if not training.work.exists():  # else a part is written
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
+    if keeps and not kept.exists():
+        write_parts(conversations, kept)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()

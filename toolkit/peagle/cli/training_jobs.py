@@ -214,7 +214,9 @@ def _repeat_options(ctx: click.Context) -> list[str]:
     words: list[str] = []
     for parameter in ctx.command.params:
         value = ctx.params.get(parameter.name or "")
-        if parameter.name not in _REPEATED or value in (None, False, (), parameter.default):
+        if parameter.name not in _REPEATED or value is None or value is False:
+            continue
+        if value in ((), parameter.default):
             continue
         flag = max(parameter.opts, key=len)
         values = value if isinstance(value, tuple) else (value,)

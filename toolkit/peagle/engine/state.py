@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from peagle.engine.logs import crash_fix
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.engine_log import WarmStart, warm_start_in
 from peagle.errors import Fix, NotFound, UserError, nearest
@@ -113,7 +114,7 @@ def ready_engine(name: str) -> LocalEngine | None:
     if engine is None or engine.state == "ready":
         return engine
     state = "is still starting" if engine.state == "starting" else "is not running"
-    fix = Fix("read its log", ("peagle", "local", "logs", name))
+    fix = crash_fix(engine.process.log, Fix("read its log", ("peagle", "local", "logs", name)))
     raise UserError(f"the local engine {name} {state}", fix, code="local-engine-not-ready")
 
 

@@ -402,11 +402,6 @@ def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     return tuple(finding for finding in plan.findings if finding.code != "log-stats-off")
 
 
-def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
-    """The findings for building an image: without notes, which are about serving it."""
-    return tuple(finding for finding in findings_with_own_image(plan) if finding.level != "note")
-
-
 def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
     """The findings for a local engine: all errors but those of ECR for a container, and what does
     not concern SageMaker, its instances or their prices."""

@@ -56,7 +56,7 @@ from peagle.planning.runtime import (
     find_price,
     proof_source,
 )
-from peagle.planning.search import BATCH_LOADS, Search, Selection, select, select_on_type
+from peagle.planning.search import BATCH_LOADS, Search, Selection, prefer_known_speed, select
 from peagle.planning.speculation import (
     SelectedPair,
     choose_drafter,
@@ -248,7 +248,9 @@ def _choose_operation(
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
     """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
     options, pair = _prepare(options, catalog)
-    return select_on_type(_search(options, catalog, pair.value))
+    search = _search(options, catalog, pair.value)
+    named = search.named() or search.largest()
+    return prefer_known_speed(named, search.with_drafter(None).possible())
 
 
 def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:

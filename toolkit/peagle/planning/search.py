@@ -406,19 +406,13 @@ def select(search: Search, target_alone: Search | None = None) -> Selection:
     speculating = search.with_drafter(drafter).possible() if drafter else []
     if considered.drafter is None and not is_named:
         speculating = rank([*speculating, *(other for other in ranked if other.drafter)])
-    candidate, unknown = _prefer_known_speed(considered, alone), None
+    candidate, unknown = prefer_known_speed(considered, alone), None
     if candidate is not considered:
         unknown, ranked, search = considered, without.ranking(), search.with_drafter(None)
     return Selection(search, candidate, ranked, speculating, alone, unknown)
 
 
-def select_on_type(search: Search) -> Candidate:
-    """What ``select`` selects on the user's instance type."""
-    considered = search.named() or search.largest()
-    return _prefer_known_speed(considered, search.with_drafter(None).possible())
-
-
-def _prefer_known_speed(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
+def prefer_known_speed(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
     """The candidate, or the target alone in its place: where the speed with its drafter is
     unknown, the user did not name it, and that of the target alone is known, costs less per
     hour, or meets what is required. A verdict, which selects known speeds only, is the same."""

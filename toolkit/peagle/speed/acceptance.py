@@ -129,16 +129,11 @@ def published_rates(drafter: Drafter, k: int, decay: float) -> tuple[float, ...]
     lengths = _known_lengths(drafter, (), ())[0]
     if not lengths:
         return ()
-    return _rates(curve_through(tuple(sorted(lengths.items())), decay), k)
+    return position_rates(curve_through(tuple(sorted(lengths.items())), decay), k)
 
 
-def rates_for_length(length: float, k: int, decay: float) -> tuple[float, ...]:
-    """The share of drafts accepted at each of K positions, of which an acceptance of ``length``
-    tokens, above 1 and below K + 1, results."""
-    return _rates(curve_through(((k, length),), decay), k)
-
-
-def _rates(curve: Curve, k: int) -> tuple[float, ...]:
+def position_rates(curve: Curve, k: int) -> tuple[float, ...]:
+    """The share of drafts accepted at each of K positions."""
     return tuple(round(curve.first * curve.decay**position, 4) for position in range(k))
 
 

@@ -42,11 +42,6 @@ def visible_gib(gpu: str, memory_mib: int) -> float:
     return round(whole * (1 - _LARGEST_LOSS), 2)
 
 
-def parse_capability(architecture: str) -> int:
-    """The compute capability times ten: ``sm_90`` is 90."""
-    return int(architecture.removeprefix("sm_"))
-
-
 def needed_capability(dtype: str, quantization: str | None) -> int:
     """The lowest compute capability, times ten, on which vLLM runs such a model.
 

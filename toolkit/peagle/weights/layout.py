@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
 from peagle.checkpoints.models import (
-    is_file_name,
     is_location,
     location_fix,
     means_folder,
@@ -161,7 +160,7 @@ def choose_source(location: str, aws_of: AwsOf | None = None) -> Source:
 
 
 def _not_a_location(location: str) -> UserError:
-    if is_file_name(location):
+    if location and "/" not in location and Path(location).is_file():
         message = f"{location} is a file, not the folder of a model"
         return UserError(message, "use the folder that holds config.json", "invalid-location")
     fix = location_fix(location) or "use ./folder, s3://bucket/prefix or org/name"
