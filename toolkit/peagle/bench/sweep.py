@@ -215,7 +215,8 @@ class Sweep:
                     measured[load.text] = (seconds, _slow_seconds(load))
                     file.add(replace(row, setting=setting), budget.spent)
                     if row.incomplete:
-                        raise EngineError(f"{what}: {row.incomplete}", code="load-failed")
+                        fix = "look at the engine's log"
+                        raise EngineError(f"{what}: {row.incomplete}", fix, "load-failed")
                     loads.pop(0)
             del waiting[setting]
         rows = {_key(row.setting, row.load): row for row in file.result.rows}

@@ -516,6 +516,9 @@ def _on_this_machine(
     if options["dummy_weights"]:
         if image is not None:
             raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
+        if any(request.ks) and request.acceptance is None:
+            fix = "add --impose-acceptance published, FILE or LENGTH"
+            raise OptionMissing("no draft of --dummy-weights is accepted", fix)
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
     with StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
