@@ -71,10 +71,8 @@ class SweepRequest:
 
 def parse_imposed(text: str) -> Imposed:
     """``published``, a mean length such as 2.5, else the file of a result."""
-    if text == "published":
-        return "published"
     try:
-        return float(text)
+        return "published" if text == "published" else float(text)
     except ValueError:
         return Path(text)
 

@@ -385,7 +385,7 @@ _SWEEP_OPTIONS = (
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
     option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
            "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
-           "mean length.", Parsed("acceptance", parse_imposed)),
+           "mean length.", Parsed("path", parse_imposed)),
     option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
            bool),
     option("--domain", "With --impose-acceptance: of this domain only."),
