@@ -6,10 +6,13 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from moto import mock_aws
 
 from peagle.catalog import load_catalog
 from peagle.train.recipe import Recipe
+from peagle.train.run import Run, TrainerFailed
 from tests.support import in_process
+from tests.unit.aws.conftest import moto_connection
 
 TINY_TARGET = Path(__file__).parents[3] / "model_catalog" / "peagle" / "tiny" / "target"
 ON = ("--instance-type", "ml.g6.xlarge")
@@ -94,6 +97,31 @@ def test_a_target_without_a_spare_token_is_refused_before_data_is_read(tmp_path:
     for words in (("plan", str(folder)), ("run", str(folder), "-o", str(tmp_path / "head"))):
         done = in_process("train", *words, "--data", "missing.jsonl", "--json")
         assert (done.code, json.loads(done.err)["error"]["code"]) == (2, "no-mask-token")
+
+
+def test_a_training_goes_on_with_the_data_that_it_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [f'{{"prompt": "question {n}"}}\n' for n in range(40)]
+    seen: list[int] = []
+
+    def train(self: Run) -> None:
+        seen.append(len(self.training.data.train) + len(self.training.data.held_out))
+        raise TrainerFailed("it ends here")
+
+    monkeypatch.setattr(Run, "train", train)
+    monkeypatch.setattr("peagle.train.run.find_trainer", lambda gpu: tmp_path)
+    monkeypatch.setattr("peagle.aws.client.connect", lambda *_, **__: moto_connection())
+    with mock_aws():
+        aws = moto_connection()
+        aws.call("s3", "create_bucket", Bucket="captured")
+        for count, head in ((30, "a"), (40, "a"), (40, "b")):
+            body = "".join(rows[:count]).encode()
+            aws.call("s3", "put_object", Bucket="captured", Key="rows.jsonl", Body=body)
+            words = ("--data", "s3://captured/rows.jsonl", "-o", str(tmp_path / head), "--json")
+            done = in_process("train", "tiny", *words)
+            assert done.refusal["code"] == "trainer-failed", done.err
+    assert seen == [30, 30, 40]
 
 
 def test_the_disk_is_looked_at_before_a_training(

@@ -194,6 +194,7 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("logs", NAME)
     run("top", NAME, "--once")
     captured = ("--capture-data", "s3://peagle-captured/a")
+    terminal.cloud.buckets["peagle-captured"] = {}
     topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:on-call"
     terminal.cloud.topics[topic] = {"SubscriptionsConfirmed": "1"}
     observed = with_keys(home(), FIRST, alarm_topic=topic)
@@ -246,6 +247,7 @@ def _drift_elsewhere(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     plan = str(home() / "plan.json")
     from_s3 = ("--model-source", "s3://peagle-models/tiny/")
     captured = ("--capture-data", "s3://peagle-captured/prompts/")
+    terminal.cloud.buckets["peagle-captured"] = {}
     observed = ("--observe", *captured)
     more = (*observed, "--rollout", "all-at-once", "--ttl", "9h")
     steps: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -175,6 +175,20 @@ def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_pa
     assert run.job_name(NOW) != run.job_name(NOW + 1)
 
 
+def test_what_an_endpoint_captures_grows_and_the_run_keeps_what_it_read_first(
+    data: TrainingData, aws: Aws, tmp_path: Path
+) -> None:
+    first = replace(data, source="capture:chat")
+    later = replace(read(tmp_path, questions(90)), source="capture:chat")
+    run = make_run("qwen3-8b", [], first, "peagle-jobs")
+    assert make_run("qwen3-8b", [], later, "peagle-jobs") == run
+    for captured in (first, later):
+        start_job(aws, run, captured, request(run), Company())
+    key = f"peagle-train/{run.name}/data/train.jsonl"
+    rows = aws.call("s3", "get_object", Bucket="peagle-jobs", Key=key)["Body"].read()
+    assert rows.count(b"\n") == len(first.train) != len(later.train)
+
+
 def test_the_job_trains_on_the_same_conversations(
     data: TrainingData, aws: Aws, tmp_path: Path
 ) -> None:

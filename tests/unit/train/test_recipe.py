@@ -1,6 +1,7 @@
 """What a head is trained with: explicit settings, layers, and the token of masked slots."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def test_the_settings_of_p_eagle_are_explicit() -> None:
         "down-sample-ratio": "0.8", "optimizer": "adamw",
     } == passed  # fmt: skip
     assert not {"draft-attn-impl", "from-pretrained", "save-best"} & passed.keys()
+
+
+def test_the_folder_of_the_target_is_one_word() -> None:
+    subject = replace(SUBJECT, target="/data/my models/true")
+    arguments = train_arguments(CPU_RECIPE, subject)
+    assert arguments[arguments.index("--verifier-name-or-path") + 1] == subject.target
 
 
 def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:

@@ -1,6 +1,7 @@
 """The folder of a trained head: other commands take it as it is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,20 @@ from peagle.catalog.evidence import read_run
 from peagle.train import result as results
 from tests.support import in_process
 from tests.unit.train.trainings import make_workshop
+
+
+@pytest.mark.parametrize("name", ["my_head", "Kopf 2+ü", "-x"])
+def test_the_name_of_any_folder_becomes_one_of_the_catalogue(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_workshop(tmp_path, monkeypatch)
+    monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
+    request = replace(shop.training.request, output=tmp_path / name)
+    shop.training = replace(shop.training, request=request)
+    entry = results.write_result(shop.training, shop.train(epochs=1))
+    (drafter,) = (each.parent.name for each in entry.parent.glob("*-head/config.json"))
+    command = ("--catalog", str(tmp_path / name / ".catalog"), "plan", f"tiny+{drafter}", "--json")
+    assert in_process(*command).document["pair"] == f"peagle/tiny+{drafter}"
 
 
 def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """The steps of a training: what is made again, what is kept, which epoch is chosen."""
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +20,8 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return make_workshop(tmp_path, monkeypatch)
 
 
-ALL = ["regenerate-responses", "prepare-data", "dry-run", "states", "train"]
-ENGINES = ["answers", "untrained", "states"]
+ALL = ["dry-run", "regenerate-responses", "prepare-data", "states", "train"]
+ENGINES = ["untrained", "answers", "states"]
 COMPARED = ["lossless", "lossless"]
 
 
@@ -82,6 +84,73 @@ def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop
     (shop.folder / "full").unlink()
     assert len(shop.train(epochs=1).epochs) == 1
     assert shop.calls == ALL
+
+
+def test_a_step_that_needs_less_memory_goes_on_from_the_last_checkpoint(shop: Workshop) -> None:
+    (shop.folder / "fail").write_text("torch.OutOfMemoryError: CUDA out of memory.")
+    with pytest.raises(PeagleError):
+        shop.train(epochs=2)
+    (shop.folder / "fail").unlink()
+    kept = shop.training.work / "training" / "checkpoints" / "0"
+    begun = (kept / "training_state.json").stat().st_mtime_ns
+    recipe = replace(CPU_RECIPE, epochs=2, settings={"max-anchors": "64"})
+    request = replace(shop.training.request, recipe=recipe)
+    assert len(Run(replace(shop.training, request=request)).train().epochs) == 2
+    assert (kept / "training_state.json").stat().st_mtime_ns == begun
+
+
+def test_an_error_is_of_this_call_and_not_of_one_before(shop: Workshop) -> None:
+    for text, code in (("[Errno 28] No space left on device", "disk-full"),
+                       ("RuntimeError: circuit breaker", "trainer-failed")):  # fmt: skip
+        (shop.folder / "fail").write_text(text)
+        with pytest.raises(PeagleError) as failed:
+            shop.train(epochs=3)
+        assert failed.value.code == code
+
+
+def test_other_weights_of_the_target_are_another_training(shop: Workshop) -> None:
+    target = shop.folder / "target"
+    shutil.copytree(shop.folder / "head", target)
+    subject = replace(shop.training.subject, target=str(target))
+    shop.training = replace(shop.training, subject=subject)
+    shop.train(epochs=1)
+    with (target / "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, os.SEEK_END)
+        weights.write(b"x")
+    shop.train(epochs=1)
+    assert shop.calls == [*ALL, *ALL]
+
+
+def test_another_vllm_measures_again(shop: Workshop) -> None:
+    shop.train(epochs=1)
+    shop.engines.clear()
+    plan = shop.training.plan
+    runtime = plan.runtime.model_copy(update={"vllm": "9.9.9"})
+    plan = plan.model_copy(update={"runtime": runtime})
+    shop.training = replace(shop.training, plan=plan)
+    shop.train(epochs=1)
+    assert shop.engines == ["untrained", "measured", *COMPARED]
+
+
+def test_two_trainings_of_a_target_have_engines_of_their_own(shop: Workshop) -> None:
+    names: list[str] = []
+    shop.on_start = lambda plan: names.append(plan.name)
+    shop.train(epochs=1)
+    first = set(names)
+    names.clear()
+    request = replace(shop.training.request, output=shop.folder / "other")
+    shop.training = replace(shop.training, request=request)
+    shop.train(epochs=1)
+    assert not first & set(names)
+
+
+def test_few_answers_end_it_before_the_training(shop: Workshop) -> None:
+    (shop.folder / "answers").write_text("3")
+    with pytest.raises(PeagleError) as failed:
+        shop.train()
+    assert failed.value.code == "few-answers"
+    (shop.folder / "answers").unlink()
+    assert shop.train().best.length == 1.5
 
 
 def test_fewer_epochs_after_a_longer_training_has_failed(shop: Workshop) -> None:

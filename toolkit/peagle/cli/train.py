@@ -47,6 +47,7 @@ from peagle.cli.view.console import (
     print_findings,
     print_json,
     print_result,
+    print_status,
     wants_json,
 )
 from peagle.cli.view.train import (
@@ -57,8 +58,16 @@ from peagle.cli.view.train import (
 )
 from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.errors import NotProved, OptionsConflict
-from peagle.text import parse_share, plain
-from peagle.train.data import DEFAULT_HELD_OUT, TrainingData, read_training_data
+from peagle.text import json_digest, parse_share, plain
+from peagle.train.data import (
+    DEFAULT_HELD_OUT,
+    HELD_OUT_FILE,
+    TRAIN_FILE,
+    TrainingData,
+    grows,
+    read_training_data,
+    write_parts,
+)
 from peagle.train.estimate import (
     TrainingOptions,
     disk_bytes,
@@ -75,7 +84,7 @@ from peagle.train.recipe import (
     choose_mask_token,
     parse_settings,
 )
-from peagle.train.result import write_result
+from peagle.train.result import RECORD, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
@@ -295,6 +304,12 @@ def run(
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
+    digest = json_digest([data, str(held_out)])[:8]
+    kept = (work or output / ".work").absolute() / f"read-{digest}"
+    keeps = grows(data) and not job["sagemaker"]
+    if keeps and (kept / TRAIN_FILE).exists():
+        print_status(f"The data is that which this training read first, in {kept}.")
+        data, held_out = (str(kept / TRAIN_FILE),), kept / HELD_OUT_FILE
     catalog, target, checkpoint, conversations = _read_inputs(
         session, recipe, gpus, pair, data, held_out, job["region"], mask_token_id
     )
@@ -308,9 +323,12 @@ def run(
     )  # fmt: skip
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     size = measure_data(conversations.train, recipe, regenerates=not keep_answers)
-    if not training.work.exists():  # else a part is written
+    if not ((output / RECORD).exists() or (output / ".work").exists()):
         require_empty(request.output)  # such as the target's own
+    if not training.work.exists():  # else a part is written
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
+    if keeps and not kept.exists():
+        write_parts(conversations, kept)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()

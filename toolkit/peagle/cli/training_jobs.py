@@ -215,7 +215,7 @@ def _repeated(ctx: click.Context) -> list[str]:
         value = ctx.params.get(parameter.name or "")
         if not isinstance(parameter, click.Option) or parameter.name in _NOT_REPEATED:
             continue
-        if value in (None, False, ()) or value == parameter.default:
+        if value is None or value is False or value in ((), parameter.default):
             continue
         flag = max(parameter.opts, key=len)
         values = value if isinstance(value, tuple) else (value,)

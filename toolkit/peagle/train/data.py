@@ -45,6 +45,7 @@ from peagle_serve.contract import is_s3_uri
 from peagle_serve.json_reader import InvalidJson, open_regular
 
 CAPTURE = "capture:"
+TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 """Before the name of an endpoint, as a source."""
 
 DEFAULT_HELD_OUT = 0.1
@@ -122,6 +123,17 @@ class TrainingData:
     sha256: str
     left_out: Mapping[str, int]
     findings: tuple[Finding, ...]
+
+    @property
+    def identity(self) -> str:
+        """What makes a training one of other data: the content, but of what grows the name."""
+        return self.source if grows(self.source.split(", ")) else self.sha256
+
+
+def grows(sources: Sequence[str]) -> bool:
+    """Whether a later call may read more: what an endpoint captures, or lies in S3. A training
+    keeps what it has read first, so that it can go on."""
+    return any(source.startswith((CAPTURE, "s3://")) for source in sources)
 
 
 class _Row(BaseModel):
@@ -481,6 +493,13 @@ def write_conversations(
             row["tools"] = json.dumps(each.tools, ensure_ascii=False)
         rows += [row] if messages else []
     return _write_rows(rows, file)
+
+
+def write_parts(data: TrainingData, folder: Path) -> None:
+    """Write both parts of the data to a folder, the conversations to train with last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_copy(data.held_out, folder / HELD_OUT_FILE)
+    write_copy(data.train, folder / TRAIN_FILE)
 
 
 def write_copy(conversations: Iterable[Conversation], file: Path) -> int:

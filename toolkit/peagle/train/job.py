@@ -23,6 +23,7 @@ from typing import Any
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, create_job, require_trained
 from peagle.catalog.tables import Instance
@@ -33,11 +34,10 @@ from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
-from peagle.train.data import TrainingData, write_copy
+from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, write_parts
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
 CHANNEL = "data"
-TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 INPUT_FOLDER = f"{ML_ROOT}/input/data"
 CHECKPOINTS_FOLDER, HEADS_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
 
@@ -96,7 +96,7 @@ class JobOptions:
 
 def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: str) -> JobRun:
     """The run of a training of ``target``'s head with these ``arguments`` and data."""
-    digest = json_digest([target, list(arguments), data.sha256])[:_DIGEST_LENGTH]
+    digest = json_digest([target, list(arguments), data.identity])[:_DIGEST_LENGTH]
     slug = re.sub(r"[^a-z0-9]+", "-", target.rstrip("/").rpartition("/")[2].lower()).strip("-")
     stem = f"{DEFAULT_PREFIX}train-{slug}"
     longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
@@ -191,16 +191,19 @@ def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
 def start_job(
     aws: Aws, run: JobRun, data: TrainingData, request: Mapping[str, Any], company: Company
 ) -> None:
-    """Upload the data to the run's folder, in a bucket that is made if it is not there, and request
-    the job."""
+    """Upload the data to the run's folder, unless a job before has, in a bucket that is made if it
+    is not there, and request the job."""
     if not s3.bucket_exists(aws, run.bucket):
         s3.create_bucket(aws, run.bucket, company.tag_list)
-    with tempfile.TemporaryDirectory() as folder:
-        parts = {TRAIN_FILE: data.train, HELD_OUT_FILE: data.held_out}
-        for name, conversations in parts.items():
-            file, place = Path(folder) / name, S3Uri.parse(f"{run.uri(CHANNEL)}/{name}")
-            write_copy(conversations, file)
-            aws.upload(file, place.bucket, place.key, {}, lambda _: None, company.kms_key)
+    places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in (HELD_OUT_FILE, TRAIN_FILE)]
+    try:
+        aws.call("s3", "head_object", Bucket=run.bucket, Key=places[-1].key)
+    except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
+        with tempfile.TemporaryDirectory() as folder:
+            write_parts(data, Path(folder))
+            for place in places:
+                file = Path(folder) / place.key.rpartition("/")[2]
+                aws.upload(file, place.bucket, place.key, {}, lambda _: None, company.kms_key)
     create_job(aws, request)
 
 

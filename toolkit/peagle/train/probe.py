@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from peagle.errors import NotProved
 from peagle.train.data import MOST_PROMPTS
 from peagle.train.estimate import Range, Rates, measure_data
 from peagle.train.run import Run, Step, TrainProgress
@@ -64,8 +66,10 @@ def probe(
             request, output=Path(folder).resolve(), recipe=recipe, max_steps=STEPS, work=None
         )
         few = replace(data, train=train, held_out=held_out)
-        trained = Run(replace(training, request=short, data=few), clock.observe).train()
-    elapsed, seconds = time.monotonic() - begun, trained.seconds
+        run = Run(replace(training, request=short, data=few), clock.observe)
+        with suppress(NotProved):  # after so few steps no draft may be accepted
+            run.train()
+        elapsed, seconds = time.monotonic() - begun, run.seconds
 
     size = measure_data(train, recipe, answer_tokens, regenerates=not request.keep_answers)
     answers = size.conversations * clock.seconds_each(

@@ -149,7 +149,6 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
     dry run."""
     settings = {
         "speculator-type": "peagle",
-        "verifier-name-or-path": subject.target,
         "draft-arch": "llama",
         "num-layers": str(recipe.layers),
         "full-attention-indices": " ".join(map(str, range(recipe.layers))),
@@ -171,7 +170,8 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
         **recipe.settings,
     }
     words = (word for name, value in settings.items() for word in (f"--{name}", *value.split()))
-    return [word for word in words if word != "true"]  # of a switch
+    switches_alone = (word for word in words if word != "true")
+    return ["--verifier-name-or-path", subject.target, *switches_alone]
 
 
 _ON_CPU = {

@@ -12,6 +12,7 @@ measured acceptance as evidence, and the record of its training.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -105,7 +106,8 @@ def _write_entry(training: Training, trained: Trained) -> Path:
     """The entry of the target with the head as its default drafter, and the evidence. Weights in
     folders are links, since a catalogue's file has them next to itself."""
     folder, target = training.request.output, training.catalog.targets[training.plan.target.id]
-    name = f"{folder.resolve().name.lower()}-head"
+    slug = re.sub(r"[^a-z0-9.]+", "-", folder.resolve().name.lower()).strip("-.")
+    name = f"{slug or 'new'}-head"
     file = folder / CATALOG / f"{target.id}.yaml"
     shutil.rmtree(folder / CATALOG, ignore_errors=True)
     (head := file.parent / name).mkdir(parents=True)

@@ -17,6 +17,7 @@ a step made from something else is made again.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -125,6 +126,9 @@ _MARKER = "step.json"
 _LEAST_SAME = 0.95
 """Of the tokens whose most likely successor the saved states have to give too."""
 
+_LEAST_ANSWERED = 0.5
+"""Of the questions, that a training has answers to."""
+
 _MEMORY = Path("/dev/shm")  # nosec B108 # a folder there has the digest of the work folder
 _COMPARED_PROMPTS, _COMPARED_TOKENS = 16, 64
 """Of the held-out prompts, and of each answer, what is compared with the target's answers."""
@@ -159,7 +163,9 @@ class Run:
     def seconds(self) -> dict[str, float]:
         """The seconds of each step that was made, also in calls before this."""
         seconds = {
-            name: sum(_read_marker(file)["seconds"] for file in (self.work / name).rglob(_MARKER))
+            name: sum(
+                _read_marker(file).get("seconds", 0.0) for file in (self.work / name).rglob(_MARKER)
+            )
             for name in get_args(Step)
         }
         return {name: spent for name, spent in seconds.items() if spent}
@@ -189,14 +195,14 @@ class Run:
 
     def _train(self) -> Trained:
         request, recipe, data = self.training.request, self.recipe, self.training.data
-        source = [data.sha256, recipe.answer_tokens, request.keep_answers, self.subject.target]
+        target, arguments = _weights_digest(Path(self.subject.target)), self._fixed_arguments
+        vllm = self.training.plan.runtime.vllm
+        self._step("untrained", [vllm, target, *arguments], self._serve_untrained)
+        source = [data.sha256, recipe.answer_tokens, request.keep_answers, target]
         if not request.keep_answers:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        # More epochs continue the same training.
-        arguments = recipes.train_arguments(replace(recipe, epochs=1), self.subject)
-        self._step("untrained", arguments, self._serve_untrained)
         trained = [*prepared, arguments, request.max_steps]
         if not self._is_done("training", trained, recipe.epochs):
             with self._states_engine() as engine:
@@ -217,6 +223,14 @@ class Run:
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
         speed, states = fitted.get("tokens_per_second"), self._result("states")
         return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
+
+    @property
+    def _fixed_arguments(self) -> list[str]:
+        """The trainer's arguments, with which a training is another one: without the epochs, of
+        which more continue it, and the anchors, which depend on the GPU's memory."""
+        settings = {**self.recipe.settings, "max-anchors": ""}
+        recipe = replace(self.recipe, epochs=1, settings=settings)
+        return recipes.train_arguments(recipe, self.subject)
 
     def _step(
         self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0,
@@ -275,9 +289,10 @@ class Run:
             )
             self._run_program("answers", [str(TRAINER), *arguments], watch, engine)
         answered = _count_conversations(answers, {})
-        if not answered:
-            fix = f"read {self._log('answers')}"
-            raise TrainerFailed("the target answered none of the questions", fix)
+        if answered < _LEAST_ANSWERED * total:
+            fix = f"read {self._log('answers')}, and repeat the command: it asks the others"
+            message = f"the target answered {answered:,} of {total:,} questions"
+            raise TrainerFailed(message, fix, "few-answers")
         return {"asked": total, "answered": answered}
 
     def _prepare(self) -> dict[str, Any]:
@@ -368,8 +383,8 @@ class Run:
         return Epoch(number, folder, read_acceptance(file), losses.get(folder.name))
 
     def _measured_from(self, head: Path) -> list[Any]:
-        weights = (head / "model.safetensors").stat()
-        return [self.training.data.sha256, weights.st_size, weights.st_mtime_ns]
+        vllm = self.training.plan.runtime.vllm
+        return [self.training.data.sha256, vllm, _weights_digest(head)]
 
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
@@ -418,7 +433,7 @@ class Run:
     ) -> Iterator[LocalEngine]:
         """The engine of the plan, with a name of this training and these variables, while the block
         runs. The log of one that fails is kept."""
-        name, gpu = f"{self.training.plan.name}-{step}", self.subject.gpu
+        name, gpu = f"train-{json_digest(str(self.work))[:8]}-{step}", self.subject.gpu
         if name in local_engine_names():
             stop_local(name, now=True)  # of a run that was killed
         plugin = {} if gpu else {"PYTHONPATH": str(PLUGIN)}
@@ -446,6 +461,7 @@ class Run:
         """Run a program of the trainer's Python until it ends, which an interrupt makes it do after
         it has saved. Raises EngineError when the engine it needs has ended, TrainerFailed."""
         log, begun = self._log(step), time.monotonic()
+        before = log.stat().st_size if log.exists() else 0
         environment = {
             **{name: os.environ[name] for name in _INHERITED if name in os.environ},
             # Threads that wait do not keep the cores from the engine.
@@ -475,7 +491,7 @@ class Run:
                     os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
         if program.returncode:
-            raise trainer_error(log, step, program.returncode)
+            raise trainer_error(log, step, program.returncode, before)
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
@@ -498,6 +514,18 @@ def _read_marker(path: Path) -> dict[str, Any]:
         document = read_json(path)
         return document if isinstance(document, dict) else {}
     return {}
+
+
+def _weights_digest(folder: Path) -> str:
+    """A digest of the weights in a folder: of their sizes and last bytes, which are enough to tell
+    two trainings apart. Of a target on the Hub, which has no folder, always the same."""
+    parts = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 2**16))
+            parts.append([file.name, size, hashlib.sha256(stream.read()).hexdigest()])
+    return json_digest(parts)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -592,11 +620,10 @@ _CAUSES = (
 )  # fmt: skip
 
 
-def trainer_error(log: Path, step: str, status: int = 1) -> TrainerFailed:
-    """The error of a trainer that ended, from its log and exit status."""
-    lines = (
-        log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").splitlines()[-400:]
-    )
+def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> TrainerFailed:
+    """The error of a trainer that ended, from its exit status and its log after so many bytes."""
+    text = log.read_bytes()[before:].decode(errors="replace")
+    lines = text.replace("\r", "\n").splitlines()[-400:]
     # Words of PyTorch for a worker of the trainer; the trainer itself writes nothing then.
     text = "\n".join(lines) + ("killed by signal" if status == -signal.SIGKILL else "")
     for words, code, message, fix in _CAUSES:
