@@ -250,7 +250,6 @@ def run(**options: Any) -> None:
 
 
 def _sizes(options: dict[str, Any]) -> tuple[Any, ...]:
-    """The further arguments of ``make_loads``."""
     names = ("repetitions", "requests", "prompt_tokens", "output_tokens", "turns")
     return *(options[name] for name in names), options["think_seconds"] or 0.0
 
@@ -517,8 +516,7 @@ def _on_this_machine(
         if image is not None:
             raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
         if any(request.ks) and request.acceptance is None:
-            fix = "add --impose-acceptance published, FILE or LENGTH"
-            raise OptionMissing("no draft of --dummy-weights is accepted", fix)
+            raise OptionMissing("--dummy-weights accepts no draft", "add --impose-acceptance")
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
     with StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None
