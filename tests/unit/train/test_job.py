@@ -257,6 +257,24 @@ def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
+@pytest.mark.parametrize("organization", ["peagle", "own"])
+def test_the_heads_catalogue_has_a_target_or_is_left_out(
+    aws: Aws, tmp_path: Path, organization: str
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("./head/config.json"))
+        text = b'weights: "./target"\n'
+        entry = tarfile.TarInfo(f"./head/.catalog/{organization}/tiny.yaml")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    put(aws, packed.getvalue())
+    fetch_head(aws, JOB, tmp_path / "head")
+    catalog = tmp_path / "head" / ".catalog"
+    assert catalog.exists() == (organization == "peagle")
+    assert (catalog / "peagle" / "target" / "config.json").exists() == catalog.exists()
+
+
 @pytest.mark.parametrize("damage", ["../outside", "text", "truncated", "empty"])
 def test_a_damaged_archive_leaves_nothing(aws: Aws, tmp_path: Path, damage: str) -> None:
     if damage == "../outside":
