@@ -231,13 +231,9 @@ def put_archive(aws: Aws, *names: str, link: str = "") -> None:
             linked = tarfile.TarInfo("./head/catalog/target")
             linked.type, linked.linkname = tarfile.SYMTYPE, link
             archive.addfile(linked)
-    put(aws, packed.getvalue())
-
-
-def put(aws: Aws, content: bytes) -> None:
     aws.call("s3", "create_bucket", Bucket="models")
     key = JOB.artifact.removeprefix("s3://models/")
-    aws.call("s3", "put_object", Bucket="models", Key=key, Body=content)
+    aws.call("s3", "put_object", Bucket="models", Key=key, Body=packed.getvalue())
 
 
 def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
@@ -268,29 +264,20 @@ def test_the_heads_catalogue_has_a_target_or_is_left_out(
         entry = tarfile.TarInfo(f"./head/.catalog/{organization}/tiny.yaml")
         entry.size = len(text)
         archive.addfile(entry, io.BytesIO(text))
-    put(aws, packed.getvalue())
+    aws.call("s3", "create_bucket", Bucket="models")
+    key = JOB.artifact.removeprefix("s3://models/")
+    aws.call("s3", "put_object", Bucket="models", Key=key, Body=packed.getvalue())
     fetch_head(aws, JOB, tmp_path / "head")
     catalog = tmp_path / "head" / ".catalog"
     assert catalog.exists() == (organization == "peagle")
     assert (catalog / "peagle" / "target" / "config.json").exists() == catalog.exists()
 
 
-@pytest.mark.parametrize("damage", ["../outside", "text", "truncated", "empty"])
-def test_a_damaged_archive_leaves_nothing(aws: Aws, tmp_path: Path, damage: str) -> None:
-    if damage == "../outside":
-        put_archive(aws, "../../outside")
-    elif damage == "empty":
-        put_archive(aws)
-    elif damage == "text":
-        put(aws, b"not an archive")
-    else:
-        put_archive(aws, *(f"file-{number}" for number in range(400)))
-        key = JOB.artifact.removeprefix("s3://models/")
-        whole = aws.call("s3", "get_object", Bucket="models", Key=key)["Body"].read()
-        aws.call("s3", "put_object", Bucket="models", Key=key, Body=whole[:-200])
-    with raises_code("job-artifact"):
+def test_an_archive_that_writes_elsewhere_leaves_nothing(aws: Aws, tmp_path: Path) -> None:
+    put_archive(aws, "./head/config.json", "../../outside")
+    with pytest.raises(tarfile.OutsideDestinationError):
         fetch_head(aws, JOB, tmp_path / "below" / "head")
-    assert list((tmp_path / "below").iterdir()) == []
+    assert list(tmp_path.rglob("outside")) == list((tmp_path / "below").iterdir()) == []
 
 
 CAPACITY = "CapacityError: Unable to provision requested ML compute capacity."

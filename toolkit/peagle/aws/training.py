@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyExists, Missing, failed_start, lacks_capacity
+from peagle.aws.errors import Missing, failed_start, lacks_capacity
 from peagle.aws.runtime import Tail
 from peagle.errors import CloudError, Fix, NotFound
 from peagle.protocol import TRAINING_LOG_GROUP
@@ -39,17 +37,6 @@ class TrainingJob:
     training_seconds: int
     billable_seconds: int
     artifact: str
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in ENDED
-
-
-def create_job(aws: Aws, request: Mapping[str, Any]) -> None:
-    """CreateTrainingJob. A name has the time of its request: a job that exists already is the one
-    of a request whose answer was lost."""
-    with suppress(AlreadyExists):
-        aws.call("sagemaker", "create_training_job", **request)
 
 
 def describe_job(aws: Aws, name: str) -> TrainingJob:
@@ -105,7 +92,7 @@ def follow_job(aws: Aws, name: str) -> Iterator[tuple[TrainingJob, Tail]]:
     job = describe_job(aws, name)
     tail = Tail(aws, job.name, job.created, group=TRAINING_LOG_GROUP, prefix=f"{job.name}/")
     yield job, tail
-    while not job.has_ended:
+    while job.status not in ENDED:
         time.sleep(_SANDBOX_SECONDS if aws.in_sandbox else _POLL_SECONDS)
         job = describe_job(aws, name)
         yield job, tail

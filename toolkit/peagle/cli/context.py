@@ -35,13 +35,14 @@ class PeagleCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options in their groups, those of the command itself last."""
+        """The options in their groups, those of the command itself after those of its plan."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record and isinstance(parameter, click.Option):
                 groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
-        for group in sorted(groups, key=lambda name: name == "Options"):
+        last = ("Options", "SageMaker")
+        for group in sorted(groups, key=lambda name: last.index(name) if name in last else -1):
             with formatter.section(group):
                 formatter.write_dl(groups[group])
         if keys := list_file_keys(ctx):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
@@ -176,6 +177,11 @@ class DefaultGroup(click.Group):
         if args and args[0] not in (*self.commands, "--help", "-h"):
             args = [self.choose_default(args), *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, and what may be the first word of ``run``."""
+        first = self.commands["run"].params[0]
+        return [*super().shell_complete(ctx, incomplete), *first.shell_complete(ctx, incomplete)]
 
     def choose_default(self, args: Sequence[str]) -> str:
         """The command that these arguments are for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,34 +126,28 @@ data_options = add_options([
 
 
 def _read_inputs(
-    session: Session,
-    recipe: Recipe,
-    gpus: Gpus | None,
-    pair: str,
-    sources: tuple[str, ...],
-    held_out: float | Path | None,
-    region: str | None,
-    mask_token_id: int | None,
+    session: Session, recipe: Recipe, gpus: Gpus | None, options: Mapping[str, Any]
 ) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
     """The catalogue with the pair's target and with these GPUs as this machine, the target, its
     checkpoint if it is the user's own, and the training data. Raises UserError for a target without
     a token for the mask or with too few layers, and for data that cannot be used."""
+    pair = options["pair"]
 
     def connect() -> Aws:
         session.start()
-        return session.aws(region or default_region())
+        return session.aws(options["region"] or default_region())
 
     catalog, checkpoint = with_own_target(
         command_catalog(), pair, lambda location: checkpoint_at(location, connect)
     )
     target = find_pair(catalog, pair).target
     if checkpoint:
-        choose_mask_token(target, checkpoint, {}, mask_token_id)
+        choose_mask_token(target, checkpoint, {}, options["mask_token_id"])
         choose_layers(target.architecture.layers, {})
     data = read_training_data(
-        sources,
+        options["data"],
         connect,
-        held_out=held_out or DEFAULT_HELD_OUT,
+        held_out=options["held_out"] or DEFAULT_HELD_OUT,
         context=min(recipe.sequence_length, target.default_max_model_len),
         proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
@@ -202,9 +197,7 @@ def plan(
         options |= choose_here(options)
 
     recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
-    catalog, _, checkpoint, conversations = _read_inputs(
-        session, recipe, gpus, pair, data, held_out, options["region"], mask_token_id
-    )
+    catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
     if probe:
         from peagle.train.probe import probe as measure
@@ -212,8 +205,7 @@ def plan(
         request = TrainingRequest(pair, Path.cwd(), _K, recipe, mask_token_id, keep_answers)
         training = make_training(request, conversations, catalog, checkpoint, gpus)
         with StatusLine() as status:
-            show = partial(show_progress, status)
-            rates = measure(training, show, options["output_tokens"])
+            rates = measure(training, partial(show_progress, status), options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
         measure_data(conversations.train, recipe, options["output_tokens"], not keep_answers),
@@ -304,15 +296,13 @@ def run(
         **{name: value for name, value in chosen.items() if value is not None},
         settings=parse_settings(settings),
     )
-    digest = json_digest([data, str(held_out)])[:8]
+    inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
     kept = (work or output / ".work").absolute() / f"read-{digest}"
     keeps = grows(data) and not job["sagemaker"]
     if keeps and (kept / TRAIN_FILE).exists():
         print_status(f"The data is that which this training read first, in {kept}.")
-        data, held_out = (str(kept / TRAIN_FILE),), kept / HELD_OUT_FILE
-    catalog, target, checkpoint, conversations = _read_inputs(
-        session, recipe, gpus, pair, data, held_out, job["region"], mask_token_id
-    )
+        inputs |= {"data": (str(kept / TRAIN_FILE),), "held_out": kept / HELD_OUT_FILE}
+    catalog, target, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
     print_findings(conversations.findings, err=True)
     if job["sagemaker"]:
         train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)

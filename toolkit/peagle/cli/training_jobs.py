@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from peagle.account import default_region
 from peagle.aws.client import Aws
@@ -27,6 +26,7 @@ from peagle.aws.training import (
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog
+from peagle.cli.context import is_typed
 from peagle.cli.options import (
     OUTPUT,
     POSITIVE,
@@ -111,7 +111,7 @@ def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str
     an option of a job without one; the data may need the region."""
     options = {name: parameters.pop(name) for name in _NAMES}
     for name in () if options["sagemaker"] else _NAMES:
-        if name != "region" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name != "region" and is_typed(ctx, name):
             flags = next(each.opts for each in ctx.command.params if each.name == name)
             raise OptionMissing(f"{flags[0]} is of a job on SageMaker", "add --sagemaker")
     return options
@@ -149,7 +149,7 @@ def train_on_sagemaker(
         load_training(None),
         regenerates=regenerates,
     )
-    arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeated(ctx))
+    arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeat_options(ctx))
     company = Company(**given_options({name: options[name] for name in _COMPANY}))
     check_company(company)
     with session.starting(region) as aws:
@@ -203,19 +203,20 @@ def reporting_failure() -> Iterator[None]:
         raise
 
 
-_NOT_REPEATED = (
-    *_NAMES, "data", "held_out", "output", "work", "yes", "as_json", "sandbox", "profile", "budget",
+_REPEATED = (
+    "keep_answers", "epochs", "mask_token_id", "k", "layers", "sequence_length", "answer_tokens",
+    "settings",
 )  # fmt: skip
 
 
-def _repeated(ctx: click.Context) -> list[str]:
+def _repeat_options(ctx: click.Context) -> list[str]:
     """The options of the running command that its job has too, as words."""
     words: list[str] = []
     for parameter in ctx.command.params:
         value = ctx.params.get(parameter.name or "")
-        if not isinstance(parameter, click.Option) or parameter.name in _NOT_REPEATED:
+        if parameter.name not in _REPEATED or value is None or value is False:
             continue
-        if value is None or value is False or value in ((), parameter.default):
+        if value in ((), parameter.default):
             continue
         flag = max(parameter.opts, key=len)
         values = value if isinstance(value, tuple) else (value,)

@@ -27,14 +27,12 @@ from typing import Any
 
 import psutil
 from moto.core.utils import utcnow
-from moto.s3.exceptions import MissingBucket
 from moto.sagemaker.exceptions import ValidationError
 
 from peagle.engine.process import (
     LOOPBACK,
     EngineProcess,
     drain_engine,
-    refuse_code,
     start_program,
     stop_engine,
 )
@@ -50,9 +48,6 @@ from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE
 
 ENDED = ("Completed", "Failed", "Stopped")
-
-_PROGRAM = "peagle"
-"""The first word of a job's command."""
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 120.0
@@ -120,16 +115,16 @@ class TrainingJob:
     @property
     def summary(self) -> dict[str, Any]:
         """The job in the response of ListTrainingJobs."""
-        ended = {"TrainingEndTime": self.last_modified_time} if self.status in ENDED else {}
-        return {
+        summary = {
             "TrainingJobName": self.name,
             "TrainingJobArn": self.arn,
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "TrainingJobStatus": self.status,
             "SecondaryStatus": self.transitions[-1]["Status"],
-            **ended,
         }
+        ended = {"TrainingEndTime": self.last_modified_time}
+        return summary | ended if self.status in ENDED else summary
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -222,16 +217,11 @@ class TrainingJob:
 
     def _start(self) -> EngineProcess:
         specification = self.parameters["AlgorithmSpecification"]
-        entrypoint, arguments = specification["ContainerEntrypoint"], "ContainerArguments"
-        words = [*entrypoint[1:], *specification.get(arguments, ())]
-        variables = self.parameters.get("Environment") or {}
-        refuse_code(variables)
-        daemon = state.read_daemon()
-        address = Address(f"http://{LOOPBACK}:{daemon.port if daemon else 0}", 0,
-                          state.read_access_key())  # fmt: skip
+        words = specification["ContainerEntrypoint"][1:] + specification["ContainerArguments"]
+        daemon, key = state.read_daemon(), state.read_access_key()
+        address = Address(f"http://{LOOPBACK}:{daemon.port if daemon else 0}", 0, key)
         environment = {
             **{name: os.environ[name] for name in INHERITED if name in os.environ},
-            **{name: self._here(text) for name, text in variables.items()},
             **address.environment(self.region),
             HOME_VARIABLE: str(home()),
             ROOT_VARIABLE: str(self._ml_root),
@@ -257,7 +247,8 @@ class TrainingJob:
         folder = Path(self._saved_folder)
         for path in sorted(folder.rglob("*")) if self._saved_uri else ():
             if path.is_file():
-                _upload(path, f"{self._saved_uri}/{path.relative_to(folder)}", self.region)
+                place = S3Uri.parse(f"{self._saved_uri}/{path.relative_to(folder)}")
+                put_object(place, path.read_bytes(), self.region)
 
     def _failure(self) -> str:
         """What the program wrote about its failure, else the last line of its log."""
@@ -269,7 +260,7 @@ class TrainingJob:
         archive = self._folder / "model.tar.gz"
         with tarfile.open(archive, "w:gz", compresslevel=1) as written:
             written.add(self._ml_root / "model", ".")
-        _upload(archive, self._artifact, self.region)
+        put_object(S3Uri.parse(self._artifact), archive.read_bytes(), self.region)
 
 
 def check_job(parameters: Mapping[str, Any], region: str) -> None:
@@ -280,7 +271,7 @@ def check_job(parameters: Mapping[str, Any], region: str) -> None:
     image = specification.get("TrainingImage") or ""
     if account.is_missing_image(image):
         raise ValidationError(f"Requested image {image} not found.")
-    if list(specification.get("ContainerEntrypoint") or ())[:1] != [_PROGRAM]:
+    if list(specification.get("ContainerEntrypoint") or ())[:1] != ["peagle"]:
         raise ValidationError("The sandbox runs training jobs whose ContainerEntrypoint is peagle.")
 
 
@@ -295,16 +286,6 @@ def _download(uri: str, folder: Path, region: str) -> None:
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             save_object(content, file)
-
-
-def _upload(file: Path, uri: str, region: str) -> None:
-    """Raises _JobFailed for a bucket that does not exist."""
-    place = S3Uri.parse(uri)
-    try:
-        put_object(place, file.read_bytes(), region)
-    except MissingBucket as error:
-        message = f"ClientError: Data upload failed: NoSuchBucket: {place.bucket}"
-        raise _JobFailed(message) from error
 
 
 def _exit_code(process: EngineProcess) -> int | None:

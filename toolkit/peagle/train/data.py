@@ -1,14 +1,5 @@
 """Training data: conversations in files, in S3, and in what SageMaker captured of an endpoint.
-
-A row of JSON lines is a chat (``messages``), a ``prompt`` with or without its ``completion``, a
-ShareGPT conversation (``conversations``), or a record of SageMaker's data capture, whose request
-and answer are those of OpenAI's API, whole or streamed.
-
-A turn of a chat repeats the turns before it, as does a captured request: only the longest form of
-a conversation remains. What ``peagle prove`` and ``peagle bench`` send is left out: an endpoint
-that captures has it too. Held-out conversations are chosen by a digest of their first question, so
-that a question is on the same side in every run, and never on both.
-"""
+docs/train.md has the forms of a row, what is left out, and how questions are held out."""
 
 from __future__ import annotations
 
@@ -163,25 +154,34 @@ def read_training_data(
     that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
     itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
     their own. Raises UserError."""
-    left_out: Counter[str] = Counter()
+    left_out = Counter[str]()
     beginnings = (*PROOF_PROMPTS, *proof_prompts)
 
     def read(places: Sequence[str]) -> list[Conversation]:
         conversations = _read(places, connect, beginnings, left_out)
         unique = _longest(conversations)
-        if len(unique) < len(conversations):
-            left_out[_REPEATED] += len(conversations) - len(unique)
-        return _fitting(unique, context, left_out)
+        fitting = [each for each in unique if context is None or each.prompt_tokens < context]
+        if not fitting:
+            raise DataError(
+                f"every prompt is longer than the context of {context:,} tokens, by an estimate",
+                "shorten them, or train with a longer --sequence-length if the target has the "
+                "context",
+                code="data-too-long",
+            )
+        left_out[_REPEATED] += len(conversations) - len(unique)
+        left_out[_TOO_LONG] += len(unique) - len(fitting)
+        return fitting
 
-    unique, overlap = read(sources), 0
+    conversations, overlap = read(sources), 0
     if isinstance(held_out, Path):
         held = read([str(held_out)])
         questions = {each.question for each in held}
-        overlap = sum(each.question in questions for each in unique)
+        overlap = sum(each.question in questions for each in conversations)
     else:
-        questions = _choose_questions(unique, held_out)
-        held = [each for each in unique if each.question in questions]
-    train = [each for each in unique if each.question not in questions]
+        questions = _choose_questions(conversations, held_out)
+        held = [each for each in conversations if each.question in questions]
+    train = [each for each in conversations if each.question not in questions]
+    left_out = +left_out  # without zeros
     if not train or not held:
         message = "all conversations begin with the same question, so that none can be held out"
         if overlap:
@@ -193,23 +193,9 @@ def read_training_data(
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
-        left_out=dict(left_out),
+        left_out=left_out,
         findings=tuple(_findings(train, held, left_out, overlap)),
     )
-
-
-def _fitting(
-    conversations: Sequence[Conversation], context: int | None, left_out: Counter[str]
-) -> list[Conversation]:
-    """Those whose prompt fits the context. Raises DataError if none does."""
-    fitting = [each for each in conversations if context is None or each.prompt_tokens < context]
-    if not fitting:
-        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
-        fix = "shorten them, or train with a longer --sequence-length if the target has the context"
-        raise DataError(message, fix, code="data-too-long")
-    if len(fitting) < len(conversations):
-        left_out[_TOO_LONG] += len(conversations) - len(fitting)
-    return fitting
 
 
 def _findings(
@@ -250,7 +236,7 @@ def _read(
     """The conversations of the sources as they are; other rows, and those of which each question
     has one of the ``beginnings``, are counted by the reason. Raises DataError if there are none."""
     conversations: list[Conversation] = []
-    others: Counter[str] = Counter()
+    others = Counter[str]()
     rows = size = 0
     for place, line in chain.from_iterable(_lines(source, connect) for source in sources):
         rows, size = rows + 1, size + len(line)

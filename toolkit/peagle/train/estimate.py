@@ -1,10 +1,5 @@
 """What a head of the user's own would cost and bring: the plan of a training, before it begins.
-
-docs/train.md has the arithmetic: tokens over rates for answers and epochs, starts of engines, disk,
-and the acceptance of published heads with as many tokens of training (training.yaml), which is
-compared with the one at which the head is as fast as the target alone, and as the fastest drafter
-that the target has, by the model of ``speed``.
-"""
+docs/train.md has the arithmetic."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """A training as a job of SageMaker: the same ``peagle train`` in a container, by CreateTrainingJob.
 
-Data lies in S3 beside the checkpoints of its run, and SageMaker copies both to and from
-``/opt/ml``. A run is a target, the options of its training and its data: another job of the same
-run, after a failure, a stop or on another instance type, goes on from its last checkpoint, as a
-spot instance does by itself.
-
-The request is sent by boto3; docs/train.md says why not by the SageMaker Python SDK.
+Data is in S3 beside the checkpoints of its run, and SageMaker copies both to and from ``/opt/ml``.
+Another job of the same run goes on from its last checkpoint; docs/train.md says what a run is, and
+why the request is not sent by the SageMaker Python SDK.
 """
 
 from __future__ import annotations
@@ -15,8 +12,8 @@ import re
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,12 +21,12 @@ from typing import Any
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.aws.iam import Role, presence_findings, role_findings
-from peagle.aws.training import TrainingJob, create_job, require_trained
+from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
-from peagle.errors import CheckpointError, UserError
+from peagle.errors import UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company, model_network
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
@@ -147,7 +144,18 @@ def training_job_request(
             "ContainerEntrypoint": [PROGRAM],
             "ContainerArguments": list(arguments),
         },
-        "InputDataConfig": [_channel(name, uri) for name, uri in channels.items()],
+        "InputDataConfig": [
+            {
+                "ChannelName": name,
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3DataType": "S3Prefix", "S3Uri": uri,
+                        "S3DataDistributionType": "FullyReplicated",
+                    }
+                },
+            }
+            for name, uri in channels.items()
+        ],
         "OutputDataConfig": {
             "S3OutputPath": run.uri("jobs"),
             **({"KmsKeyId": key} if key else {}),
@@ -167,13 +175,6 @@ def training_job_request(
             TRAINING_TAG, {"Key": PAIR_TAG, "Value": tag_value(pair)}, *company.tag_list,
         ],
     }  # fmt: skip
-
-
-def _channel(name: str, uri: str) -> dict[str, Any]:
-    source = {
-        "S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated",
-    }  # fmt: skip
-    return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
 
 
 def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
@@ -207,7 +208,9 @@ def start_job(
             for place in places:
                 file = Path(folder) / place.key.rpartition("/")[2]
                 aws.upload(file, place.bucket, place.key, {}, lambda _: None, company.kms_key)
-    create_job(aws, request)
+    # A name has the time of its request: one that exists is of a request whose answer was lost.
+    with suppress(AlreadyExists):
+        aws.call("sagemaker", "create_training_job", **request)
 
 
 def require_empty(folder: Path) -> None:
@@ -229,13 +232,9 @@ def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
         archive, unpacked = Path(temporary) / "model.tar.gz", Path(temporary) / "model"
         size, etag = listed["ContentLength"], listed["ETag"]
         s3.download_object(aws, artifact, etag, size, archive, lambda _: None)
-        try:
-            with tarfile.open(archive) as packed:
-                packed.extractall(unpacked, filter=_within)  # nosec B202 # filtered
-            head = next(unpacked.glob("*/config.json")).parent
-        except (tarfile.TarError, EOFError, StopIteration, zlib.error) as damaged:
-            message = f"{job.artifact} is not an archive of a head: {damaged}"
-            raise CheckpointError(message, "train it again", "job-artifact") from damaged
+        with tarfile.open(archive) as packed:
+            packed.extractall(unpacked, filter=_within)  # nosec B202 # filtered
+        head = next(unpacked.glob("*/config.json")).parent
         _complete_catalog(head / CATALOG)
         if folder.exists():
             folder.rmdir()

@@ -23,7 +23,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal, get_args
 
 from peagle.bench.acceptance import (
@@ -355,9 +355,9 @@ class Run:
                 words = [*launcher, "--nproc-per-node", str(len(gpus)), *words]
         reader = EventReader(events)
         self._run_program("training", words, reader.progress, engine, variables)
-        reader.progress(0.0)
+        steps = reader.progress(0.0).done
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
-                "steps": reader.done, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
+                "steps": steps, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
         file = self.work / "measured" / folder.name / "acceptance.json"
@@ -555,26 +555,23 @@ class EventReader:
 
     def __init__(self, file: Path) -> None:
         self._file, self._at = file, 0
-        self.epochs = self.total = self.done = 0
-        self.epoch: int | None = None
-        self.loss: float | None = None
+        self._now = TrainProgress("training")
         self.losses: dict[str, float] = {}
-        self._times: deque[tuple[float, int]] = deque(maxlen=200)
-        self._speeds: deque[float] = deque(maxlen=200)
+        self._steps: deque[Mapping[str, Any]] = deque(maxlen=200)
 
     @property
     def seconds_per_step(self) -> float | None:
         """The mean of the last steps, without the first, which compiles."""
-        if len(self._times) < 3:
+        if len(self._steps) < 3:
             return None
-        (first, from_step), (last, to_step) = self._times[1], self._times[-1]
-        return (last - first) / max(1, to_step - from_step)
+        first, last = self._steps[1], self._steps[-1]
+        return float((last["time"] - first["time"]) / max(1, last["step"] - first["step"]))
 
     @property
     def tokens_per_second(self) -> float | None:
         """The mean of the last steps, without the first."""
-        speeds = list(self._speeds)[1:]
-        return sum(speeds) / len(speeds) if speeds else None
+        speeds = [step["tokens_per_second"] for step in self._steps if step["tokens_per_second"]]
+        return mean(speeds[1:]) if speeds[1:] else None
 
     def progress(self, seconds: float) -> TrainProgress:
         """Read what is new."""
@@ -585,26 +582,21 @@ class EventReader:
                     break
                 self._at += len(line)
                 self._read(json_reader.read(line, "an event"))
-        each = self.seconds_per_step
-        left = None if each is None else each * max(0, self.total - self.done)
-        return TrainProgress(
-            "training", self.done, self.total, epoch=self.epoch, epochs=self.epochs,
-            loss=self.loss, seconds_left=left,
-        )  # fmt: skip
+        now, each = self._now, self.seconds_per_step
+        return now if each is None else replace(now, seconds_left=each * (now.total - now.done))
 
     def _read(self, event: Mapping[str, Any]) -> None:
-        kind = event.get("kind")
+        kind, epoch, epochs = event["kind"], event.get("epoch"), event.get("epochs", 0)
         if kind == "start":
-            self.epochs, self.total = event["epochs"], event["epochs"] * event["steps"]
-            self.done = event["step"]
-            self._times.clear()
+            total = epochs * event["steps"]
+            self._now = replace(self._now, done=event["step"], total=total, epochs=epochs)
+            self._steps.clear()
         elif kind == "step":
-            self.done, self.epoch, self.loss = event["step"] + 1, event["epoch"], event["loss"]
-            self._times.append((event["time"], event["step"]))
-            if event.get("tokens_per_second"):
-                self._speeds.append(event["tokens_per_second"])
+            done = event["step"] + 1
+            self._now = replace(self._now, done=done, epoch=epoch, loss=event["loss"])
+            self._steps.append(event)
         elif kind == "val" and event.get("loss") is not None:
-            self.losses[str(event["epoch"])] = event["loss"]
+            self.losses[str(epoch)] = event["loss"]
 
 
 _DISK_FIX = "free some space, and repeat the command: it continues"
@@ -637,9 +629,6 @@ def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> Tra
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM, as of a spot instance that is taken back, is a KeyboardInterrupt in the block."""
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield
-        return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -21,8 +21,8 @@ _ADVICE = {
     "train": "Train a head for {0.target}: it is expected to be the fastest",
     "train-more-data": "Train a head for {0.target} with more data: at least about "
     "{0.conversations_needed:,} conversations",
-    "do-not-train": "Do not train a head for {0.target}: none that is published after such a "
-    "training would be the fastest",
+    "do-not-train": "Do not train a head for {0.target}: even as good as the best published heads, "
+    "it would not be the fastest",
     "unknown": "Unknown whether a head for {0.target} pays: no speed is known on this GPU",
 }
 
