@@ -245,7 +245,8 @@ def run(**options: Any) -> None:
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
-        raise EngineError(result.incomplete, target.server.fix, "load-failed")
+        fix = "the rows above are what was measured before"
+        raise EngineError(result.incomplete, fix, "load-failed")
     require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
