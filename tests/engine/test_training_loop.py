@@ -43,7 +43,7 @@ def test_captured_requests_become_a_head_that_serves(
     sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account(sandbox)
-    account.s3.create_bucket(Bucket="captured")
+    account.s3.create_bucket(Bucket="peagle-captured")
     environment = {
         **sandbox.environment, **sandbox.address.environment(), "PYTHONPATH": str(ROOT),
     }  # fmt: skip

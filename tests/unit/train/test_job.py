@@ -253,6 +253,26 @@ def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     assert (tmp_path / "empty" / "config.json").is_file()
 
 
+@pytest.mark.parametrize("organization", ["peagle", "own"])
+def test_the_heads_catalogue_has_a_target_or_is_left_out(
+    aws: Aws, tmp_path: Path, organization: str
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("./head/config.json"))
+        text = b'weights: "./target"\n'
+        entry = tarfile.TarInfo(f"./head/.catalog/{organization}/tiny.yaml")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    aws.call("s3", "create_bucket", Bucket="models")
+    key = JOB.artifact.removeprefix("s3://models/")
+    aws.call("s3", "put_object", Bucket="models", Key=key, Body=packed.getvalue())
+    fetch_head(aws, JOB, tmp_path / "head")
+    catalog = tmp_path / "head" / ".catalog"
+    assert catalog.exists() == (organization == "peagle")
+    assert (catalog / "peagle" / "target" / "config.json").exists() == catalog.exists()
+
+
 def test_an_archive_that_writes_elsewhere_leaves_nothing(aws: Aws, tmp_path: Path) -> None:
     put_archive(aws, "./head/config.json", "../../outside")
     with pytest.raises(tarfile.OutsideDestinationError):

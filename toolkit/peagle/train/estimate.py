@@ -425,7 +425,7 @@ def estimate_rates(
         "estimated",
         alone[0],
         Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
-        start.times(3),  # to regenerate, with an untrained head, for hidden states
+        start.times(5),  # to regenerate, untrained, for hidden states, and two to compare answers
         start,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
+from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company, model_network
@@ -32,6 +34,7 @@ from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
 from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, write_parts
+from peagle.train.result import CATALOG
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
 CHANNEL = "data"
@@ -231,9 +234,22 @@ def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:
         with tarfile.open(archive) as packed:
             packed.extractall(unpacked, filter=_within)  # nosec B202 # filtered
         head = next(unpacked.glob("*/config.json")).parent
+        _complete_catalog(head / CATALOG)
         if folder.exists():
             folder.rmdir()
         head.rename(folder)
+
+
+def _complete_catalog(catalog: Path) -> None:
+    """Give the head's catalogue the target's folder, which the archive has not: that of the bundled
+    catalogue. Without one, as for a target in S3, there is no catalogue."""
+    entry = next(catalog.glob("*/*.yaml"), None)
+    if entry and 'weights: "./target"' in entry.read_text("utf-8"):
+        bundled = data_folder("model_catalog") / entry.parent.name / entry.stem / "target"
+        if bundled.is_dir():
+            entry.with_name("target").symlink_to(bundled, target_is_directory=True)
+        else:
+            shutil.rmtree(catalog)
 
 
 def _within(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
