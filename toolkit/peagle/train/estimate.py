@@ -257,9 +257,8 @@ def plan_training(
     advice: Advice = "unknown"
     needed: int | None = None
     if break_even and speed:
-        needed = _conversations_needed(
-            engine, head, k, break_even, tokens / data.conversations, table
-        )
+        tokens_each = tokens / data.conversations
+        needed = _conversations_needed(engine, head, k, break_even, tokens_each, table)
         advice = "do-not-train"
         if needed is not None:
             advice = "train" if needed <= data.conversations else "train-more-data"
@@ -434,11 +433,11 @@ def training_hours(
     data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
 ) -> dict[str, Range]:
     """The hours at these rates."""
-    starts = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
+    seconds = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
     parts = {
         "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
-        "starts": Range(*((once + epochs * each) / 3600 for once, each in starts)),
+        "starts": Range(*((once + epochs * each) / 3600 for once, each in seconds)),
     }
     sums = zip(*(part.values for part in parts.values()), strict=True)
     return {**parts, "total": Range(*map(sum, sums))}

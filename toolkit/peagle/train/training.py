@@ -106,7 +106,6 @@ def make_training(
     location = str(weights_folder(weights.location).resolve()) if is_folder else weights.location
     published, sizes = published_head(target), target.architecture
     memory = gpus.gpus[0].memory_mib * 2**20 if gpus else None
-    context = int(str(settings_in(plan.environment)["max-model-len"]))
     share = None
     if memory and gpus and len(gpus.gpus) <= plan.fit.tensor_parallel_size:
         share = min(0.8, max(0.3, 0.15 + 1.1 * target.weight_bytes / memory / len(gpus.gpus)))
@@ -119,7 +118,7 @@ def make_training(
             target, checkpoint or checkpoint_at(location), published, request.mask_token_id
         ),
         max_anchors=anchors_within(request.recipe, sizes.vocab_size, available),
-        context=context,
+        context=int(str(settings_in(plan.environment)["max-model-len"])),
         gpu=gpus is not None,
     )
 
