@@ -182,8 +182,9 @@ def test_weights_in_s3_are_downloaded_once_for_an_engine_of_this_machine(
         folders()
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
 def test_an_object_that_changes_during_a_download_is_an_error(
-    aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     sync(aws, target=folder_weights(target))
     # Part by part: moto closes an object that is replaced, also while others read its parts.
@@ -192,9 +193,9 @@ def test_an_object_that_changes_during_a_download_is_an_error(
     )
 
     def change(operation: str, parameters: dict[str, Any]) -> None:
-        if "IfMatch" in parameters and parameters["Key"] == MODEL:
+        if "IfMatch" in parameters and parameters["Key"] == f"pair/target/{name}":
             calls.forget()
-            put(aws, MODEL, shard("w", LARGE, seed=7))
+            put(aws, parameters["Key"], shard("w", LARGE, seed=7))
 
     calls.before = change
     plan = make_plan(

@@ -424,6 +424,7 @@ def download_object(
 
     subscriber = SimpleNamespace(on_queued=expect, on_progress=count)
     config, place = _transfer(size, PART_BYTES, {})[1], (source.bucket, source.key, str(path))
+    config.multipart_threshold = 1  # only requests of parts are held against the ETag
     try:
         with (
             translated("s3", aws.region),

@@ -71,10 +71,8 @@ class SweepRequest:
 
 def parse_imposed(text: str) -> Imposed:
     """``published``, a mean length such as 2.5, else the file of a result."""
-    if text == "published":
-        return "published"
     try:
-        return float(text)
+        return "published" if text == "published" else float(text)
     except ValueError:
         return Path(text)
 
@@ -215,7 +213,8 @@ class Sweep:
                     measured[load.text] = (seconds, _slow_seconds(load))
                     file.add(replace(row, setting=setting), budget.spent)
                     if row.incomplete:
-                        raise EngineError(f"{what}: {row.incomplete}", code="load-failed")
+                        fix = "look at the engine's log"
+                        raise EngineError(f"{what}: {row.incomplete}", fix, "load-failed")
                     loads.pop(0)
             del waiting[setting]
         rows = {_key(row.setting, row.load): row for row in file.result.rows}

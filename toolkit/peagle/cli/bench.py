@@ -251,7 +251,6 @@ def run(**options: Any) -> None:
 
 
 def _sizes(options: dict[str, Any]) -> tuple[Any, ...]:
-    """The further arguments of ``make_loads``."""
     names = ("repetitions", "requests", "prompt_tokens", "output_tokens", "turns")
     return *(options[name] for name in names), options["think_seconds"] or 0.0
 
@@ -386,7 +385,7 @@ _SWEEP_OPTIONS = (
     option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
     option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
            "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
-           "mean length.", Parsed("acceptance", parse_imposed)),
+           "mean length.", Parsed("path", parse_imposed)),
     option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
            bool),
     option("--domain", "With --impose-acceptance: of this domain only."),
@@ -517,6 +516,8 @@ def _on_this_machine(
     if options["dummy_weights"]:
         if image is not None:
             raise OptionsConflict("--dummy-weights is for a process", "omit --engine docker")
+        if any(request.ks) and request.acceptance is None:
+            raise OptionMissing("--dummy-weights accepts no draft", "add --impose-acceptance")
         runner = replace(runner, variables=dummy_variables(base, command_catalog()))
     with StatusLine() as status, _kept(file, status) as observe:
         catalog, lossless = command_catalog(), None

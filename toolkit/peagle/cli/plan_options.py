@@ -343,7 +343,6 @@ def _aws(ctx: click.Context) -> AwsOf:
 
 
 def _started_session(ctx: click.Context) -> Session:
-    """The session of ``--profile`` and ``--sandbox``, started if needed."""
     from peagle.cli.session import new_session  # most plans send nothing
 
     session = new_session(None, ctx.params["profile"], ctx.params["sandbox"])

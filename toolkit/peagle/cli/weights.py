@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +54,7 @@ from peagle.cli.view.console import (
 )
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.records import refuse_weights_in_use
+from peagle.engine.process import sigterm_as_interrupt
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import warm_folder
 from peagle.errors import (
@@ -231,7 +230,7 @@ def _print_copy(report: CopyReport, count: int) -> None:
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
     """Copy, with progress on stderr; after an error, print how to go on, or to clean up."""
     try:
-        with _sigterm_as_interrupt(), StatusLine() as status:
+        with sigterm_as_interrupt(), StatusLine() as status:
             return sync_weights(aws, plan, partial(show_copy, status), take_over, company)
     except (CloudError, KeyboardInterrupt):
         remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
@@ -524,7 +523,7 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
     if gpus and engine_kind != "docker":
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
-    with _sigterm_as_interrupt(), StatusLine() as status:
+    with sigterm_as_interrupt(), StatusLine() as status:
         artifact = collect_locally(plan, folder, status.show, LocalRunner(image, gpus))
     folder.chmod(0o755)  # the container's own user reads it
     document = {"pair": plan.pair, "file": str(artifact.archive), **plain(artifact)}
@@ -542,16 +541,6 @@ def _collect_locally(plan: Plan, engine_kind: str, gpus: bool, to: str | None) -
     at = words.index("warm")  # behind the folder of --catalog
     words[at : at + 1] = ["local", "up"]
     return print_line("Restore it", command_line(words if gpus else [*words, "--compile"]))
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _collect_on_aws(
@@ -590,7 +579,7 @@ def _collect_on_aws(
             reason = f"{collecting.name}: {str(error) or 'interrupted'}"
             print_status(f"Removing {reason}. Ctrl-C leaves the endpoint running.")
 
-        with _sigterm_as_interrupt():
+        with sigterm_as_interrupt():
             stored = change.run(collect_on_aws, preflight, place, show_failure)
     _print_collected(preflight.desired.plan, stored, session)
 

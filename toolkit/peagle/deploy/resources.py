@@ -239,7 +239,8 @@ class Alarm(Kind):
 
     def find(self, aws: Aws, tagged: TaggedDeployment) -> Iterator[Resource]:
         name = tagged.name
-        for alarm in cloudwatch.described_alarms(aws, alarms.all_alarm_names(name)):
+        names = [alarms.alarm_name(name, kind) for kind in alarms.SUFFIXES]
+        for alarm in cloudwatch.described_alarms(aws, names):
             # tiny and peagle-tiny name theirs alike.
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}

@@ -212,6 +212,17 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: a cancelled pipeline, or a spot instance that is taken back, must
+    not leave an endpoint or an engine."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def drain_engine(process: EngineProcess, seconds: float) -> None:
     """Send SIGTERM to the leading process only, so that running requests finish, and wait until it
     ends, at most ``seconds``."""

@@ -111,7 +111,7 @@ _LOAD_PERIODS = 5
 _MICROSECONDS = 1e6
 """SageMaker's unit of FirstChunkLatency, in a second."""
 
-_SUFFIXES: dict[AlarmKind, str] = {
+SUFFIXES: dict[AlarmKind, str] = {
     "ttft": "ttft-p90",
     "errors": "5xx",
     "acceptance": "acceptance",
@@ -121,12 +121,7 @@ _SUFFIXES: dict[AlarmKind, str] = {
 
 def alarm_name(endpoint: str, kind: AlarmKind) -> str:
     """Such as ``peagle-tiny-acceptance``."""
-    return f"{prefixed_name(endpoint)}-{_SUFFIXES[kind]}"
-
-
-def all_alarm_names(endpoint: str) -> tuple[str, ...]:
-    """The alarms that the endpoint may have."""
-    return tuple(alarm_name(endpoint, kind) for kind in _SUFFIXES)
+    return f"{prefixed_name(endpoint)}-{SUFFIXES[kind]}"
 
 
 def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:

@@ -36,8 +36,9 @@ from peagle_serve.contract import is_s3_uri
 from peagle_serve.json_reader import InvalidJson, open_regular
 
 CAPTURE = "capture:"
-TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 """Before the name of an endpoint, as a source."""
+
+TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 
 DEFAULT_HELD_OUT = 0.1
 
@@ -482,21 +483,12 @@ def write_conversations(
 
 
 def write_parts(data: TrainingData, folder: Path) -> None:
-    """Write both parts of the data to a folder, the conversations to train with last."""
+    """Write both parts of the data to a folder, the conversations to train with last, as rows that
+    ``read_training_data`` reads as the same ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_copy(data.held_out, folder / HELD_OUT_FILE)
-    write_copy(data.train, folder / TRAIN_FILE)
-
-
-def write_copy(conversations: Iterable[Conversation], file: Path) -> int:
-    """Write rows that ``read_training_data`` reads as the same conversations. Returns their
-    number."""
-    rows = [
-        {"domain": each.domain, "messages": each.messages}
-        | ({"tools": each.tools} if each.tools else {})
-        for each in conversations
-    ]
-    return _write_rows(rows, file)
+    for name, part in ((HELD_OUT_FILE, data.held_out), (TRAIN_FILE, data.train)):
+        rows = [{"domain": c.domain, "messages": c.messages, "tools": c.tools} for c in part]
+        _write_rows(rows, folder / name)
 
 
 def write_prompts(

@@ -41,7 +41,6 @@ CHANNEL = "data"
 INPUT_FOLDER = f"{ML_ROOT}/input/data"
 CHECKPOINTS_FOLDER, HEADS_FOLDER = f"{ML_ROOT}/checkpoints", f"{ML_ROOT}/model"
 
-PROGRAM = "peagle"
 JOB_VARIABLE = "TRAINING_JOB_NAME"
 """SageMaker sets it in the container of a job."""
 
@@ -141,7 +140,7 @@ def training_job_request(
         "AlgorithmSpecification": {
             "TrainingImage": options.image,
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": [PROGRAM],
+            "ContainerEntrypoint": ["peagle"],
             "ContainerArguments": list(arguments),
         },
         "InputDataConfig": [

@@ -125,16 +125,13 @@ _ANCHOR_BYTES = 14
 """Of GPU memory per drafted position and token of the vocabulary: logits of head and target, and
 their gradients (measured for vocabularies of 1,024 and 201,088)."""
 
-_MEMORY_SHARE = 0.5
-"""Of the GPU's memory that logits may take."""
-
 
 def anchors_within(recipe: Recipe, vocab_size: int, memory_bytes: int | None) -> int:
-    """Of how many positions of a step the memory has room for the deeper slots; all without a
-    limit."""
+    """Of how many positions of a step half of the memory has room for the logits of the deeper
+    slots; all without a limit."""
     if memory_bytes is None:
         return recipe.sequence_length
-    slots = _MEMORY_SHARE * memory_bytes / (_ANCHOR_BYTES * vocab_size) - recipe.sequence_length
+    slots = memory_bytes / 2 / (_ANCHOR_BYTES * vocab_size) - recipe.sequence_length
     return max(64, min(recipe.sequence_length, int(slots / (slots_per_anchor(recipe) - 1))))
 
 
@@ -145,8 +142,7 @@ def slots_per_anchor(recipe: Recipe) -> float:
 
 
 def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
-    """The arguments of ``speculators train`` that the head and its training have in common with the
-    dry run."""
+    """The arguments of ``speculators train`` that a training and the dry run have in common."""
     settings = {
         "speculator-type": "peagle",
         "draft-arch": "llama",
@@ -182,60 +178,31 @@ _ON_CPU = {
 """Without Triton; and CPUs without AMX multiply 16 bits 90 times more slowly than 32."""
 
 
-@dataclass(frozen=True)
-class Paths:
-    """The files of a training: rows that are asked, answers, prepared data, hidden states on their
-    way, checkpoints."""
-
-    questions: Path
-    answers: Path
-    data: Path
-    states: Path
-    checkpoints: Path
-
-
-def training_arguments(
-    recipe: Recipe,
-    subject: Subject,
-    paths: Paths,
-    url: str,
-    max_steps: int | None,
-    workers: int,
-) -> list[str]:
-    """The argv of the training, with the states of the engine at ``url``, whose base is ``/v1``."""
-    arguments = ["train", *train_arguments(recipe, subject)]
-    arguments += ["--data-path", str(paths.data), "--vllm-endpoint", url]
-    arguments += ["--hidden-states-path", str(paths.states), "--save-path", str(paths.checkpoints)]
-    if "num-workers" not in recipe.settings and subject.gpu:
-        arguments += ["--num-workers", str(workers)]
-    return [*arguments, *(["--max-steps", str(max_steps)] if max_steps else [])]
-
-
 def regenerate_arguments(
-    recipe: Recipe, subject: Subject, paths: Paths, url: str, has_turns: bool
+    recipe: Recipe, subject: Subject, questions: Path, answers: Path, url: str, has_turns: bool
 ) -> list[str]:
-    """The argv that lets the target at ``url`` answer; it continues where it was interrupted. Three
-    of four answers are greedy. Of conversations with several turns, which ``has_turns`` says, the
-    limit of an answer also ends the conversation, so it is half of the context."""
+    """The argv that lets the target at ``url``, whose base is ``/v1``, answer; it continues where
+    it was interrupted. Three of four answers are greedy. Of conversations with several turns, which
+    ``has_turns`` says, the limit of an answer also ends the conversation, so it is half of the
+    context."""
     longest = max(recipe.answer_tokens, subject.context // 2) if has_turns else recipe.answer_tokens
     return [
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", subject.target),
-        *("--dataset", str(paths.questions), "--outfile", str(paths.answers), "--resume"),
+        *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
         *("--max-tokens", str(longest), "--concurrency", "256" if subject.gpu else "32"),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 
 
 def prepare_arguments(
-    recipe: Recipe, subject: Subject, paths: Paths, render: str | None
+    recipe: Recipe, subject: Subject, answers: Path, output: Path, render: str | None
 ) -> list[str]:
     """The argv that makes token ids of the answers; of answers in text the server at ``render``
     does."""
-    source = paths.questions if render else paths.answers
     return [
         "prepare-data",
-        *("--model", subject.target, "--data", str(source), "--output", str(paths.data)),
+        *("--model", subject.target, "--data", str(answers), "--output", str(output)),
         # A row is a prompt of the engine, which must have room for a token of an answer.
         *("--seq-length", str(min(recipe.sequence_length, subject.context - 1)), "--overwrite"),
         *(("--render-endpoint", render) if render else ()),

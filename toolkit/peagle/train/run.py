@@ -49,7 +49,12 @@ from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import end_engine, start_local, stop_local
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.machine import find_trainer, this_machine
-from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive
+from peagle.engine.process import (
+    HUB_VARIABLES,
+    INHERITED_VARIABLES,
+    is_alive,
+    sigterm_as_interrupt,
+)
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
@@ -59,7 +64,6 @@ from peagle.store import locked, private_folder, read_json, write_file, write_js
 from peagle.text import json_digest, sanitize
 from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
-from peagle.train.recipe import Paths
 from peagle.train.training import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER, SERVED_NAME
@@ -148,14 +152,12 @@ class Run:
         self.training, self._observe = training, observe
         self.recipe, self.subject = training.request.recipe, training.subject
         self.work, self._begun = training.work, time.monotonic()
-        states = _MEMORY if _MEMORY.is_dir() else self.work
-        self.paths = Paths(
-            questions=self.work / "answers" / "questions.jsonl",
-            answers=self.work / "answers" / "answers.jsonl",
-            data=self.work / "data" / "prepared",
-            states=states / f"peagle-states-{json_digest(str(self.work))[:12]}",
-            checkpoints=self.work / "training" / "checkpoints",
-        )
+        self._questions = self.work / "answers" / "questions.jsonl"
+        self._answers = self.work / "answers" / "answers.jsonl"
+        self._data = self.work / "data" / "prepared"
+        self._checkpoints = self.work / "training" / "checkpoints"
+        self._states = _MEMORY if _MEMORY.is_dir() else self.work
+        self._states /= f"peagle-states-{json_digest(str(self.work))[:12]}"
         self._python = find_trainer(training.subject.gpu)
         self._earlier = sum(self.seconds.values())
 
@@ -170,7 +172,7 @@ class Run:
         }
         return {name: spent for name, spent in seconds.items() if spent}
 
-    def _tell(self, progress: TrainProgress) -> None:
+    def _report(self, progress: TrainProgress) -> None:
         so_far = self._earlier + time.monotonic() - self._begun
         self._observe(replace(progress, seconds=so_far))
 
@@ -179,11 +181,11 @@ class Run:
         a head that the engine cannot serve, EngineError and TrainerFailed."""
         private_folder(self.work)
         try:
-            with locked(self.work / "lock", wait=False), terminated_as_interrupted():
+            with locked(self.work / "lock", wait=False), sigterm_as_interrupt():
                 try:
                     return self._train()
                 finally:
-                    shutil.rmtree(self.paths.states, ignore_errors=True)
+                    shutil.rmtree(self._states, ignore_errors=True)
         except BlockingIOError:
             message = f"another process trains the head in {self.training.request.output}"
             fix = "wait until it ends, or choose another folder"
@@ -204,14 +206,14 @@ class Run:
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
         trained = [*prepared, arguments, request.max_steps]
-        if not self._is_done("training", trained, recipe.epochs):
+        fitted = self._find_result("training", trained, recipe.epochs)
+        if fitted is None:
             with self._states_engine() as engine:
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
-                self._step("training", trained, partial(self._fit, engine), recipe.epochs)
-        fitted = self._result("training")
+                fitted = self._step("training", trained, partial(self._fit, engine), recipe.epochs)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
-        for folder in _checkpoints(self.paths.checkpoints):
+        for folder in _read_checkpoints(self._checkpoints):
             try:
                 epochs.append(self._measure(folder, fitted.get("losses", {})))
             except NotProved as refused:  # none of its drafts is accepted, which others may repair
@@ -221,7 +223,8 @@ class Run:
         best = max(epochs, key=lambda epoch: epoch.length)
         source = [self._measured_from(best.folder), best.acceptance.k]
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
-        speed, states = fitted.get("tokens_per_second"), self._result("states")
+        speed = fitted.get("tokens_per_second")
+        states = _read_marker(self.work / "states" / _MARKER)["result"]
         return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
 
     @property
@@ -238,40 +241,40 @@ class Run:
     ) -> dict[str, Any]:  # fmt: skip
         """The result of a step or a ``part`` of it, which ``make`` makes, unless it is done.
         ``amount`` may grow without beginning again, as epochs do."""
-        if self._is_done(name, source, amount, part):
-            return self._result(name, part)
-        folder = private_folder(self.work / name / part)
-        marker, digest = folder / _MARKER, json_digest(source)
-        kept = _read_marker(marker)
-        if kept.get("source") != digest:
+        result = self._find_result(name, source, amount, part)
+        if result is not None:
+            return result
+        folder, digest = private_folder(self.work / name / part), json_digest(source)
+        marker = _read_marker(folder / _MARKER)
+        if marker.get("source") != digest:
             shutil.rmtree(folder)
             private_folder(folder)
-            kept = {"source": digest, "seconds": 0.0}
-            write_json(marker, kept)
+            marker = {"source": digest, "seconds": 0.0}
+        marker["result"] = None
+        write_json(folder / _MARKER, marker)
         begun = time.monotonic()
-        self._tell(TrainProgress(name))
+        self._report(TrainProgress(name))
         try:
             result = make()
+            marker |= {"result": result, "amount": amount}
         finally:
-            kept["seconds"] += time.monotonic() - begun
-            write_json(marker, {**kept, "result": None} if "result" in kept else kept)
-        write_json(marker, {**kept, "result": result, "amount": amount})
+            marker["seconds"] += time.monotonic() - begun
+            write_json(folder / _MARKER, marker)
         return result
 
-    def _is_done(self, name: Step, source: Any, amount: int, part: str = "") -> bool:
-        kept = _read_marker(self.work / name / part / _MARKER)
-        same = kept.get("source") == json_digest(source) and kept.get("amount") == amount
-        return same and kept.get("result") is not None
-
-    def _result(self, name: Step, part: str = "") -> dict[str, Any]:
-        return dict(_read_marker(self.work / name / part / _MARKER).get("result") or {})
+    def _find_result(
+        self, name: Step, source: Any, amount: int, part: str = ""
+    ) -> dict[str, Any] | None:
+        marker = _read_marker(self.work / name / part / _MARKER)
+        same = marker.get("source") == json_digest(source) and marker.get("amount") == amount
+        return marker.get("result") if same else None
 
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
 
     def _regenerate(self) -> dict[str, Any]:
-        conversations, answers = self.training.data.train, self.paths.answers
-        total = write_conversations(conversations, self.paths.questions)
+        conversations, answers = self.training.data.train, self._answers
+        total = write_conversations(conversations, self._questions)
         has_turns = any(
             sum(message["role"] == "user" for message in each.messages) > 1
             for each in conversations
@@ -285,7 +288,12 @@ class Run:
 
         with self._serving(self.training.plan, "answers", self._target_names) as engine:
             arguments = recipes.regenerate_arguments(
-                self.recipe, self.subject, self.paths, engine.openai_base_url, has_turns
+                self.recipe,
+                self.subject,
+                self._questions,
+                answers,
+                engine.openai_base_url,
+                has_turns,
             )
             self._run_program("answers", [str(TRAINER), *arguments], watch, engine)
         answered = _count_conversations(answers, {})
@@ -296,17 +304,19 @@ class Run:
         return {"asked": total, "answered": answered}
 
     def _prepare(self) -> dict[str, Any]:
-        def run(render: str | None, engine: LocalEngine | None) -> None:
-            words = recipes.prepare_arguments(self.recipe, self.subject, self.paths, render)
+        def run(answers: Path, render: str | None, engine: LocalEngine | None) -> None:
+            words = recipes.prepare_arguments(
+                self.recipe, self.subject, answers, self._data, render
+            )
             self._run_program("data", [str(TRAINER), *words], engine=engine)
 
         if not self.training.request.keep_answers:
-            run(None, None)
+            run(self._answers, None, None)
             return {}
-        private_folder(self.paths.questions.parent)
-        write_conversations(self.training.data.train, self.paths.questions, keep_answers=True)
+        private_folder(self._questions.parent)
+        write_conversations(self.training.data.train, self._questions, keep_answers=True)
         with self._serving(self.training.plan, "data", self._target_names) as engine:
-            run(engine.openai_base_url.removesuffix("/v1"), engine)
+            run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
         return {}
 
     def _serve_untrained(self) -> dict[str, Any]:
@@ -325,7 +335,7 @@ class Run:
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
         output = self.work / "states" / "states.json"
         words = [str(CHECK), self.subject.target, str(self.work / "untrained" / "head")]
-        words += [engine.openai_base_url, str(self.paths.data), str(output)]
+        words += [engine.openai_base_url, str(self._data), str(output)]
         self._run_program("states", words, engine=engine)
         compared: dict[str, Any] = read_json(output)
         if compared["same"] < _LEAST_SAME:
@@ -338,15 +348,17 @@ class Run:
         return compared
 
     def _fit(self, engine: LocalEngine) -> dict[str, Any]:
-        _checkpoints(self.paths.checkpoints)
+        _read_checkpoints(self._checkpoints)
         events = self.work / "training" / "events.jsonl"
-        workers = max(1, min(12, this_machine().cores - 2))
-        arguments = recipes.training_arguments(
-            self.recipe, self.subject, self.paths, engine.openai_base_url,
-            self.training.request.max_steps, workers,
-        )  # fmt: skip
-        words, variables = [str(TRAINER), *arguments], {EVENTS_VARIABLE: str(events)}
+        variables = {EVENTS_VARIABLE: str(events)}
+        words = [str(TRAINER), "train", *recipes.train_arguments(self.recipe, self.subject)]
+        words += ["--vllm-endpoint", engine.openai_base_url, "--data-path", str(self._data)]
+        words += ["--hidden-states-path", str(self._states), "--save-path", str(self._checkpoints)]
+        if self.training.request.max_steps:
+            words += ["--max-steps", str(self.training.request.max_steps)]
         if self.subject.gpu:  # those that the engine leaves, else its first one, which both share
+            if "num-workers" not in self.recipe.settings:
+                words += ["--num-workers", str(max(1, min(12, this_machine().cores - 2)))]
             free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in engine.gpus]
             gpus = free or list(engine.gpus[:1])
             variables[VISIBLE_DEVICES] = ",".join(gpus)
@@ -371,7 +383,7 @@ class Run:
                     open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
                     request,
-                    progress=lambda domain, done, total: self._tell(
+                    progress=lambda domain, done, total: self._report(
                         TrainProgress("measured", done, total, domain, epoch=number)
                     ),
                 )
@@ -397,7 +409,7 @@ class Run:
                 return transcripts(
                     prompts, open_engine(engine, self.training.catalog).server, name,
                     _COMPARED_TOKENS, name == "target",
-                    lambda name, done, total: self._tell(
+                    lambda name, done, total: self._report(
                         TrainProgress("lossless", done, total, name)
                     ),
                 )  # fmt: skip
@@ -421,7 +433,7 @@ class Run:
         return {SERVED_NAME: json.dumps(list(names))}
 
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
-        states, share = self.paths.states, self.training.states_share
+        states, share = self._states, self.training.states_share
         shutil.rmtree(states, ignore_errors=True)
         states.mkdir(parents=True)
         settings = self._target_names | recipes.states_variables(self.subject, states, share)
@@ -439,7 +451,7 @@ class Run:
         plugin = {} if gpu else {"PYTHONPATH": str(PLUGIN)}
         engine = start_local(
             plan.model_copy(update={"name": name}),
-            progress=lambda state, line: self._tell(TrainProgress(step, detail=line)),
+            progress=lambda state, line: self._report(TrainProgress(step, detail=line)),
             runner=TrainerRunner(gpus=gpu, variables=plugin, settings=settings or {}),
         )
         try:
@@ -480,7 +492,7 @@ class Run:
                         raise crash_error(Path(engine.process.log))
                     line = last_line(log)
                     progress = watch(time.monotonic() - begun) if watch else TrainProgress(step)
-                    self._tell(replace(progress, detail=progress.detail or line))
+                    self._report(replace(progress, detail=progress.detail or line))
                     time.sleep(_POLL_SECONDS)
             finally:
                 if program.poll() is None:
@@ -528,7 +540,7 @@ def _weights_digest(folder: Path) -> str:
     return json_digest(parts)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def _read_checkpoints(folder: Path) -> list[Path]:
     """The folders of the epochs that were saved. One that was not saved to its end is removed, or
     the trainer would begin with it."""
     folders = [each for each in folder.glob("*") if each.name.isdecimal()]
@@ -624,13 +636,3 @@ def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> Tra
     errors = [line.strip() for line in lines if "Error: " in line and not line.startswith(" ")]
     reason = sanitize((errors or [last_line(log) or "no output"])[-1], 200)
     return TrainerFailed(f"the trainer ended while it made {step}: {reason}", f"read {log}")
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, as of a spot instance that is taken back, is a KeyboardInterrupt in the block."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

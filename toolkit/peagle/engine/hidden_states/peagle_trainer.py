@@ -36,13 +36,12 @@ class Events(logging.Handler):
         if not isinstance(record.msg, dict):
             return
         metrics = record.msg.get("train") or record.msg.get("val") or {}
-        loss = metrics.get("loss", metrics.get("loss_epoch"))
         profile = record.msg.get("profile") or {}
         write_event(
             kind="val" if "val" in record.msg else "step",
             epoch=record.msg.get("epoch"),
             step=record.msg.get("global_step"),
-            loss=loss,
+            loss=metrics.get("loss", metrics.get("loss_epoch")),
             tokens_per_second=profile.get("tokens_per_s"),
             waiting=profile.get("fetch_frac"),
             accuracy=[metrics[key] for key in sorted(metrics) if key.startswith("position_")],
@@ -53,11 +52,8 @@ def report_training() -> None:
     """Report the length of the training and its metrics; save the step of an interrupted run."""
     from speculators.train.trainer import Trainer
 
-    run, save, train_epoch = (
-        Trainer.run_training,
-        Trainer.maybe_save_checkpoint,
-        Trainer.train_epoch,
-    )
+    run, train_epoch = Trainer.run_training, Trainer.train_epoch
+    save = Trainer.maybe_save_checkpoint
 
     def run_training(self: Any) -> None:
         logging.getLogger("speculators.metrics").addHandler(Events())  # its own set-up is done
