@@ -82,9 +82,8 @@ class TrainingJob:
         self._begun = self._ended = 0.0
         self._folder = state.endpoints_folder() / region / self.name / "training"
         self._ml_root, self._log = self._folder / "ml", self._folder / "engine.log"
-        checkpoints: Mapping[str, str] = parameters.get("CheckpointConfig") or {}
-        self._saved_folder = self._here(checkpoints.get("LocalPath") or f"{ML_ROOT}/checkpoints")
-        self._saved_uri = checkpoints.get("S3Uri", "").rstrip("/")
+        self._checkpoints = self._ml_root / "checkpoints"
+        self._checkpoints_uri: str = parameters["CheckpointConfig"]["S3Uri"].rstrip("/")
         self._fault = ""
         self._interrupted_after = math.inf
         self._stops = threading.Event()
@@ -185,13 +184,12 @@ class TrainingJob:
         PeagleError and OSError."""
         self._go_on("Downloading", "Downloading input data")
         shutil.rmtree(self._ml_root, ignore_errors=True)
-        for folder in (self._ml_root / "model", self._ml_root / "output", self._saved_folder):
-            private_folder(Path(folder))
+        for folder in (self._ml_root / "model", self._ml_root / "output"):
+            private_folder(folder)
         for channel in self.parameters.get("InputDataConfig") or ():
             folder = self._ml_root / "input" / "data" / channel["ChannelName"]
             _download(channel["DataSource"]["S3DataSource"]["S3Uri"], folder, self.region)
-        if self._saved_uri:
-            _download(f"{self._saved_uri}/", Path(self._saved_folder), self.region)
+        _download(f"{self._checkpoints_uri}/", self._checkpoints, self.region)
         if self._stops.is_set():
             return "Stopped"
         self._go_on("Training", "Training in progress")
@@ -244,11 +242,10 @@ class TrainingJob:
 
     def _save_checkpoints(self) -> None:
         """Copy to S3 what the program has saved, as SageMaker does also while it runs."""
-        folder = Path(self._saved_folder)
-        for path in sorted(folder.rglob("*")) if self._saved_uri else ():
+        for path in sorted(self._checkpoints.rglob("*")):
             if path.is_file():
-                place = S3Uri.parse(f"{self._saved_uri}/{path.relative_to(folder)}")
-                put_object(place, path.read_bytes(), self.region)
+                uri = f"{self._checkpoints_uri}/{path.relative_to(self._checkpoints)}"
+                put_object(S3Uri.parse(uri), path.read_bytes(), self.region)
 
     def _failure(self) -> str:
         """What the program wrote about its failure, else the last line of its log."""

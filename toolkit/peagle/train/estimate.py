@@ -401,16 +401,16 @@ def estimate_rates(
     gpu = load.catalog.speed_model.gpu(instance.gpu, instance.gpu_memory_mib / 1024)
     if gpu is None:
         return None
-    sample, alone = max(data.tokens // data.conversations, 1), list[Range]()
+    sample, speeds = max(data.tokens // data.conversations, 1), list[Range]()
     for size in (data.request, Workload(sample, output_tokens=1)):
         length = max(size.tokens, recipe.sequence_length)
-        of_step = replace(load, workload=size, concurrency=_REQUESTS, max_model_len=length)
-        gpus = of_step.engine_on(instance, 1, None, 0).case.engine.tensor_parallel_size
-        speed = _Engine(of_step, instance, gpus).speed(None, 0)
+        step = replace(load, workload=size, concurrency=_REQUESTS, max_model_len=length)
+        gpus = step.engine_on(instance, 1, None, 0).case.engine.tensor_parallel_size
+        speed = _Engine(step, instance, gpus).speed(None, 0)
         if not (speed.tokens_per_second and speed.low and speed.high):
             return None
-        alone.append(Range(speed.low, speed.tokens_per_second, speed.high))
-    states, others = alone[1].times(sample), instance.gpu_count - gpus
+        speeds.append(Range(speed.low, speed.tokens_per_second, speed.high))
+    states, others = speeds[1].times(sample), instance.gpu_count - gpus
     # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
     shape = load.target.architecture
     vocabulary = shape.vocab_size * shape.hidden_size
@@ -423,7 +423,7 @@ def estimate_rates(
     start = Range(*(getattr(table.start_seconds, end) for end in ("low", "likely", "high")))
     return Rates(
         "estimated",
-        alone[0],
+        speeds[0],
         Range(*(min(pair) if others else 1 / sum(1 / rate for rate in pair) for pair in pairs)),
         start.times(5),  # to regenerate, untrained, for hidden states, and two to compare answers
         start,

@@ -84,11 +84,5 @@ def probe(
     answers = answers if "answers" in seconds else 0.0
     rest = elapsed - answers - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0
-    return Rates(
-        "measured",
-        *map(_around, (regeneration, size.tokens / (steps * step), max(rest, 0.0), measuring)),
-    )
-
-
-def _around(value: float) -> Range:
-    return Range(value / _SPREAD, value, value * _SPREAD)
+    likely = (regeneration, size.tokens / (steps * step), max(rest, 0.0), measuring)
+    return Rates("measured", *(Range(n / _SPREAD, n, n * _SPREAD) for n in likely))

@@ -31,7 +31,7 @@ def print_training_plan(plan: TrainingPlan, prompts_hint: str) -> None:
     """The advice first, then time and cost, and what they come from; last what to try instead, with
     where its prompts come from."""
     advice = _ADVICE[plan.advice].format(plan)
-    if plan.advice == "train" and plan.expected.low < max(e.length or 0 for e in plan.break_even):
+    if plan.advice == "train" and plan.expected.low < max(p.length or 0 for p in plan.break_even):
         advice += ", but may stay below the break-even"
     print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
@@ -49,17 +49,13 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if plan.tokens_per_second:
         expected += f": {plan.tokens_per_second:,.0f} tokens/s"
     yield "expected", f"{expected}; from published heads, not from your text"
-    for even in plan.break_even:
-        length = f"{even.length:.2f}" if even.length else "no acceptance suffices"
-        speed = f"{even.tokens_per_second:,.0f} tokens/s"
-        yield "break-even", f"{length} against {even.against.text} ({speed})"
-    size = plan.workload
-    yield (
-        "load",
-        f"{format_concurrency(plan.concurrency)} of {size.prompt_tokens:,} + "
-        f"{size.output_tokens:,} tokens on each engine of "
-        f"{'this machine' if plan.instance_type == HERE else plan.instance_type}",
-    )
+    for point in plan.break_even:
+        length = f"{point.length:.2f}" if point.length else "no acceptance suffices"
+        speed = f"{point.tokens_per_second:,.0f} tokens/s"
+        yield "break-even", f"{length} against {point.against.text} ({speed})"
+    place = "this machine" if plan.instance_type == HERE else plan.instance_type
+    size = f"{plan.workload.prompt_tokens:,} + {plan.workload.output_tokens:,} tokens"
+    yield "load", f"{format_concurrency(plan.concurrency)} of {size} on each engine of {place}"
     gpus = f"{plan.trained_on} ({plan.gpu_count} x {plan.gpu})"
     gpus = "this machine" if plan.trained_on == HERE else gpus
     if plan.hours:
@@ -75,12 +71,9 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if plan.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    stored = format_size(plan.hidden_states_bytes)
-    yield (
-        "disk",
-        f"{format_size(plan.disk_bytes)}: the data, and {plan.epochs} checkpoints of "
-        f"{format_size(plan.checkpoint_bytes)}; hidden states are not stored ({stored} per epoch)",
-    )
+    states = f"hidden states are not stored ({format_size(plan.hidden_states_bytes)} per epoch)"
+    checkpoints = f"{plan.epochs} checkpoints of {format_size(plan.checkpoint_bytes)}"
+    yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}; {states}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
 
@@ -91,9 +84,8 @@ def _cost(plan: TrainingPlan) -> str:
     text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
     text += f"{format_usd(plan.usd_per_hour)} per hour"
     if plan.budget_usd is not None:
-        text += (
-            f"; {format_usd(plan.budget_usd)} pay for {plan.epochs} of {plan.asked_epochs} epochs"
-        )
+        epochs = f"{plan.epochs} of {plan.asked_epochs} epochs"
+        text += f"; {format_usd(plan.budget_usd)} pay for {epochs}"
     return text
 
 
