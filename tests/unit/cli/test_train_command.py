@@ -9,6 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from moto import mock_aws
 
+from peagle.bench.workloads import read_prompts
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.train.recipe import Recipe
@@ -53,6 +54,16 @@ def test_the_answer_is_the_first_line(data: Path) -> None:
     assert done.code == 0
     assert done.out.splitlines()[0].startswith("Do not train")
     assert "peagle local up tiny+p-eagle && peagle bench local --acceptance" in done.out
+
+
+def test_the_prompts_of_the_alternatives_are_the_held_out_ones(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    words = ("--data", str(data), *ON, "--prompts", str(file), "--json")
+    plan = in_process("train", "plan", "tiny", *words).document
+    assert all(str(file) in commands[1] for commands in plan["alternatives"].values())
+    prompts = read_prompts(file).prompts
+    assert 0 < len(prompts) < plan["data"]["conversations"]
+    assert all(prompt.messages[-1]["role"] == "user" for prompt in prompts)
 
 
 def test_the_answers_may_be_longer_than_the_datas(data: Path) -> None:

@@ -3,15 +3,20 @@
 import json
 import os
 import shutil
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from peagle.errors import NotProved, PeagleError
+from peagle.engine.logs import crash_error
+from peagle.errors import EngineError, NotProved, PeagleError
 from peagle.planning.plan import Plan
+from peagle.store import locked
+from peagle.train import run as running
 from peagle.train.recipe import CPU_RECIPE
-from peagle.train.run import EventReader, Run, trainer_error
+from peagle.train.run import EventReader, Run, TrainProgress, trainer_error
 from tests.unit.train.trainings import Workshop, make_workshop
 
 
@@ -74,6 +79,43 @@ def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
     (shop.folder / "fail").unlink()
     assert len(shop.train().epochs) == 2
     assert shop.calls == ALL  # the failed call wrote none
+
+
+def test_ctrl_c_and_sigterm_let_the_trainer_save(shop: Workshop) -> None:
+    (shop.folder / "slow").touch()
+
+    def interrupt(progress: TrainProgress) -> None:
+        if progress.step == "training" and progress.total:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)  # until the signal is there
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(shop.training, interrupt).train()
+    assert (shop.folder / "interrupted").exists()
+
+
+def test_an_engine_that_ended_ends_the_trainer_and_says_why(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.folder / "slow").touch()
+    (shop.folder / "engine.log").write_text("torch.OutOfMemoryError: CUDA out of memory.")
+    monkeypatch.chdir(shop.folder)
+    events = shop.training.work / "training" / "events.jsonl"
+    monkeypatch.setattr(running, "is_alive", lambda process: not events.exists())
+    monkeypatch.setattr(running, "end_engine", lambda engine: None)
+    with pytest.raises(EngineError) as failed:
+        shop.train()
+    assert failed.value.code == crash_error(shop.folder / "engine.log").code
+    assert "out of memory" in failed.value.message
+    assert (shop.folder / "interrupted").exists()
+
+
+def test_one_process_trains_at_a_time(shop: Workshop) -> None:
+    shop.training.work.mkdir(parents=True)
+    with locked(shop.training.work / "lock"), pytest.raises(PeagleError) as refused:
+        shop.train()
+    assert refused.value.code == "already-running"
+    assert shop.calls == []
 
 
 def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop) -> None:

@@ -68,6 +68,7 @@ from peagle.train.data import (
     grows,
     read_training_data,
     write_parts,
+    write_prompts,
 )
 from peagle.train.estimate import (
     TrainingOptions,
@@ -103,6 +104,7 @@ def train() -> None:
     """
 
 
+_PROMPTS = "prompts.jsonl"
 _K = 5
 """The K with which acceptance is measured, as that of published heads is."""
 
@@ -164,6 +166,7 @@ def _read_inputs(
 @option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
 @option("--price-per-hour usd_per_hour USD", "Price of the machine.  [default: the instance "
         "type's, on demand]", POSITIVE)  # fmt: skip
+@option("--prompts FILE", "Write the held-out prompts, for `peagle bench --acceptance`.", OUTPUT)
 @option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
@@ -182,6 +185,7 @@ def plan(
     budget: float | None,
     usd_per_hour: float | None,
     probe: bool,
+    prompts: Path | None,
     **options: Any,
 ) -> None:
     """Say whether to train a head for PAIR, before anything is spent: hours and cost, the expected
@@ -215,14 +219,16 @@ def plan(
         budget=budget,
         usd_per_hour=usd_per_hour,
         regenerates=not keep_answers,
-        prompts=data[0] if Path(data[0]).is_file() else "prompts.jsonl",
+        prompts=str(prompts or _PROMPTS),
         rates=rates,
     )
     if planned.instance_type == HERE:
         require_disk(planned.disk_bytes, Path.cwd())
+    if prompts:
+        write_prompts(conversations.held_out, prompts)
     if wants_json():
         return print_json({**plain(planned), "findings": conversations.findings})
-    print_training_plan(planned)
+    print_training_plan(planned, "" if prompts else f" (--prompts {_PROMPTS} writes it)")
     return print_findings(conversations.findings, title="Data")
 
 

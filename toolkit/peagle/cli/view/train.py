@@ -27,15 +27,17 @@ _ADVICE = {
 }
 
 
-def print_training_plan(plan: TrainingPlan) -> None:
-    """The advice first, then time and cost, and what they come from; last what to try instead."""
+def print_training_plan(plan: TrainingPlan, prompts_hint: str) -> None:
+    """The advice first, then time and cost, and what they come from; last what to try instead, with
+    where its prompts come from."""
     advice = _ADVICE[plan.advice].format(plan)
     if plan.advice == "train" and plan.expected.low < max(p.length or 0 for p in plan.break_even):
         advice += ", but may stay below the break-even"
     print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
-        print_line("\nTry instead, and measure the acceptance on your text", bold=True)
+        title = f"\nTry instead, and measure the acceptance on your text{prompts_hint}"
+        print_line(title, bold=True)
         for drafter, commands in plan.alternatives.items():
             lines = " && ".join(map(command_text, commands))
             print_facts([(drafter, ("", lines))], label=max(12, len(drafter) + 1), err=False)
