@@ -27,7 +27,7 @@ def sandbox(
     tmp_path_factory: pytest.TempPathFactory, engine: Engine, trainer: Path
 ) -> Iterator[Sandbox]:
     """A sandbox of its own: the loop has quotas and an endpoint that others must not see."""
-    with started(Sandbox(tmp_path_factory.mktemp("loop"), engine.python)) as running:
+    with started(Sandbox(tmp_path_factory.mktemp("loop"), engine.python, trainer)) as running:
         yield running
 
 

@@ -56,14 +56,20 @@ def fake_engine(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A home with a sandbox. ``engine`` is the Python that has vLLM."""
+    """A home with a sandbox. ``engine`` is the Python that has vLLM, ``trainer`` the one that
+    trains heads, by default one that cannot."""
 
     home: Path
     engine: Path
+    trainer: Path = Path(sys.executable)
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"PEAGLE_HOME": str(self.home), "PEAGLE_ENGINE_PYTHON": str(self.engine)}
+        return {
+            "PEAGLE_HOME": str(self.home),
+            "PEAGLE_ENGINE_PYTHON": str(self.engine),
+            "PEAGLE_TRAINER_PYTHON": str(self.trainer),
+        }
 
     @property
     def environment(self) -> dict[str, str]:
