@@ -17,7 +17,10 @@ from peagle.engine.machine import Engine
 from peagle.train.data import read_training_data
 from tests.sandbox.sandboxes import Account, Sandbox, started, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
+pytestmark = [
+    pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive,
+    pytest.mark.timeout(1800),  # five minutes alone, ten beside other engines on two cores
+]  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "loop"
 
