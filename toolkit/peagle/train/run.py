@@ -17,7 +17,6 @@ a step made from something else is made again.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -44,6 +43,7 @@ from peagle.bench.lossless import Answers, compare_transcripts, transcripts
 from peagle.bench.result import utc_now
 from peagle.bench.targets import open_engine
 from peagle.bench.workloads import read_prompts
+from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
 from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import end_engine, start_local, stop_local
@@ -529,15 +529,10 @@ def _read_marker(path: Path) -> dict[str, Any]:
 
 
 def _weights_digest(folder: Path) -> str:
-    """A digest of the weights in a folder: of their sizes and last bytes, which are enough to tell
-    two trainings apart. Of a target on the Hub, which has no folder, always the same."""
-    parts = []
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - 2**16))
-            parts.append([file.name, size, hashlib.sha256(stream.read()).hexdigest()])
-    return json_digest(parts)
+    """A hash of the weights in a folder, each file of which is read once. Of a target on the Hub,
+    which has no folder, always the same."""
+    files = files_below(folder) if folder.is_dir() else ()
+    return hash_contents([[each for each in files if each.name.endswith(".safetensors")]])
 
 
 def _read_checkpoints(folder: Path) -> list[Path]:
