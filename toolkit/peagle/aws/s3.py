@@ -145,7 +145,7 @@ def upload_missing(
         copies = (
             name for name in earlier
             if name != key and name.endswith(f"/{part}/{file.name}")
-            and _is_uploaded(aws, upload.bucket, name, file)
+            and _is_uploaded(aws, upload.bucket, name, file, None)
         )  # fmt: skip
         if _is_uploaded(aws, upload.bucket, key, file, kms_key):
             present(file.size)
@@ -156,19 +156,21 @@ def upload_missing(
             aws.upload(file.path, upload.bucket, key, metadata, sent, kms_key)
 
 
-def _is_uploaded(
-    aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None = None
-) -> bool:
-    try:
-        head = aws.call("s3", "head_object", Bucket=bucket, Key=key)
-    except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
+def find_object(aws: Aws, bucket: str, key: str) -> Mapping[str, Any] | None:
+    """What HeadObject says of the object; ``None`` if it is not there, or not to be seen."""
+    with suppress(AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
+        return aws.find("s3", "head_object", Bucket=bucket, Key=key)
+    return None
+
+
+def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None) -> bool:
+    if (head := find_object(aws, bucket, key)) is None:
         return False
     if kms_key:
         # S3 does not say which alias a key has.
         is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
-        if not head.get("ServerSideEncryption", "").startswith("aws:kms"):
-            return False
-        if not is_key and "alias/" not in kms_key:
+        is_encrypted = head.get("ServerSideEncryption", "").startswith("aws:kms")
+        if not is_encrypted or not (is_key or "alias/" in kms_key):
             return False
     same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
     return bool(same_bytes and head["ContentLength"] == file.size)

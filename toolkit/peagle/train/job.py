@@ -21,7 +21,7 @@ from typing import Any
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
+from peagle.aws.errors import AlreadyExists
 from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
@@ -199,9 +199,7 @@ def start_job(
     if not s3.bucket_exists(aws, run.bucket):
         s3.create_bucket(aws, run.bucket, company.tag_list)
     places = [S3Uri.parse(f"{run.uri(CHANNEL)}/{name}") for name in (HELD_OUT_FILE, TRAIN_FILE)]
-    try:
-        aws.call("s3", "head_object", Bucket=run.bucket, Key=places[-1].key)
-    except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
+    if s3.find_object(aws, run.bucket, places[-1].key) is None:
         with tempfile.TemporaryDirectory() as folder:
             write_parts(data, Path(folder))
             for place in places:
