@@ -304,8 +304,8 @@ def run(
     )
     inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
     kept = (work or output / ".work").absolute() / f"read-{digest}"
-    keeps = grows(data) and not job["sagemaker"]
-    if keeps and (kept / TRAIN_FILE).exists():
+    is_kept = (kept / TRAIN_FILE).exists() and not job["sagemaker"]
+    if is_kept:
         print_status(f"The data is that which this training read first, in {kept}.")
         inputs |= {"data": (str(kept / TRAIN_FILE),), "held_out": kept / HELD_OUT_FILE}
     catalog, target, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
@@ -323,7 +323,7 @@ def run(
         require_empty(request.output)  # such as the target's own
     if not training.work.exists():  # else a part is written
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
-    if keeps and not kept.exists():
+    if grows(data) and not is_kept:
         write_parts(conversations, kept)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.train import job_text, print_job, print_job_request
-from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
+from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, PeagleError, UserError
 from peagle.planning.company import Company, check_company
 from peagle.planning.runtime import price_in
 from peagle.store import write_text
@@ -244,9 +244,9 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
 
 def _usd(job: TrainingJob, region: str) -> float | None:
     """What the job costs until now, at the price of hosting; ``None`` where that is unknown."""
-    instances = (each for each in command_catalog().instances.instances
-                 if each.type == job.instance_type)  # fmt: skip
-    price = next((price_in(each, region) for each in instances), None)
+    price = None
+    with suppress(NotFound):
+        price = price_in(find_instance(command_catalog().instances, job.instance_type), region)
     return price.usd_per_hour * job.billable_seconds / 3600 if price else None
 
 
