@@ -25,13 +25,7 @@ from peagle.cli.options import (
     option,
 )
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
-from peagle.cli.view.console import (
-    StatusLine,
-    print_json,
-    print_result,
-    print_status,
-    wants_json,
-)
+from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in

@@ -14,12 +14,7 @@ from peagle.catalog.loading import check_catalog, check_catalog_file, holds_meas
 from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
 from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import (
-    command_text,
-    findings_in_context,
-    is_set,
-    typed_command,
-)
+from peagle.cli.context import command_text, findings_in_context, is_set, typed_command
 from peagle.cli.options import (
     OUTPUT,
     add_options,

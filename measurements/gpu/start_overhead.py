@@ -1,0 +1,87 @@
+"""The time that ``peagle local up`` adds to vLLM's own start: both of them in turn, of the same
+command with the same environment, until the server says that it is healthy.
+
+Goal: 2 s. On the GPUs of this machine (``--here``), where there are some, else on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from peagle.engine.gpus import find_gpus
+from peagle.engine.process import is_healthy
+from peagle.store import read_json
+
+NAME, ROUNDS, PAUSE = "start-overhead", 2, 0.05
+
+
+def _peagle(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=True, text=True,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+
+
+def _server(folder: Path) -> tuple[list[str], dict[str, str], int]:
+    """Command and environment of the API server that ``local up`` started, and its port."""
+    state = read_json(folder / "state.json")["process"]
+    leader, port = psutil.Process(state["pid"]), str(state["port"])
+    for process in (leader, *leader.children(recursive=True)):
+        if "--port" in (command := process.cmdline()) and port in command:
+            with suppress(ValueError):  # the toolkit's own, which needs its supervisor
+                at = command.index("--middleware")
+                del command[at : at + 2]
+            variables = {k: v for k, v in process.environ().items() if not k.startswith("PEAGLE_")}
+            return command, variables, int(port)
+    raise RuntimeError(f"no process of {leader.pid} listens on port {port}")
+
+
+def _own_start(command: Sequence[str], environment: Mapping[str, str], port: int) -> float:
+    begin = time.perf_counter()
+    with subprocess.Popen(command, env=dict(environment), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as server:  # fmt: skip
+        while not is_healthy(port):
+            if server.poll() is not None:
+                raise RuntimeError(f"vLLM ended with {server.returncode}")
+            time.sleep(PAUSE)
+        taken = time.perf_counter() - begin
+        server.terminate()
+    return taken
+
+
+def main() -> None:
+    """Print both times and their difference, in seconds."""
+    up = ("local", "up", "tiny", "--name", NAME, *(("--here",) if find_gpus() else ()))
+    own, ours = list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["PEAGLE_HOME"] = home
+        folder, kept = Path(home, "local", NAME), Path(home, "kept")
+        for number in range(ROUNDS + 1):
+            begin = time.perf_counter()
+            _peagle(*up)
+            taken = time.perf_counter() - begin
+            server = _server(folder)
+            shutil.copytree(folder, kept, symlinks=True)  # the weights, which down removes
+            _peagle("local", "down", NAME)
+            kept.rename(folder)
+            if number:  # the first one compiles
+                ours.append(taken)
+                own.append(_own_start(*server))
+            shutil.rmtree(folder)
+    added = statistics.mean(ours) - statistics.mean(own)
+    print(f"peagle local up   {' '.join(f'{seconds:.1f}' for seconds in ours)} s")
+    print(f"vLLM alone        {' '.join(f'{seconds:.1f}' for seconds in own)} s")
+    print(f"added             {added:.1f} s   goal 2 s")
+
+
+if __name__ == "__main__":
+    main()
