@@ -281,6 +281,20 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     assert reader.tokens_per_second == pytest.approx(835, abs=1)
 
 
+def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "events.jsonl"
+    step = {"kind": "step", "epoch": 1, "loss": 4.0, "tokens_per_second": 800.0}
+    events = [
+        {"kind": "start", "epochs": 2, "steps": 25, "step": 0},
+        *({**step, "time": 100.0 + n, "step": n} for n in (0, 1, 54)),
+    ]
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    progress = EventReader(file).progress(0.0)
+    assert (progress.done, progress.total, progress.seconds_left) == (55, 55, 0.0)
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

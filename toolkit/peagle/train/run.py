@@ -600,7 +600,8 @@ class EventReader:
             self._steps.clear()
         elif kind == "step":
             done = event["step"] + 1
-            self._now = replace(self._now, done=done, epoch=epoch, loss=event["loss"])
+            total = max(done, self._now.total)  # texts are packed anew in each epoch
+            self._now = replace(self._now, done=done, total=total, epoch=epoch, loss=event["loss"])
             self._steps.append(event)
         elif kind == "val" and event.get("loss") is not None:
             self.losses[str(epoch)] = event["loss"]
