@@ -86,6 +86,7 @@ _HINTS = {
     "--gpu": "use --instance-type; --gpu is an option of verdict",
     "--max-num-seqs": "use --concurrency",
     "--users": "use --concurrency",
+    "--here": "peagle plan, verdict and train plan have it",
     "--num-speculative-tokens": "use --k",
 }
 """Commands and options of vLLM and of other tools -> what to use instead."""
