@@ -71,7 +71,8 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if plan.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    states = f"hidden states are not stored ({format_size(plan.hidden_states_bytes)} per epoch)"
+    states = format_size(plan.hidden_states_bytes)
+    states = f"hidden states of {states} are saved only where twice that is free"
     checkpoints = f"{plan.epochs} checkpoints of {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}; {states}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
@@ -96,7 +97,7 @@ def _hours(hours: Range) -> str:
 
 _STEPS: dict[str, str] = {
     "answers": "the target answers", "data": "preparing the data",
-    "untrained": "an untrained head in the engine", "states": "checking the hidden states",
+    "untrained": "an untrained head in the engine", "states": "hidden states",
     "training": "training", "measured": "measuring acceptance",
     "lossless": "comparing answers",
 }  # fmt: skip
