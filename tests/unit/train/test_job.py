@@ -24,8 +24,8 @@ from peagle.request_validation import validate
 from peagle.text import plain
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.job import (
-    JobOptions,
     JobRun,
+    JobSettings,
     fetch_head,
     job_arguments,
     job_findings,
@@ -46,9 +46,9 @@ COMPANY = Company(
 )  # fmt: skip
 
 
-def options(kind: str = "ml.g6e.2xlarge", **more: Any) -> JobOptions:
+def options(kind: str = "ml.g6e.2xlarge", **more: Any) -> JobSettings:
     instance = find_instance(load_catalog().instances, kind)
-    return JobOptions(instance, IMAGE, ROLE, 7200, 70_000_000_000, **more)
+    return JobSettings(instance, IMAGE, ROLE, 7200, 70_000_000_000, **more)
 
 
 @pytest.fixture
@@ -178,8 +178,8 @@ def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_pa
 def test_what_an_endpoint_captures_grows_and_the_run_keeps_what_it_read_first(
     data: TrainingData, aws: Aws, tmp_path: Path
 ) -> None:
-    first = replace(data, source="capture:chat")
-    later = replace(read(tmp_path, questions(90)), source="capture:chat")
+    first = replace(data, sources=("capture:chat",))
+    later = replace(read(tmp_path, questions(90)), sources=("capture:chat",))
     run = make_run("qwen3-8b", [], first, "peagle-jobs")
     assert make_run("qwen3-8b", [], later, "peagle-jobs") == run
     for captured in (first, later):

@@ -153,8 +153,8 @@ def test_an_error_is_of_this_call_and_not_of_one_before(shop: Workshop) -> None:
 def test_other_weights_of_the_target_are_another_training(shop: Workshop) -> None:
     target = shop.folder / "target"
     shutil.copytree(shop.folder / "head", target)
-    subject = replace(shop.training.subject, target=str(target))
-    shop.training = replace(shop.training, subject=subject)
+    setup = replace(shop.training.setup, target=str(target))
+    shop.training = replace(shop.training, setup=setup)
     shop.train(epochs=1)
     with (target / "model.safetensors").open("r+b") as weights:
         weights.seek(-1, os.SEEK_END)
@@ -266,14 +266,14 @@ RECORDED = """\
 def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     reader = EventReader(file)
-    assert reader.progress(0.0).total == 0
+    assert reader.progress().total == 0
     for line in RECORDED.splitlines(keepends=True):
         with file.open("a") as stream:
             stream.write(line[:20])
-        reader.progress(0.0)
+        reader.progress()
         with file.open("a") as stream:
             stream.write(line[20:])
-        progress = reader.progress(0.0)
+        progress = reader.progress()
     assert (progress.done, progress.total, progress.epoch, progress.epochs) == (25, 50, 0, 2)
     assert progress.loss == pytest.approx(5.33, abs=0.01)
     assert progress.seconds_left == pytest.approx(25 * 16 / 23)
@@ -291,7 +291,7 @@ def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
         *({**step, "time": 100.0 + n, "step": n} for n in (0, 1, 54)),
     ]
     file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    progress = EventReader(file).progress(0.0)
+    progress = EventReader(file).progress()
     assert (progress.done, progress.total, progress.seconds_left) == (55, 55, 0.0)
 
 
