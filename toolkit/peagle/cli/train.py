@@ -103,7 +103,6 @@ def train() -> None:
     """
 
 
-_PROMPTS = "prompts.jsonl"
 _K = 5
 """The K with which acceptance is measured, as that of published heads is."""
 
@@ -221,7 +220,6 @@ def plan(
         load_training(catalog_of(ctx)),
         budget=budget,
         usd_per_hour=usd_per_hour,
-        prompts=str(prompts or _PROMPTS),
         rates=rates,
     )
     if planned.instance_type == HERE:
@@ -230,7 +228,7 @@ def plan(
         write_prompts(conversations.held_out, prompts)
     if wants_json():
         return print_json({**plain(planned), "findings": conversations.findings})
-    print_training_plan(planned, "" if prompts else f" (--prompts {_PROMPTS} writes it)")
+    print_training_plan(planned, prompts)
     return print_findings(conversations.findings, title="Data")
 
 

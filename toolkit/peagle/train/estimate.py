@@ -140,7 +140,7 @@ class TrainingPlan:
     and the total. ``epochs`` are those within the budget, of ``asked_epochs``. ``expected`` is the
     acceptance length with ``k``, then the fastest K. ``conversations_needed`` are those for the
     advice ``train``; ``None`` if no number is known to suffice. ``alternatives`` are, by drafter,
-    the commands that measure its acceptance on this machine."""
+    the commands that serve it on this machine."""
 
     target: str
     instance_type: str
@@ -165,7 +165,7 @@ class TrainingPlan:
     break_even: tuple[BreakEven, ...]
     advice: Advice
     conversations_needed: int | None
-    alternatives: dict[str, tuple[tuple[str, ...], ...]]
+    alternatives: dict[str, tuple[str, ...]]
 
 
 def measure_data(
@@ -210,12 +210,11 @@ def plan_training(
     *,
     budget: float | None = None,
     usd_per_hour: float | None = None,
-    prompts: str = "prompts.jsonl",
     rates: Rates | None = None,
 ) -> TrainingPlan:
     """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD;
     ``usd_per_hour`` replaces the price of the instance, and ``rates`` of a probe on this machine
-    those of the model. Alternatives are measured with the file ``prompts``.
+    those of the model.
 
     Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
     budget that pays for no epoch, or for which price or rates are unknown.
@@ -280,7 +279,7 @@ def plan_training(
         break_even=tuple(break_even),
         advice=advice,
         conversations_needed=needed,
-        alternatives=dict(_alternatives(target, options.pair, catalog, entry, prompts)),
+        alternatives=dict(_alternatives(target, options.pair, catalog, entry)),
     )
 
 
@@ -499,17 +498,16 @@ def _conversations_needed(
 
 
 def _alternatives(
-    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict, prompts: str
-) -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
+    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The target's public drafters, of each method the fastest at this load; for a target of the
     user's own n-gram lookup, and the head of the model of which it may be a copy."""
-    measure = ("peagle", "bench", "local", "--acceptance", prompts)
+    up = ("peagle", "local", "up")
     if is_from_checkpoint(target):
         location = pair.removesuffix("+ngram")
-        yield "ngram", (("peagle", "local", "up", f"{location}+ngram"), measure)
+        yield "ngram", (*up, f"{location}+ngram")
         for other, weights in heads_of_same_sizes(target, catalog):
-            up = ("peagle", "local", "up", location, "--drafter", weights)
-            yield f"{other.default_drafter} of {other.id}", (up, measure)
+            yield f"{other.default_drafter} of {other.id}", (*up, location, "--drafter", weights)
         return
     speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
     public = [drafter for drafter in target.drafters if drafter.public]
@@ -517,8 +515,7 @@ def _alternatives(
     for drafter in sorted(public, key=lambda drafter: -speeds.get(drafter.name, 0.0)):
         method = drafter.method, drafter.parallel_drafting
         if method not in methods:
-            pair = f"{target.short_name}+{drafter.name}"
-            yield drafter.name, (("peagle", "local", "up", pair), measure)
+            yield drafter.name, (*up, f"{target.short_name}+{drafter.name}")
         methods.add(method)
 
 

@@ -133,8 +133,8 @@ their gradients (measured for vocabularies of 1,024 and 201,088)."""
 
 
 def anchors_within(recipe: Recipe, vocab_size: int, memory_bytes: int | None) -> int:
-    """Of how many positions of a step half of the memory has room for the logits of the deeper
-    slots; all without a limit."""
+    """How many positions of a step can be anchors: those for the logits of whose slots half of the
+    memory has room; without a limit all."""
     if memory_bytes is None:
         return recipe.sequence_length
     slots = memory_bytes / 2 / (_ANCHOR_BYTES * vocab_size) - recipe.sequence_length
@@ -204,8 +204,8 @@ def regenerate_arguments(
 def prepare_arguments(
     recipe: Recipe, setup: Setup, answers: Path, output: Path, render: str | None
 ) -> list[str]:
-    """The argv that makes token ids of the answers; of answers in text the server at ``render``
-    does."""
+    """The argv that writes the conversations in ``answers`` as token ids to ``output``. Where they
+    are text, which ``--keep-answers`` leaves them, the server at ``render`` tokenizes them."""
     return [
         "prepare-data",
         *("--model", setup.target, "--data", str(answers), "--output", str(output)),
@@ -242,17 +242,14 @@ def states_variables(setup: Setup, states: Path, memory_share: float | None) -> 
     }
 
 
-_OPTIONS = {
-    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
-    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
-}  # fmt: skip
-"""Arguments of ``speculators train`` that are options of ``peagle train``."""
-
 _REFUSED = (
     "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
     "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
     "hidden-states-path", "trust-remote-code",
+    "num-layers", "epochs", "num-depths", "mask-token-id", "total-seq-len",
 )  # fmt: skip
+"""Arguments that would train a head that the engine cannot serve, or elsewhere; the last line has
+those that are options of ``peagle train``."""
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -265,10 +262,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             fix = "write NAME=VALUE, such as scheduler-type=linear"
             raise UserError(f"--set {text!r} is no argument with a value", fix)
         name = name.removeprefix("--").replace("_", "-")
-        if name in _OPTIONS:
-            raise OptionsConflict(f"--set {name} is an option of its own", f"use {_OPTIONS[name]}")
         if name in _REFUSED:
-            message = f"--set {name} would train a head that the engine cannot serve, or elsewhere"
-            raise OptionsConflict(message, "leave it out")
+            fix = "leave it out, or use the option in `peagle train run --help`"
+            raise OptionsConflict(f"--set {name}: the toolkit sets this argument", fix)
         settings[name] = value
     return settings

@@ -235,11 +235,12 @@ class Run:
         return recipes.train_arguments(recipe, self.setup)
 
     def _step(
-        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0,
+        self, name: Step, source: Any, make: Callable[[], dict[str, Any] | None], amount: int = 0,
         part: str = "",
     ) -> dict[str, Any]:  # fmt: skip
-        """The result of a step or a ``part`` of it, which ``make`` makes, unless it is done.
-        ``amount`` may grow without beginning again, as epochs do."""
+        """The result of a step or of a ``part`` of it, from its file if that is of the same
+        ``source`` and ``amount``, else from ``make``. Another source empties the folder of the
+        step; another amount, of epochs, goes on with what is there."""
         result = self._find_result(name, source, amount, part)
         if result is not None:
             return result
@@ -254,7 +255,7 @@ class Run:
         begun = time.monotonic()
         self._report(TrainProgress(name))
         try:
-            result = make()
+            result = make() or {}
             marker |= {"result": result, "amount": amount}
         finally:
             marker["seconds"] += time.monotonic() - begun
@@ -271,7 +272,7 @@ class Run:
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
 
-    def _regenerate(self) -> dict[str, Any]:
+    def _regenerate(self) -> None:
         conversations, answers = self.training.data.train, self._answers
         total = write_conversations(conversations, self._questions)
         has_turns = any(
@@ -302,34 +303,30 @@ class Run:
             fix = f"read {self._log('answers')}, and repeat the command: it asks the others"
             message = f"the target answered {answered:,} of {total:,} questions"
             raise TrainerFailed(message, fix, "few-answers")
-        return {}
 
-    def _prepare(self) -> dict[str, Any]:
+    def _prepare(self) -> None:
         def run(answers: Path, render: str | None, engine: LocalEngine | None) -> None:
             words = recipes.prepare_arguments(self.recipe, self.setup, answers, self._data, render)
             self._run_program("data", [str(TRAINER), *words], engine=engine)
 
         if not self.recipe.keep_answers:
-            run(self._answers, None, None)
-            return {}
+            return run(self._answers, None, None)
         private_folder(self._questions.parent)
         write_conversations(self.training.data.train, self._questions, keep_answers=True)
         with self._serving(self.training.plan, "data", self._target_names) as engine:
-            run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
-        return {}
+            return run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
 
-    def _serve_untrained(self) -> dict[str, Any]:
+    def _serve_untrained(self) -> None:
         head = self.work / "untrained" / "head"
         arguments = ["train", *recipes.train_arguments(self.recipe, self.setup)]
         arguments += ["--dry-run", "--save-path", str(head)]
         self._run_program("untrained", [str(TRAINER), *arguments])
         try:
             with self._serving(self.training.plan_with(head), "untrained"):
-                return {}
+                pass
         except NotProved as error:
             if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
                 raise
-            return {}
 
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
         output = self.work / "states" / "states.json"
@@ -371,7 +368,7 @@ class Run:
         file = self.work / "measured" / folder.name / "acceptance.json"
         number = int(folder.name)
 
-        def measure() -> dict[str, Any]:
+        def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
             with self._serving(self.training.plan_with(folder), "measured", _UNCOMPILED) as engine:
@@ -384,7 +381,6 @@ class Run:
                     ),
                 )
             write_file(file, acceptance_bytes(result))
-            return {}
 
         source = [self.training.request.k, self._measured_from(folder)]
         self._step("measured", source, measure, part=folder.name)

@@ -27,20 +27,22 @@ _ADVICE = {
 }
 
 
-def print_training_plan(plan: TrainingPlan, prompts_hint: str) -> None:
-    """The advice first, then time and cost, and what they come from; last what to try instead, with
-    where its prompts come from."""
+def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
+    """The advice first, then time and cost, and what they come from; last what to try instead, to
+    be measured with the file ``prompts``."""
     advice = _ADVICE[plan.advice].format(plan)
     if plan.advice == "train" and plan.expected.low < max(p.length or 0 for p in plan.break_even):
         advice += ", but may stay below the break-even"
     print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
-        title = f"\nTry instead, and measure the acceptance on your text{prompts_hint}"
-        print_line(title, bold=True)
-        for drafter, commands in plan.alternatives.items():
-            lines = " && ".join(map(command_text, commands))
-            print_facts([(drafter, ("", lines))], label=max(12, len(drafter) + 1), err=False)
+        hint = "" if prompts else " (--prompts prompts.jsonl writes it)"
+        print_line(f"\nTry instead, and measure the acceptance on your text{hint}", bold=True)
+        file = str(prompts or "prompts.jsonl")
+        measure = command_text(("peagle", "bench", "local", "--acceptance", file))
+        for drafter, up in plan.alternatives.items():
+            line = f"{command_text(up)} && {measure}"
+            print_facts([(drafter, ("", line))], label=max(12, len(drafter) + 1), err=False)
 
 
 def _facts(plan: TrainingPlan) -> Iterator[Fact]:
