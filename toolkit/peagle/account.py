@@ -273,9 +273,8 @@ class Account:
         elif cause is not None and not self._is_only_in_sandbox(name):
             message = f"{unknown.message} on this machine, and the account is unknown"
             unknown = NotFound(f"{message}: {cause.message}", cause.remedy, code=NOT_SEARCHED)
-        elif not unknown.command:  # it has a better fix than the list
-            engines = ()
-        if name not in engines and (near := nearest(name, engines)):
+        has_better = not unknown.command and unknown.code != NOT_SEARCHED
+        if not has_better and name not in engines and (near := nearest(name, engines)):
             unknown.fix, unknown.command = near, ()
         raise unknown from cause
 

@@ -52,7 +52,7 @@ class _Clock:
         return (ended - begun) / (last - first)
 
 
-def probe(
+def measure_rates(
     training: Training, observe: Callable[[TrainProgress], object], answer_tokens: int | None = None
 ) -> Rates:
     """The rates of this training, in a folder that is removed afterwards. ``answer_tokens`` is
@@ -61,28 +61,28 @@ def probe(
     train, held_out = data.train[:CONVERSATIONS], data.held_out[:PROMPTS]
     begun = time.monotonic()
     with TemporaryDirectory(prefix=".peagle-probe-", dir=request.output) as folder:
-        recipe = replace(request.recipe, epochs=1)
-        short = replace(
-            request, output=Path(folder).resolve(), recipe=recipe, max_steps=STEPS, work=None
-        )
+        recipe = replace(request.recipe, epochs=1, max_steps=STEPS)
+        short = replace(request, output=Path(folder).resolve(), recipe=recipe, work=None)
         few = replace(data, train=train, held_out=held_out)
         run = Run(replace(training, request=short, data=few), clock.observe)
         with suppress(NotProved):  # after so few steps no draft may be accepted
             run.train()
         elapsed, seconds = time.monotonic() - begun, run.seconds
 
-    size = measure_data(train, recipe, answer_tokens, regenerates=not request.keep_answers)
+    size = measure_data(train, recipe, answer_tokens)
     answers = size.conversations * clock.seconds_each(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )
     step = clock.seconds_each("training", seconds["training"] / STEPS)
+    states = clock.totals.get("states", 0) * clock.seconds_each("states", 0.0)
     prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
     measuring = seconds["measured"] + prompt * (
         min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
     )
     steps = clock.totals.get("training", STEPS)
     answers = answers if "answers" in seconds else 0.0
-    rest = elapsed - answers - step * min(STEPS, steps) - seconds["measured"]
+    rest = elapsed - answers - states - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0
-    likely = (regeneration, size.tokens / (steps * step), max(rest, 0.0), measuring)
+    epoch = steps * step + states / request.recipe.epochs  # saved once, for all epochs
+    likely = (regeneration, size.tokens / epoch, max(rest, 0.0), measuring)
     return Rates("measured", *(Range(n / _SPREAD, n, n * _SPREAD) for n in likely))
