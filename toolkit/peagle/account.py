@@ -273,8 +273,8 @@ class Account:
         elif cause is not None and not self._is_only_in_sandbox(name):
             message = f"{unknown.message} on this machine, and the account is unknown"
             unknown = NotFound(f"{message}: {cause.message}", cause.remedy, code=NOT_SEARCHED)
-        has_better = not unknown.command and unknown.code != NOT_SEARCHED
-        if not has_better and name not in engines and (near := nearest(name, engines)):
+        near = "" if name in engines else nearest(name, engines)
+        if near and (unknown.command or unknown.code == NOT_SEARCHED):
             unknown.fix, unknown.command = near, ()
         raise unknown from cause
 
