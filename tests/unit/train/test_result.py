@@ -1,12 +1,14 @@
 """The folder of a trained head: other commands take it as it is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from peagle.bench.acceptance import read_acceptance
 from peagle.catalog.evidence import read_run
+from peagle.errors import UserError
 from peagle.train import result as results
 from tests.support import in_process
 from tests.unit.train.trainings import make_workshop
@@ -23,6 +25,22 @@ def test_the_name_of_any_folder_becomes_one_of_the_catalogue(
     (drafter,) = (each.parent.name for each in entry.parent.glob("*-head/config.json"))
     command = ("--catalog", str(tmp_path / name / ".catalog"), "plan", f"tiny+{drafter}", "--json")
     assert in_process(*command).document["pair"] == f"peagle/tiny+{drafter}"
+
+
+def test_a_head_is_not_replaced_by_that_of_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_workshop(tmp_path, monkeypatch)
+    monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
+    results.write_result(shop.training, shop.train())
+    recipe = shop.training.request.recipe
+    for more in (recipe, replace(recipe, epochs=9)):
+        shop.request(recipe=more)
+        results.require_own(shop.training)
+    shop.request(recipe=replace(recipe, answer_tokens=7))
+    with pytest.raises(UserError) as refused:
+        results.require_own(shop.training)
+    assert refused.value.code == "other-training"
 
 
 def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

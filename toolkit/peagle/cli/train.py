@@ -85,7 +85,7 @@ from peagle.train.recipe import (
     choose_mask_token,
     parse_settings,
 )
-from peagle.train.result import RECORD, require_empty, write_result
+from peagle.train.result import RECORD, require_own, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
@@ -306,8 +306,7 @@ def run(
     request = TrainingRequest(pair, output.absolute(), k, recipe, work and work.absolute())
     training = make_training(request, conversations, catalog, checkpoint, gpus)
     size = measure_data(conversations.train, recipe)
-    if not ((output / RECORD).exists() or (output / ".work").exists()):
-        require_empty(request.output)  # such as the target's own
+    require_own(training)
     if not training.work.exists():  # else a part is written
         require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
     if grows(data) and not is_kept:

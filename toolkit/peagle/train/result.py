@@ -27,7 +27,7 @@ from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
 from peagle.errors import UserError
-from peagle.store import replacing, write_file, write_json, write_text
+from peagle.store import read_json, replacing, write_file, write_json, write_text
 from peagle.train.data import write_prompts
 from peagle.train.recipe import train_arguments
 from peagle.train.run import Epoch, Trained
@@ -48,6 +48,20 @@ def require_empty(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "name another folder with -o"
         raise UserError(f"{folder} exists and is not an empty folder", fix, "folder-not-empty")
+
+
+def require_own(training: Training) -> None:
+    """Raise UserError for an output that has files, such as the target's own, or a head of other
+    data or another recipe. The same training may end again, or go on with more epochs."""
+    folder, work = training.request.output, training.request.output / ".work"
+    if not (record := folder / RECORD).exists():
+        return None if work.exists() else require_empty(folder)
+    document, recipe = read_json(record), asdict(training.request.recipe)
+    earlier = {**document.get("recipe", {}), "epochs": recipe["epochs"]}
+    if (document["data"]["sha256"], earlier) != (training.data.sha256, recipe):
+        message = f"{folder} has a head of other data or another recipe"
+        raise UserError(message, "name another folder with -o", "other-training")
+    return None
 
 
 def write_result(training: Training, trained: Trained) -> Path:
