@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -52,6 +53,7 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.train import (
+    print_next,
     print_trained,
     print_training_plan,
     show_progress,
@@ -78,7 +80,7 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
 )
-from peagle.train.job import require_empty
+from peagle.train.job import JOB_VARIABLE, require_empty
 from peagle.train.recipe import (
     CPU_RECIPE,
     Recipe,
@@ -331,6 +333,8 @@ def run(
     entry = write_result(training, trained)
     document = trained_document(request.output, entry, trained)
     print_result(document, lambda _: print_trained(request.output, trained))
+    if not (JOB_VARIABLE in os.environ or wants_json()):  # the folder of a job is no user's
+        print_next(request.output)
     if not trained.lossless["passed"]:
         raise NotProved(
             "speculation with the head changes answers of the target",

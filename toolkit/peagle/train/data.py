@@ -30,7 +30,7 @@ from peagle.render.plan_file import first_problem
 from peagle.render.resources import captured_prefix
 from peagle.s3uri import S3Uri
 from peagle.store import write_file
-from peagle.text import json_digest
+from peagle.text import json_digest, number_of
 from peagle_serve import json_reader
 from peagle_serve.contract import is_s3_uri
 from peagle_serve.json_reader import InvalidJson, open_regular
@@ -208,8 +208,8 @@ def _findings(
     if len(train) < FEW_CONVERSATIONS:
         yield findings.warning(
             "data-few", "data",
-            f"{len(train):,} conversations are few: 5,000 gave an acceptance length of 1.5 in the "
-            "trainer's own example",
+            f"{number_of(len(train), 'conversation')} to train with: 5,000 gave an acceptance "
+            "length of 1.5 in the trainer's own example",
             f"collect at least {FEW_CONVERSATIONS:,}",
         )  # fmt: skip
     if not any(each.answered for each in train):
@@ -222,7 +222,7 @@ def _findings(
         fix = "correct those that are yours, or go on without"
         yield findings.finding(level, "data-left-out", "data", message, fix)
     if overlap:
-        message = f"{overlap:,} conversations begin with a held-out question: they are not used"
+        message = f"conversations that begin with a held-out question are not used: {overlap:,}"
         fix = "hold out text that the training data does not have"
         yield findings.warning("data-leak", "held_out", message, fix)
     if len(domains := {each.domain for each in held}) == 1:
@@ -260,7 +260,7 @@ def _read(
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = "name other data; SageMaker writes what it captures some minutes later"
             raise DataError(message, fix, code="no-data")
-        message = f"{source} has {rows:,} rows, none with a question ({_count(others)})"
+        message = f"{source} has {number_of(rows, 'row')}, none with a question ({_count(others)})"
         raise DataError(message, _FORM, code="data-without-text")
     return conversations
 

@@ -113,11 +113,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Trained:
-    """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
-    each step; and the speed of the training in tokens per second. ``lossless`` counts the answers
-    and tokens of the best head that were compared with the target's, and those that differ."""
+    """The heads of all epochs and the one with the longest acceptance; the seconds of each step;
+    and the speed of the training in tokens per second. ``lossless`` counts the answers and tokens
+    of the best head that were compared with the target's, and those that differ."""
 
-    target: str
     epochs: tuple[Epoch, ...]
     best: Epoch
     seconds: Mapping[str, float]
@@ -225,7 +224,7 @@ class Run:
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
         speed = fitted.get("tokens_per_second")
         states = _read_marker(self.work / "states" / _MARKER)["result"]
-        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
+        return Trained(tuple(epochs), best, self.seconds, speed, states, lossless)
 
     @property
     def _fixed_arguments(self) -> list[str]:

@@ -11,10 +11,11 @@ from peagle.bench.acceptance import read_acceptance
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
-from peagle.text import format_concurrency, format_duration, format_size, format_usd
+from peagle.errors import command_line
+from peagle.text import format_concurrency, format_duration, format_size, format_usd, number_of
 from peagle.train.estimate import Range, TrainingPlan
 from peagle.train.job import JobOptions
-from peagle.train.result import ACCEPTANCE
+from peagle.train.result import ACCEPTANCE, CATALOG
 from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
@@ -67,12 +68,12 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
         yield "time", f"unknown on {gpus}"
     yield "cost", _cost(plan)
     data = plan.data
-    text = f"{data.conversations:,} conversations, about {data.tokens:,} tokens"
+    text = f"{number_of(data.conversations, 'conversation')}, about {data.tokens:,} tokens"
     if plan.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
     states = f"hidden states are not stored ({format_size(plan.hidden_states_bytes)} per epoch)"
-    checkpoints = f"{plan.epochs} checkpoints of {format_size(plan.checkpoint_bytes)}"
+    checkpoints = f"{number_of(plan.epochs, 'checkpoint')} of {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}; {states}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
@@ -138,7 +139,7 @@ def trained_document(head: Path, entry: Path, trained: Trained) -> dict[str, Any
 
 
 def print_trained(head: Path, trained: Trained) -> None:
-    """The acceptance of the chosen epoch and of the others, and what to do with the head."""
+    """The acceptance of the chosen epoch and of the others."""
     best, compared = trained.best.acceptance, trained.lossless
     interval = best.total.interval
     print_line(
@@ -149,21 +150,22 @@ def print_trained(head: Path, trained: Trained) -> None:
     lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
     domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
     steps = (f"{_STEPS[name]} {format_duration(spent)}" for name, spent in trained.seconds.items())
-    answers = f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
-    if compared["unexplained"]:
-        answers += f"{compared['unexplained']} differ from the target's"
-    else:
-        answers += "the target's own"
+    counts = (number_of(compared[f"{noun}s"], noun) for noun in ("prompt", "token"))
+    same = "not the target's in {unexplained}" if compared["unexplained"] else "the target's own"
     facts = [
         ("epochs", f"{lengths}; {trained.best.number + 1} is kept"),
         ("domains", domains),
-        ("lossless", answers),
+        ("lossless", f"answers to {', '.join(counts)}: {same.format(**compared)}"),
         ("time", ", ".join(steps)),
     ]
     print_facts(facts, err=False)
-    words = (trained.target, "--drafter", str(head))
-    print_line(f"  {command_text(('peagle', 'check', *words))}")
-    print_line(f"  {command_text(('peagle', 'deploy', *words, '--k', str(best.k)))}")
+
+
+def print_next(head: Path) -> None:
+    """What to do with the head, where it has a catalogue: its plan says whether it pays."""
+    for entry in (head / CATALOG).glob("*/*.yaml"):
+        target, catalog = f"{entry.parent.name}/{entry.stem}", str(entry.parents[1])
+        print_line(f"  {command_line(('peagle', '--catalog', catalog, 'plan', target))}")
 
 
 def print_job_request(
@@ -202,6 +204,8 @@ def print_job(job: TrainingJob, usd: float | None, head: Path | None) -> None:
     """The state of a job, its cost so far, and what to do next."""
     print_line(f"{job.name}: {job.status}", bold=True)
     print_facts(_job_state(job, usd, head), err=False)
+    if head:
+        print_next(head)
 
 
 def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[Fact]:
@@ -209,8 +213,8 @@ def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterat
         yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
     if job.failure:
         yield "reason", job.failure
-    spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
-    yield "instance", f"{job.instance_type}{spot}"
+    yield "instance", job.instance_type
+    yield "spot", number_of(job.interruptions, "interruption") if job.is_spot else ""
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
     yield "cost", "" if usd is None else f"{format_usd(usd)}, at the price of hosting"
     if head and (head / ACCEPTANCE).is_file():
