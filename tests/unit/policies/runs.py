@@ -35,7 +35,7 @@ from peagle.s3uri import S3Uri
 from peagle.store import home
 from peagle.train.data import read_training_data
 from peagle.train.job import (
-    JobOptions,
+    JobSettings,
     fetch_head,
     job_findings,
     make_run,
@@ -413,7 +413,7 @@ def _training(recorder: Recorder, folder: Path) -> None:
         aws.call("iam", "create_role", **role)
         with recorder.command("train"):
             data = read_training_data([str(file)], lambda: aws)
-            options = JobOptions(instance, IMAGE, find_role(aws, None, "train"), 3600, 10**9,
+            options = JobSettings(instance, IMAGE, find_role(aws, None, "train"), 3600, 10**9,
                                  company=company)  # fmt: skip
             list(job_findings(aws, options))
             find_role(aws, "peagle-training")

@@ -15,6 +15,7 @@ from peagle.bench.workloads import random_prompt, read_prompts
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.errors import NotFound
 from peagle.train.data import (
+    MOST_PROMPTS,
     Conversation,
     TrainingData,
     find_captured,
@@ -319,7 +320,14 @@ def test_bench_reads_the_held_out_prompts(tmp_path: Path) -> None:
     assert {name: len(members) for name, members in prompts.domains.items()} == {
         "chat": 1, "code": 9,
     }  # fmt: skip
-    assert write_prompts(conversations, file, most=8) == 5
+
+
+def test_acceptance_is_measured_on_as_many_prompts_of_each_domain(tmp_path: Path) -> None:
+    data = read(tmp_path, [*questions(150, "code"), *questions(150, "chat"), *questions(3, "rare")])
+    file = tmp_path / "held.jsonl"
+    assert write_prompts([*data.train, *data.held_out], file) <= MOST_PROMPTS
+    domains = read_prompts(file).domains
+    assert len(domains["code"]) == len(domains["chat"]) > len(domains["rare"]) > 0
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import io
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from peagle.request_validation import validate
 from peagle.text import plain
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.job import (
-    JobOptions,
     JobRun,
+    JobSettings,
     fetch_head,
     job_arguments,
     job_findings,
@@ -46,9 +46,9 @@ COMPANY = Company(
 )  # fmt: skip
 
 
-def options(kind: str = "ml.g6e.2xlarge", **more: Any) -> JobOptions:
+def options(kind: str = "ml.g6e.2xlarge", **more: Any) -> JobSettings:
     instance = find_instance(load_catalog().instances, kind)
-    return JobOptions(instance, IMAGE, ROLE, 7200, 70_000_000_000, **more)
+    return JobSettings(instance, IMAGE, ROLE, 7200, 70_000_000_000, **more)
 
 
 @pytest.fixture
@@ -178,8 +178,8 @@ def test_a_run_is_the_target_the_options_and_the_data(data: TrainingData, tmp_pa
 def test_what_an_endpoint_captures_grows_and_the_run_keeps_what_it_read_first(
     data: TrainingData, aws: Aws, tmp_path: Path
 ) -> None:
-    first = replace(data, source="capture:chat")
-    later = replace(read(tmp_path, questions(90)), source="capture:chat")
+    first = replace(data, sources=("capture:chat",))
+    later = replace(read(tmp_path, questions(90)), sources=("capture:chat",))
     run = make_run("qwen3-8b", [], first, "peagle-jobs")
     assert make_run("qwen3-8b", [], later, "peagle-jobs") == run
     for captured in (first, later):
@@ -222,11 +222,13 @@ JOB = TrainingJob(
 )  # fmt: skip
 
 
-def put_archive(aws: Aws, *names: str, link: str = "") -> None:
+def put_archive(aws: Aws, files: Mapping[str, bytes], link: str = "") -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(name))
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
         if link:
             linked = tarfile.TarInfo("./head/catalog/target")
             linked.type, linked.linkname = tarfile.SYMTYPE, link
@@ -239,8 +241,8 @@ def put_archive(aws: Aws, *names: str, link: str = "") -> None:
 def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
     aws: Aws, tmp_path: Path
 ) -> None:
-    files = ("./head/config.json", "./head/catalog/evidence/tiny.json")
-    put_archive(aws, *files, link="/opt/ml/input/data/target")
+    files = {"./head/config.json": b"", "./head/catalog/evidence/tiny.json": b""}
+    put_archive(aws, files, link="/opt/ml/input/data/target")
     head = tmp_path / "new" / "head"
     fetch_head(aws, JOB, head)
     assert (head / "config.json").is_file()
@@ -257,16 +259,8 @@ def test_the_head_of_a_job_is_downloaded_into_a_new_or_empty_folder(
 def test_the_heads_catalogue_has_a_target_or_is_left_out(
     aws: Aws, tmp_path: Path, organization: str
 ) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("./head/config.json"))
-        text = b'weights: "./target"\n'
-        entry = tarfile.TarInfo(f"./head/.catalog/{organization}/tiny.yaml")
-        entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))
-    aws.call("s3", "create_bucket", Bucket="models")
-    key = JOB.artifact.removeprefix("s3://models/")
-    aws.call("s3", "put_object", Bucket="models", Key=key, Body=packed.getvalue())
+    entry = f"./head/.catalog/{organization}/tiny.yaml"
+    put_archive(aws, {"./head/config.json": b"", entry: b'weights: "./target"\n'})
     fetch_head(aws, JOB, tmp_path / "head")
     catalog = tmp_path / "head" / ".catalog"
     assert catalog.exists() == (organization == "peagle")
@@ -274,7 +268,7 @@ def test_the_heads_catalogue_has_a_target_or_is_left_out(
 
 
 def test_an_archive_that_writes_elsewhere_leaves_nothing(aws: Aws, tmp_path: Path) -> None:
-    put_archive(aws, "./head/config.json", "../../outside")
+    put_archive(aws, {"./head/config.json": b"", "../../outside": b""})
     with pytest.raises(tarfile.OutsideDestinationError):
         fetch_head(aws, JOB, tmp_path / "below" / "head")
     assert list(tmp_path.rglob("outside")) == list((tmp_path / "below").iterdir()) == []

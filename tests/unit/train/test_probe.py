@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,10 +34,10 @@ class FakeRun:
         assert request.recipe.epochs == 1
         self.seconds = {
             "untrained": self._step("untrained", 0, 0, 0.0),
-            "training": self._step("training", request.max_steps or 0, 30, STEP),
+            "training": self._step("training", request.recipe.max_steps or 0, 30, STEP),
             "measured": self._step("measured", len(data.held_out), len(data.held_out), PROMPT),
         }
-        if not request.keep_answers:
+        if not request.recipe.keep_answers:
             count = len(data.train)
             self.seconds["answers"] = self._step("answers", count, count, ANSWER)
 
@@ -60,9 +61,10 @@ def read_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingData:
 
 def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates:
     nothing = cast(Any, None)
-    request = TrainingRequest("tiny", folder, 5, RECIPE, keep_answers=keep_answers)
+    recipe = replace(RECIPE, keep_answers=keep_answers)
+    request = TrainingRequest("tiny", folder, 5, recipe)
     training = Training(request, nothing, data, nothing, nothing, nothing)
-    return probing.probe(training, lambda progress: None)
+    return probing.measure_rates(training, lambda progress: None)
 
 
 def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
 
 def test_answers_that_are_kept_take_no_time(data: TrainingData, tmp_path: Path) -> None:
     rates = probe(data, tmp_path, keep_answers=True)
-    whole = measure_data(data.train, RECIPE, regenerates=False)
-    hours = training_hours(whole, rates, RECIPE.epochs, regenerates=False)
+    whole = measure_data(data.train, replace(RECIPE, keep_answers=True))
+    hours = training_hours(whole, rates, RECIPE.epochs)
     assert hours["regeneration"].likely == 0
     assert hours["starts"].likely > 0

@@ -1,7 +1,6 @@
 """The folder of a trained head: other commands take it as it is."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ def test_the_name_of_any_folder_becomes_one_of_the_catalogue(
 ) -> None:
     shop = make_workshop(tmp_path, monkeypatch)
     monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
-    request = replace(shop.training.request, output=tmp_path / name)
-    shop.training = replace(shop.training, request=request)
+    shop.request(output=tmp_path / name)
     entry = results.write_result(shop.training, shop.train(epochs=1))
     (drafter,) = (each.parent.name for each in entry.parent.glob("*-head/config.json"))
     command = ("--catalog", str(tmp_path / name / ".catalog"), "plan", f"tiny+{drafter}", "--json")

@@ -15,8 +15,8 @@ from peagle.errors import EngineError, NotProved, PeagleError
 from peagle.planning.plan import Plan
 from peagle.store import locked
 from peagle.train import run as running
-from peagle.train.recipe import CPU_RECIPE
-from peagle.train.run import EventReader, Run, TrainProgress, trainer_error
+from peagle.train.run import EventReader, TrainProgress, trainer_error
+from tests.support import raises_code
 from tests.unit.train.trainings import Workshop, make_workshop
 
 
@@ -56,8 +56,7 @@ def test_the_time_so_far_has_that_of_the_calls_before(shop: Workshop) -> None:
     document = json.loads(marker.read_text())
     marker.write_text(json.dumps({**document, "seconds": 3600.0}))
     seen: list[float] = []
-    request = replace(shop.training.request, recipe=replace(CPU_RECIPE, epochs=3))
-    Run(replace(shop.training, request=request), lambda now: seen.append(now.seconds)).train()
+    shop.train(epochs=3, observe=lambda now: seen.append(now.seconds))
     assert 3600 <= seen[0] <= seen[-1] < 7200
 
 
@@ -73,9 +72,8 @@ def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Wor
 
 def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
     (shop.folder / "fail").write_text("torch.OutOfMemoryError: CUDA out of memory.")
-    with pytest.raises(PeagleError) as failed:
+    with raises_code("trainer-out-of-memory"):
         shop.train()
-    assert failed.value.code == "trainer-out-of-memory"
     (shop.folder / "fail").unlink()
     assert len(shop.train().epochs) == 2
     assert shop.calls == ALL  # the failed call wrote none
@@ -90,7 +88,7 @@ def test_ctrl_c_and_sigterm_let_the_trainer_save(shop: Workshop) -> None:
             time.sleep(5)  # until the signal is there
 
     with pytest.raises(KeyboardInterrupt):
-        Run(shop.training, interrupt).train()
+        shop.train(observe=interrupt)
     assert (shop.folder / "interrupted").exists()
 
 
@@ -112,17 +110,15 @@ def test_an_engine_that_ended_ends_the_trainer_and_says_why(
 
 def test_one_process_trains_at_a_time(shop: Workshop) -> None:
     shop.training.work.mkdir(parents=True)
-    with locked(shop.training.work / "lock"), pytest.raises(PeagleError) as refused:
+    with locked(shop.training.work / "lock"), raises_code("already-running"):
         shop.train()
-    assert refused.value.code == "already-running"
     assert shop.calls == []
 
 
 def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop) -> None:
     (shop.folder / "full").touch()
-    with pytest.raises(PeagleError) as failed:
+    with raises_code("disk-full"):
         shop.train(epochs=1)
-    assert failed.value.code == "disk-full"
     (shop.folder / "full").unlink()
     assert len(shop.train(epochs=1).epochs) == 1
     assert shop.calls == ALL
@@ -135,9 +131,7 @@ def test_a_step_that_needs_less_memory_goes_on_from_the_last_checkpoint(shop: Wo
     (shop.folder / "fail").unlink()
     kept = shop.training.work / "training" / "checkpoints" / "0"
     begun = (kept / "training_state.json").stat().st_mtime_ns
-    recipe = replace(CPU_RECIPE, epochs=2, settings={"max-anchors": "64"})
-    request = replace(shop.training.request, recipe=recipe)
-    assert len(Run(replace(shop.training, request=request)).train().epochs) == 2
+    assert len(shop.train(epochs=2, settings={"max-anchors": "64"}).epochs) == 2
     assert (kept / "training_state.json").stat().st_mtime_ns == begun
 
 
@@ -145,16 +139,15 @@ def test_an_error_is_of_this_call_and_not_of_one_before(shop: Workshop) -> None:
     for text, code in (("[Errno 28] No space left on device", "disk-full"),
                        ("RuntimeError: circuit breaker", "trainer-failed")):  # fmt: skip
         (shop.folder / "fail").write_text(text)
-        with pytest.raises(PeagleError) as failed:
+        with raises_code(code):
             shop.train(epochs=3)
-        assert failed.value.code == code
 
 
 def test_other_weights_of_the_target_are_another_training(shop: Workshop) -> None:
     target = shop.folder / "target"
     shutil.copytree(shop.folder / "head", target)
-    subject = replace(shop.training.subject, target=str(target))
-    shop.training = replace(shop.training, subject=subject)
+    setup = replace(shop.training.setup, target=str(target))
+    shop.training = replace(shop.training, setup=setup)
     shop.train(epochs=1)
     with (target / "model.safetensors").open("r+b") as weights:
         weights.seek(-1, os.SEEK_END)
@@ -180,17 +173,15 @@ def test_two_trainings_of_a_target_have_engines_of_their_own(shop: Workshop) -> 
     shop.train(epochs=1)
     first = set(names)
     names.clear()
-    request = replace(shop.training.request, output=shop.folder / "other")
-    shop.training = replace(shop.training, request=request)
+    shop.request(output=shop.folder / "other")
     shop.train(epochs=1)
     assert not first & set(names)
 
 
 def test_few_answers_end_it_before_the_training(shop: Workshop) -> None:
     (shop.folder / "answers").write_text("3")
-    with pytest.raises(PeagleError) as failed:
+    with raises_code("few-answers"):
         shop.train()
-    assert failed.value.code == "few-answers"
     (shop.folder / "answers").unlink()
     assert shop.train().best.length == 1.5
 
@@ -244,9 +235,8 @@ def test_an_epoch_that_is_not_accepted_is_not_chosen(shop: Workshop) -> None:
 def test_states_that_are_not_the_targets_end_it_before_the_training(shop: Workshop) -> None:
     states = {"tokens": 100, "same": 0.4, "difference": 0.3}
     (shop.folder / "states.json").write_text(json.dumps(states))
-    with pytest.raises(PeagleError) as refused:
+    with raises_code("states-differ"):
         shop.train()
-    assert refused.value.code == "states-differ"
     assert "train" not in shop.calls
 
 
@@ -266,14 +256,14 @@ RECORDED = """\
 def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     reader = EventReader(file)
-    assert reader.progress(0.0).total == 0
+    assert reader.progress().total == 0
     for line in RECORDED.splitlines(keepends=True):
         with file.open("a") as stream:
             stream.write(line[:20])
-        reader.progress(0.0)
+        reader.progress()
         with file.open("a") as stream:
             stream.write(line[20:])
-        progress = reader.progress(0.0)
+        progress = reader.progress()
     assert (progress.done, progress.total, progress.epoch, progress.epochs) == (25, 50, 0, 2)
     assert progress.loss == pytest.approx(5.33, abs=0.01)
     assert progress.seconds_left == pytest.approx(25 * 16 / 23)
@@ -291,7 +281,7 @@ def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
         *({**step, "time": 100.0 + n, "step": n} for n in (0, 1, 54)),
     ]
     file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    progress = EventReader(file).progress(0.0)
+    progress = EventReader(file).progress()
     assert (progress.done, progress.total, progress.seconds_left) == (55, 55, 0.0)
 
 

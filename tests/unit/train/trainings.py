@@ -112,9 +112,17 @@ class Workshop:
         file = self.folder / "calls"
         return file.read_text().splitlines() if file.exists() else []
 
-    def train(self, epochs: int = 2) -> running.Trained:
-        request = replace(self.training.request, recipe=replace(CPU_RECIPE, epochs=epochs))
-        return running.Run(replace(self.training, request=request)).train()
+    def train(
+        self, epochs: int = 2, observe: running.Observe = lambda progress: None, **recipe: Any
+    ) -> running.Trained:
+        """Train with so many epochs and other changes of the recipe for a CPU."""
+        self.request(recipe=replace(CPU_RECIPE, epochs=epochs, **recipe))
+        return running.Run(self.training, observe).train()
+
+    def request(self, **changes: Any) -> None:
+        """Change what is asked for."""
+        request = replace(self.training.request, **changes)
+        self.training = replace(self.training, request=request)
 
 
 def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:

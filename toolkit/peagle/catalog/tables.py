@@ -522,6 +522,11 @@ class LikelyRange(Frozen):
     high: Constant
     source: str
 
+    @property
+    def values(self) -> tuple[float, float, float]:
+        """All three."""
+        return self.low, self.likely, self.high
+
 
 class TrainingTable(Frozen):
     """``training.yaml``: published heads by the tokens of their training, in ascending order;

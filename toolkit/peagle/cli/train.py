@@ -57,13 +57,12 @@ from peagle.cli.view.train import (
     print_trained,
     print_training_plan,
     show_progress,
-    trained_document,
 )
 from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.errors import NotProved, OptionsConflict
+from peagle.store import read_json
 from peagle.text import json_digest, parse_share, plain
 from peagle.train.data import (
-    DEFAULT_HELD_OUT,
     HELD_OUT_FILE,
     TRAIN_FILE,
     TrainingData,
@@ -80,7 +79,8 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
 )
-from peagle.train.job import JOB_VARIABLE, require_empty
+from peagle.train.job import JOB_VARIABLE
+from peagle.train.probe import measure_rates
 from peagle.train.recipe import (
     CPU_RECIPE,
     Recipe,
@@ -88,7 +88,7 @@ from peagle.train.recipe import (
     choose_mask_token,
     parse_settings,
 )
-from peagle.train.result import RECORD, write_result
+from peagle.train.result import RECORD, require_empty, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training
 from peagle.weights.layout import checkpoint_at
@@ -106,7 +106,6 @@ def train() -> None:
     """
 
 
-_PROMPTS = "prompts.jsonl"
 _K = 5
 """The K with which acceptance is measured, as that of published heads is."""
 
@@ -120,7 +119,7 @@ data_options = add_options([
     option("--data SOURCE", "Training data: a file or folder of JSON lines, s3://..., or "
            "capture:ENDPOINT. Repeatable.", click.Path(), multiple=True, required=True),
     option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
-           "a file.  [default: 10%]", Parsed("text", _held_out)),
+           "a file.", Parsed("text", _held_out), default="10%"),
     option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
     option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
     option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
@@ -151,7 +150,7 @@ def _read_inputs(
     data = read_training_data(
         options["data"],
         connect,
-        held_out=options["held_out"] or DEFAULT_HELD_OUT,
+        held_out=options["held_out"],
         context=min(recipe.sequence_length, target.default_max_model_len),
         proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
@@ -180,7 +179,7 @@ def plan(
     session: Session,
     pair: str,
     data: tuple[str, ...],
-    held_out: float | Path | None,
+    held_out: float | Path,
     keep_answers: bool,
     epochs: int,
     mask_token_id: int | None,
@@ -202,26 +201,28 @@ def plan(
     if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
         options |= choose_here(options)
 
-    recipe = replace(CPU_RECIPE if probe and not gpus else Recipe(), epochs=epochs)
+    recipe = replace(
+        CPU_RECIPE if probe and not gpus else Recipe(),
+        epochs=epochs,
+        keep_answers=keep_answers,
+        mask_token_id=mask_token_id,
+    )
     catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
     if probe:
-        from peagle.train.probe import probe as measure
-
-        request = TrainingRequest(pair, Path.cwd(), _K, recipe, mask_token_id, keep_answers)
+        request = TrainingRequest(pair, Path.cwd(), _K, recipe)
         training = make_training(request, conversations, catalog, checkpoint, gpus)
         with StatusLine() as status:
-            rates = measure(training, partial(show_progress, status), options["output_tokens"])
+            show = partial(show_progress, status)
+            rates = measure_rates(training, show, options["output_tokens"])
     planned = plan_training(
         TrainingOptions(pair=pair, **given_options(options)),
-        measure_data(conversations.train, recipe, options["output_tokens"], not keep_answers),
+        measure_data(conversations.train, recipe, options["output_tokens"]),
         recipe,
         catalog,
         load_training(catalog_of(ctx)),
         budget=budget,
         usd_per_hour=usd_per_hour,
-        regenerates=not keep_answers,
-        prompts=str(prompts or _PROMPTS),
         rates=rates,
     )
     if planned.instance_type == HERE:
@@ -230,26 +231,8 @@ def plan(
         write_prompts(conversations.held_out, prompts)
     if wants_json():
         return print_json({**plain(planned), "findings": conversations.findings})
-    print_training_plan(planned, "" if prompts else f" (--prompts {_PROMPTS} writes it)")
+    print_training_plan(planned, prompts)
     return print_findings(conversations.findings, title="Data")
-
-
-_RUN_OPTIONS = (
-    option("-o --output HEAD", "Folder of the head; the same command continues there.",
-           OUTPUT, required=True),
-    option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=_K),
-    option("--layers", "Layers of the head.", COUNT, default=Recipe.layers),
-    option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]",
-           TOKENS),
-    option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
-           TOKENS),
-    option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
-           "Repeatable.", multiple=True),
-    option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
-           POSITIVE),
-    option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]",
-           OUTPUT),
-)  # fmt: skip
 
 
 @command(
@@ -260,7 +243,18 @@ _RUN_OPTIONS = (
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
-@add_options(_RUN_OPTIONS)
+@option("-o --output HEAD", "Folder of the head; the same command continues there.", OUTPUT,
+        required=True)  # fmt: skip
+@option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=_K)
+@option("--layers", "Layers of the head.", COUNT, default=Recipe.layers)
+@option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]", TOKENS)
+@option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
+        TOKENS)  # fmt: skip
+@option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
+        "Repeatable.", multiple=True)  # fmt: skip
+@option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
+        POSITIVE)  # fmt: skip
+@option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", OUTPUT)
 @job_options
 @account_options
 @click.pass_context
@@ -271,16 +265,13 @@ def run(
     session: Session,
     pair: str,
     data: tuple[str, ...],
-    held_out: float | Path | None,
-    keep_answers: bool,
-    epochs: int | None,
+    held_out: float | Path,
     output: Path,
     k: int,
     settings: tuple[str, ...],
-    mask_token_id: int | None,
     work: Path | None,
     usd_per_hour: float | None,
-    **shape: Any,
+    **chosen: Any,
 ) -> None:
     """Train a head for PAIR's target, on this machine or SageMaker, and measure its acceptance.
 
@@ -292,16 +283,16 @@ def run(
     With --sagemaker the same command runs as a training job. Shows the job and what it costs at
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
-    job = take_job_options(ctx, shape)
+    job = take_job_options(ctx, chosen)
     if job["sagemaker"] and usd_per_hour:
         message = "--price-per-hour is of this machine; a job has the price of its instance type"
         raise OptionsConflict(message, "leave it out")
     gpus = None if job["sagemaker"] else machine_gpus(ctx)
     usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
-    chosen = {**shape, "epochs": epochs, "depths": max(k, usual.depths)}
     recipe = replace(
         usual,
-        **{name: value for name, value in chosen.items() if value is not None},
+        **given_options(chosen),
+        depths=max(k, usual.depths),
         settings=parse_settings(settings),
     )
     inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
@@ -315,12 +306,9 @@ def run(
     if job["sagemaker"]:
         train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
         return
-    request = TrainingRequest(
-        pair, output.absolute(), k, recipe, mask_token_id, keep_answers,
-        work=work and work.absolute(),
-    )  # fmt: skip
+    request = TrainingRequest(pair, output.absolute(), k, recipe, work and work.absolute())
     training = make_training(request, conversations, catalog, checkpoint, gpus)
-    size = measure_data(conversations.train, recipe, regenerates=not keep_answers)
+    size = measure_data(conversations.train, recipe)
     if not ((output / RECORD).exists() or (output / ".work").exists()):
         require_empty(request.output)  # such as the target's own
     if not training.work.exists():  # else a part is written
@@ -331,7 +319,8 @@ def run(
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()
     entry = write_result(training, trained)
-    document = trained_document(request.output, entry, trained)
+    document = {"head": str(request.output), "catalog_entry": str(entry)}
+    document |= read_json(request.output / RECORD)
     print_result(document, lambda _: print_trained(request.output, trained))
     if not (JOB_VARIABLE in os.environ or wants_json()):  # the folder of a job is no user's
         print_next(request.output)

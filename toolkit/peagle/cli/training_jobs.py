@@ -59,16 +59,16 @@ from peagle.train.estimate import TrainingOptions, TrainingPlan, measure_data, p
 from peagle.train.job import (
     FAILURE_FILE,
     JOB_VARIABLE,
-    JobOptions,
+    JobSettings,
     fetch_head,
     job_arguments,
     job_findings,
     make_run,
-    require_empty,
     start_job,
     training_job_request,
 )
 from peagle.train.recipe import Recipe
+from peagle.train.result import require_empty
 from peagle.weights.own_target import is_on_hub, is_own_target
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
 
@@ -92,14 +92,14 @@ _JOB_OPTIONS = (
     option("--region", "AWS region of the job, and of capture:ENDPOINT.  [env: AWS_REGION; "
            "default: us-east-1]"),
 )  # fmt: skip
-_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
+_OPTION_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a job, which ``take_job_options`` takes, in a group of the help."""
     command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
     for each in vars(command)["__click_params__"]:
-        if each.name in _NAMES:
+        if each.name in _OPTION_NAMES:
             each.group = "SageMaker"
     decorated: Callable[..., Any] = yes_option(command)
     return decorated
@@ -108,8 +108,8 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any]:
     """The options of the job, taken out of the command's ``parameters``. Raises OptionMissing for
     an option of a job without one; the data may need the region."""
-    options = {name: parameters.pop(name) for name in _NAMES}
-    for name in () if options["sagemaker"] else _NAMES:
+    options = {name: parameters.pop(name) for name in _OPTION_NAMES}
+    for name in () if options["sagemaker"] else _OPTION_NAMES:
         if name != "region" and is_typed(ctx, name):
             flags = next(each.opts for each in ctx.command.params if each.name == name)
             raise OptionMissing(f"{flags[0]} is of a job on SageMaker", "add --sagemaker")
@@ -139,14 +139,12 @@ def train_on_sagemaker(
     pair, region = ctx.params["pair"], options["region"] or default_region()
     _check_target(ctx, pair)
     require_empty(ctx.params["output"])
-    regenerates = not ctx.params["keep_answers"]
     planned = plan_training(
         TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
-        measure_data(data.train, recipe, None, regenerates),
+        measure_data(data.train, recipe),
         recipe,
         catalog,
         load_training(None),
-        regenerates=regenerates,
     )
     arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeat_options(ctx))
     company = Company(**given_options({name: options[name] for name in _COMPANY}))
@@ -156,7 +154,7 @@ def train_on_sagemaker(
         run = make_run(planned.target, arguments, data, bucket)
         name = find_running_job(aws, run.name)
         if name is None:
-            job = _job_options(aws, catalog, pair, planned, options, company)
+            job = _choose_settings(aws, catalog, pair, planned, options, company)
             name = run.job_name(time.time())
             request = training_job_request(name, run, pair, arguments, job)
             print_job_request(request, job, planned, session.where(region))
@@ -166,20 +164,20 @@ def train_on_sagemaker(
             start_job(aws, run, data, request, company)
         else:
             print_status(f"The job {name} trains this head already.")
-    _finish(ctx, aws, name, ctx.params["output"])
+    _fetch_when_ended(ctx, aws, name, ctx.params["output"])
 
 
-def _job_options(
+def _choose_settings(
     aws: Aws, catalog: Catalog, pair: str, planned: TrainingPlan, options: Mapping[str, Any],
     company: Company,
-) -> JobOptions:  # fmt: skip
+) -> JobSettings:  # fmt: skip
     image = options["image"]
     if image is None and not aws.in_sandbox:
         fix = "build and push it as docs/train.md shows, and add --image"
         raise OptionMissing("a job needs an image with the toolkit and its trainer", fix)
     estimate = planned.hours["total"].high if planned.hours else _USUAL_HOURS
     hours = options["max_hours"] or min(max(estimate, 1.0), _MOST_HOURS)
-    return JobOptions(
+    return JobSettings(
         find_instance(catalog.instances, planned.instance_type),
         image or "any",  # the sandbox starts a process
         find_role(aws, options["role"], "train"),
@@ -211,19 +209,17 @@ _REPEATED = (
 def _repeat_options(ctx: click.Context) -> list[str]:
     """The options of the running command that its job has too, as words."""
     words: list[str] = []
+    chosen = given_options({name: ctx.params[name] for name in _REPEATED})
     for parameter in ctx.command.params:
-        value = ctx.params.get(parameter.name or "")
-        if parameter.name not in _REPEATED or value is None or value is False:
-            continue
-        if value in ((), parameter.default):
-            continue
-        flag = max(parameter.opts, key=len)
-        values = value if isinstance(value, tuple) else (value,)
-        words += [flag] if value is True else [word for v in values for word in (flag, str(v))]
+        value = chosen.get(parameter.name or "", parameter.default)
+        if value != parameter.default:
+            flag = max(parameter.opts, key=len)
+            values = value if isinstance(value, tuple) else (value,)
+            words += [flag] if value is True else [word for v in values for word in (flag, str(v))]
     return words
 
 
-def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
+def _fetch_when_ended(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
     """Wait for the end of the job, showing its state and the last line of its log, and download its
     head."""
     try:
@@ -238,7 +234,7 @@ def _finish(ctx: click.Context, aws: Aws, name: str, output: Path) -> None:
         print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
                      f"peagle train stop {name}")  # fmt: skip
         ctx.exit(_INTERRUPTED)
-    _print(job, aws.region, output.absolute())
+    _show_job(job, aws.region, output.absolute())
 
 
 def _usd(job: TrainingJob, region: str) -> float | None:
@@ -249,7 +245,7 @@ def _usd(job: TrainingJob, region: str) -> float | None:
     return price.usd_per_hour * job.billable_seconds / 3600 if price else None
 
 
-def _print(job: TrainingJob, region: str, output: Path | None = None) -> None:
+def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None:
     usd = _usd(job, region)
     document = {**plain(job), "usd": usd, "head": str(output) if output else None}
     print_result(document, lambda _: print_job(job, usd, output))
@@ -265,8 +261,8 @@ def status(ctx: click.Context, /, name: str, session: Session, output: Path | No
     aws = session.aws()
     if output is not None:
         require_empty(output)
-        return _finish(ctx, aws, name, output)
-    return _print(describe_job(aws, name), aws.region)
+        return _fetch_when_ended(ctx, aws, name, output)
+    return _show_job(describe_job(aws, name), aws.region)
 
 
 @command("peagle train logs NAME --follow", name="logs")
@@ -294,7 +290,7 @@ def logs(ctx: click.Context, /, name: str, session: Session, follow: bool) -> No
 def stop(name: str, session: Session) -> None:
     """Stop the training job NAME; its checkpoints stay, and the same training goes on from them."""
     aws = session.aws()
-    _print(stop_job(aws, name), aws.region)
+    _show_job(stop_job(aws, name), aws.region)
 
 
 COMMANDS = (status, logs, stop)

@@ -74,11 +74,6 @@ Message = dict[str, Any]
 Connect = Callable[[], Aws]
 
 
-class DataError(UserError, code="training-data"):
-    """Training data cannot be read or used.
-    Fix: correct the line that the message names, or name other data."""
-
-
 @dataclass(frozen=True)
 class Conversation:
     """``messages`` have ``role`` and ``content``, and what belongs to calls of the ``tools``.
@@ -109,17 +104,12 @@ class TrainingData:
     """Conversations to train with, and those that acceptance is measured on, which share no
     question. ``sha256`` is of both. ``left_out`` counts the other rows by the reason."""
 
-    source: str
+    sources: tuple[str, ...]
     train: tuple[Conversation, ...]
     held_out: tuple[Conversation, ...]
     sha256: str
     left_out: Mapping[str, int]
     findings: tuple[Finding, ...]
-
-    @property
-    def identity(self) -> str:
-        """What makes a training one of other data: the content, but of what grows the name."""
-        return self.source if grows(self.source.split(", ")) else self.sha256
 
 
 def grows(sources: Sequence[str]) -> bool:
@@ -163,7 +153,7 @@ def read_training_data(
         unique = _longest(conversations)
         fitting = [each for each in unique if context is None or each.prompt_tokens < context]
         if not fitting:
-            raise DataError(
+            raise UserError(
                 f"every prompt is longer than the context of {context:,} tokens, by an estimate",
                 "shorten them, or train with a longer --sequence-length if the target has the "
                 "context",
@@ -188,9 +178,9 @@ def read_training_data(
         if overlap:
             message = f"{held_out} has every question of the training data"
         fix = "name data with other questions, or a file of them with --held-out"
-        raise DataError(message, fix, code="data-one-question")
+        raise UserError(message, fix, code="data-one-question")
     return TrainingData(
-        source=", ".join(sources),
+        sources=tuple(sources),
         train=tuple(train),
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
@@ -235,7 +225,7 @@ def _read(
     sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], left_out: Counter[str]
 ) -> list[Conversation]:
     """The conversations of the sources as they are; other rows, and those of which each question
-    has one of the ``beginnings``, are counted by the reason. Raises DataError if there are none."""
+    has one of the ``beginnings``, are counted by the reason. Raises UserError if there are none."""
     conversations: list[Conversation] = []
     others = Counter[str]()
     rows = size = 0
@@ -244,7 +234,7 @@ def _read(
         if size > _LARGEST_DATA:
             message = f"the data has more than {_LARGEST_DATA >> 30} GiB"
             fix = "name less of it, such as the s3:// prefix of a day"
-            raise DataError(message, fix, code="data-too-large")
+            raise UserError(message, fix, code="data-too-large")
         conversation = _parse(line, place)
         if isinstance(conversation, str):
             others[conversation] += 1
@@ -259,9 +249,9 @@ def _read(
             message = f"{source} has no rows"
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = "name other data; SageMaker writes what it captures some minutes later"
-            raise DataError(message, fix, code="no-data")
+            raise UserError(message, fix, code="no-data")
         message = f"{source} has {number_of(rows, 'row')}, none with a question ({_count(others)})"
-        raise DataError(message, _FORM, code="data-without-text")
+        raise UserError(message, _FORM, code="data-without-text")
     return conversations
 
 
@@ -283,7 +273,7 @@ def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
     if is_s3_uri(source):
         place = S3Uri.parse(source)
         if not place.has_bucket_name:
-            raise DataError(f"{source} names no bucket", _SOURCES, code="data-unreadable")
+            raise UserError(f"{source} names no bucket", _SOURCES, code="data-unreadable")
         parts = read_lines(connect(), place, _ENDING)
     else:
         path = Path(source).expanduser()
@@ -301,12 +291,12 @@ def _file_lines(file: Path) -> Iterator[bytes]:
             yield from iter(lambda: stream.readline(_LARGEST_ROW + 1), b"")
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror}"
-        raise DataError(message, _SOURCES, code="data-unreadable") from error
+        raise UserError(message, _SOURCES, code="data-unreadable") from error
 
 
 def find_captured(aws: Aws, endpoint: str) -> S3Uri:
     """The prefix of what SageMaker captures of the endpoint. Raises NotFound for an unknown one,
-    and DataError for one that captures nothing."""
+    and UserError for one that captures nothing."""
     try:
         name = sagemaker.description(aws, "Endpoint", endpoint)["EndpointConfigName"]
         config = sagemaker.description(aws, "EndpointConfig", name)
@@ -316,7 +306,7 @@ def find_captured(aws: Aws, endpoint: str) -> S3Uri:
         raise NotFound(message, fix) from error
     capture = config.get("DataCaptureConfig") or {}
     if not capture.get("EnableCapture", bool(capture)):
-        raise DataError(
+        raise UserError(
             f"the endpoint {endpoint} captures no requests",
             "deploy it with --capture-data s3://BUCKET/FOLDER; name the s3:// prefix of what was "
             "captured earlier",
@@ -326,13 +316,13 @@ def find_captured(aws: Aws, endpoint: str) -> S3Uri:
 
 
 def _parse(line: bytes, place: str) -> Conversation | str:
-    """The conversation of a row, or why it has none. Raises DataError."""
+    """The conversation of a row, or why it has none. Raises UserError."""
     try:
         document = json_reader.read(line, "the row", limit=_LARGEST_ROW)
         if not isinstance(document, dict):
             raise InvalidJson("the row", "is not an object")
         if "input_ids" in document:
-            raise DataError(
+            raise UserError(
                 f"{place}: the row has token ids, which another tokenizer may have made",
                 "give the text instead, as messages or prompt: the target's tokenizer reads it",
                 code="data-token-ids",
@@ -340,16 +330,16 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
     except InvalidJson as error:
-        raise DataError(f"{place}: {error}", _FORM, code="data-not-json-lines") from error
+        raise UserError(f"{place}: {error}", _FORM, code="data-not-json-lines") from error
     except ValidationError as error:
         if captured:
             return "not-a-chat"
-        raise DataError(
+        raise UserError(
             f"{place}: {first_problem(error, _Row)}", _FORM, code="data-not-json-lines"
         ) from error
     if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
         message = f"{place}: the row has neither messages nor prompt nor conversations"
-        raise DataError(message, _FORM, code="data-not-json-lines")
+        raise UserError(message, _FORM, code="data-not-json-lines")
     messages = [_message(each) for each in row.messages or row.conversations]
     if not messages and row.prompt:
         messages = [{"role": "user", "content": row.prompt}]
@@ -491,16 +481,14 @@ def write_parts(data: TrainingData, folder: Path) -> None:
         _write_rows(rows, folder / name)
 
 
-def write_prompts(
-    conversations: Sequence[Conversation], file: Path, most: int = MOST_PROMPTS
-) -> int:
-    """Write what ``peagle bench --acceptance`` sends: up to the last question of each, at ``most``
-    so many, of each domain as many as of another, and the same ones in each run. Returns their
-    number."""
+def write_prompts(conversations: Sequence[Conversation], file: Path) -> int:
+    """Write what ``peagle bench --acceptance`` sends: each conversation up to its last question, of
+    each domain as many as of another, at most ``MOST_PROMPTS``, and the same ones in each run.
+    Returns their number."""
     by_domain: dict[str, list[Conversation]] = {}
     for each in sorted(conversations, key=lambda each: (each.question, each.id)):
         by_domain.setdefault(each.domain, []).append(each)
-    of_each = -(-most // len(by_domain))
+    of_each = -(-MOST_PROMPTS // len(by_domain))
     chosen = [each for members in by_domain.values() for each in members[:of_each]]
     return _write_rows([{"domain": each.domain, "messages": each.prompt} for each in chosen], file)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import HERE, Instance, TrainingTable
+from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
@@ -30,7 +30,7 @@ from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
-from peagle.train.data import TOKEN_BYTES, Conversation, DataError
+from peagle.train.data import TOKEN_BYTES, Conversation
 from peagle.train.recipe import Recipe, slots_per_anchor
 from peagle.workload import Workload
 
@@ -43,10 +43,10 @@ _REQUESTS = 256
 _K = 5
 """The K at which published acceptance lengths are compared."""
 
-_DATA_BYTES, _HIDDEN_BYTES, _SAVED_BYTES = 40, 4 * 2, 3 * 2
-"""Bytes per token of regenerated and prepared data (30 measured, without long texts); per token and
-unit of hidden size, of three layers and the last; per parameter of a checkpoint with both moments
-of the optimizer (checkpointer.py of speculators 0.9.0)."""
+_DATA_BYTES, _SAVED_BYTES = 40, 3 * 2
+"""Bytes per token of regenerated and prepared data (30 measured, without long texts), and per
+parameter of a checkpoint with both moments of the optimizer (checkpointer.py of speculators
+0.9.0)."""
 
 _TEMPLATE_TOKENS = 4
 """Tokens of the chat template around a message."""
@@ -93,13 +93,15 @@ class Range:
 @dataclass(frozen=True)
 class DataSize:
     """Conversations; all their tokens that are trained on; and requests, one per answer, with the
-    tokens of their prompts, each with all turns before it, and of their answers."""
+    tokens of their prompts, each with all turns before it, and of their answers, which the target
+    ``regenerates`` or which are kept."""
 
     conversations: int
     tokens: int
     requests: int
     prompt_tokens: int
     answer_tokens: int
+    regenerates: bool = True
 
     @property
     def request(self) -> Workload:
@@ -133,22 +135,20 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The plan of a training. ``trained_on`` is the instance type that serves, or with a probe this
-    machine. ``hours`` are of regeneration, epochs (all together), starts and the total. ``epochs``
-    are those within the budget, of ``asked_epochs``. ``expected`` is the acceptance length with
-    ``k``, then the fastest K. ``conversations_needed`` are those for the advice ``train``; ``None``
-    if no number is known to suffice. ``alternatives`` are, by drafter, the commands that measure
-    its acceptance on this machine."""
+    """The plan of a training on ``instance_type``, which will serve the head too; what a probe
+    has measured is of this machine. ``hours`` are of regeneration, epochs (all together), starts
+    and the total. ``epochs`` are those within the budget, of ``asked_epochs``. ``expected`` is the
+    acceptance length with ``k``, then the fastest K. ``conversations_needed`` are those for the
+    advice ``train``; ``None`` if no number is known to suffice. ``alternatives`` are, by drafter,
+    the commands that serve it on this machine."""
 
     target: str
     instance_type: str
-    trained_on: str
     gpu: str
     gpu_count: int
     usd_per_hour: float | None
     budget_usd: float | None
     data: DataSize
-    regenerates: bool
     asked_epochs: int
     epochs: int
     parameters: int
@@ -157,7 +157,6 @@ class TrainingPlan:
     usd: Range | None
     disk_bytes: int
     checkpoint_bytes: int
-    hidden_states_bytes: int
     concurrency: int
     workload: Workload
     k: int
@@ -166,18 +165,16 @@ class TrainingPlan:
     break_even: tuple[BreakEven, ...]
     advice: Advice
     conversations_needed: int | None
-    alternatives: dict[str, tuple[tuple[str, ...], ...]]
+    alternatives: dict[str, tuple[str, ...]]
 
 
 def measure_data(
-    conversations: Iterable[Conversation],
-    recipe: Recipe,
-    answer_tokens: int | None = None,
-    regenerates: bool = True,
+    conversations: Iterable[Conversation], recipe: Recipe, answer_tokens: int | None = None
 ) -> DataSize:
     """The size of conversations. ``answer_tokens`` replace each answer; by default answers keep
     their length, missing ones have the mean, and none is regenerated longer than the recipe allows,
-    which is the length where no answer has one. Raises DataError where none is to be kept."""
+    which is the length where no answer has one. Raises UserError where none is to be kept."""
+    regenerates = not recipe.keep_answers
     texts = [
         [
             (message["role"], _TEMPLATE_TOKENS + len(message["content"].encode()) // TOKEN_BYTES)
@@ -188,7 +185,7 @@ def measure_data(
     answers = [n for messages in texts for role, n in messages if role == "assistant"]
     if not answers and not regenerates:
         fix = "leave out --keep-answers: the target answers the prompts"
-        raise DataError("no conversation has an answer to keep", fix, code="no-answers")
+        raise UserError("no conversation has an answer to keep", fix, code="no-answers")
     usual = sum(answers) // len(answers) if answers else recipe.answer_tokens
     total = prompts = answered = requests = 0
     for messages in texts:
@@ -201,7 +198,7 @@ def measure_data(
                 requests, prompts, answered = requests + 1, prompts + before, answered + tokens
             before += tokens
         total += min(before, recipe.sequence_length)
-    return DataSize(len(texts), total, requests, prompts, answered)
+    return DataSize(len(texts), total, requests, prompts, answered, regenerates)
 
 
 def plan_training(
@@ -213,13 +210,11 @@ def plan_training(
     *,
     budget: float | None = None,
     usd_per_hour: float | None = None,
-    regenerates: bool = True,
-    prompts: str = "prompts.jsonl",
     rates: Rates | None = None,
 ) -> TrainingPlan:
     """The plan of a head for the target of the pair, whatever its drafter. ``budget`` is in USD;
     ``usd_per_hour`` replaces the price of the instance, and ``rates`` of a probe on this machine
-    those of the model. Alternatives are measured with the file ``prompts``.
+    those of the model.
 
     Raises NotFound for unknown names, Refused where target and head do not fit, and UserError for a
     budget that pays for no epoch, or for which price or rates are unknown.
@@ -235,19 +230,17 @@ def plan_training(
             "choose an instance type with more GPU memory",
             code="does-not-fit",
         )
-    price, trained_on, epochs = price_in(instance, region), instance, recipe.epochs
-    if rates is None:
-        rates = estimate_rates(engine, head, data, recipe, table)
-    else:
-        price, trained_on = None, instance.model_copy(update={"type": HERE})
+    price = None if rates else price_in(instance, region)
+    rates = rates or estimate_rates(engine, head, data, recipe, table)
     usd_per_hour = usd_per_hour or (price.usd_per_hour if price else None)
+    epochs = recipe.epochs
     if budget is not None:
         if usd_per_hour is None or rates is None:
             lacking = "price" if usd_per_hour is None else "speed"
-            message = f"--budget: the {lacking} of {trained_on.place} is unknown"
+            message = f"--budget: the {lacking} of the machine is unknown"
             raise OptionsConflict(message, "add --price-per-hour, or leave out --budget")
-        epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs, regenerates)
-    hours = training_hours(data, rates, epochs, regenerates) if rates else {}
+        epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs)
+    hours = training_hours(data, rates, epochs) if rates else {}
 
     tokens = data.tokens * table.effective_epochs(epochs)
     curves = expected_curves(tokens, table, engine.decay)
@@ -265,13 +258,11 @@ def plan_training(
     return TrainingPlan(
         target=target.id,
         instance_type=instance.type,
-        trained_on=trained_on.type,
         gpu=instance.gpu,
         gpu_count=instance.gpu_count,
         usd_per_hour=usd_per_hour,
         budget_usd=budget,
         data=data,
-        regenerates=regenerates,
         asked_epochs=recipe.epochs,
         epochs=epochs,
         parameters=head.parameters or 0,
@@ -280,7 +271,6 @@ def plan_training(
         usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
         disk_bytes=disk_bytes(data, head, epochs),
         checkpoint_bytes=_SAVED_BYTES * (head.parameters or 0),
-        hidden_states_bytes=_HIDDEN_BYTES * target.architecture.hidden_size * data.tokens,
         concurrency=entry.concurrency,
         workload=workload,
         k=k,
@@ -289,7 +279,7 @@ def plan_training(
         break_even=tuple(break_even),
         advice=advice,
         conversations_needed=needed,
-        alternatives=dict(_alternatives(target, options.pair, catalog, entry, prompts)),
+        alternatives=dict(_alternatives(target, options.pair, catalog, entry)),
     )
 
 
@@ -414,12 +404,12 @@ def estimate_rates(
     shape = load.target.architecture
     vocabulary = shape.vocab_size * shape.hidden_size
     answered = min(data.answer_tokens / data.tokens, 1.0)
-    rows = 1 + answered * (slots_per_anchor(recipe) - 1)
+    rows = 1 + answered * (slots_per_anchor(recipe.depths) - 1)
     flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
-    peak, shares = gpu.tflops * 1e12 * max(others, 1), table.efficiency
-    training = Range(shares.low, shares.likely, shares.high).times(peak / flops)
+    peak = gpu.tflops * 1e12 * max(others, 1)
+    training = Range(*table.efficiency.values).times(peak / flops)
     pairs = zip(states.values, training.values, strict=True)
-    start = Range(*(getattr(table.start_seconds, end) for end in ("low", "likely", "high")))
+    start = Range(*table.start_seconds.values)
     return Rates(
         "estimated",
         speeds[0],
@@ -429,13 +419,11 @@ def estimate_rates(
     )
 
 
-def training_hours(
-    data: DataSize, rates: Rates, epochs: int, regenerates: bool = True
-) -> dict[str, Range]:
+def training_hours(data: DataSize, rates: Rates, epochs: int) -> dict[str, Range]:
     """The hours at these rates."""
     seconds = zip(rates.seconds.values, rates.epoch_seconds.values, strict=True)
     parts = {
-        "regeneration": rates.regeneration.hours_for(data.answer_tokens * regenerates),
+        "regeneration": rates.regeneration.hours_for(data.answer_tokens * data.regenerates),
         "epochs": rates.epoch.hours_for(data.tokens * epochs),
         "starts": Range(*((once + epochs * each) / 3600 for once, each in seconds)),
     }
@@ -444,10 +432,10 @@ def training_hours(
 
 
 def _epochs_within(
-    budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int, regenerates: bool
+    budget: float, usd_per_hour: float, data: DataSize, rates: Rates, most: int
 ) -> int:
     """The epochs, at most so many, that the budget likely pays for. Raises UserError for none."""
-    hours = [training_hours(data, rates, n, regenerates) for n in range(1, most + 1)]
+    hours = [training_hours(data, rates, n) for n in range(1, most + 1)]
     epochs = sum(each["total"].likely * usd_per_hour <= budget for each in hours)
     if epochs:
         return epochs
@@ -479,8 +467,7 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
     at = min(max(math.log(max(tokens, 1.0)), points[0][0]), points[-1][0])
     (x, y), (x2, y2) = next(pair for pair in pairwise(points) if at <= pair[1][0])
     accepted = y - 1 + (y2 - y) * (at - x) / (x2 - x)
-    shares = table.domains.low, table.domains.likely, table.domains.high
-    lengths = (1 + min(accepted * share, _K - 0.1) for share in shares)
+    lengths = (1 + min(accepted * share, _K - 0.1) for share in table.domains.values)
     return tuple(curve_through(((_K, length),), decay) for length in lengths)
 
 
@@ -511,17 +498,16 @@ def _conversations_needed(
 
 
 def _alternatives(
-    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict, prompts: str
-) -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
+    target: Target, pair: str, catalog: Catalog, entry: LoadVerdict
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The target's public drafters, of each method the fastest at this load; for a target of the
     user's own n-gram lookup, and the head of the model of which it may be a copy."""
-    measure = ("peagle", "bench", "local", "--acceptance", prompts)
+    up = ("peagle", "local", "up")
     if is_from_checkpoint(target):
         location = pair.removesuffix("+ngram")
-        yield "ngram", (("peagle", "local", "up", f"{location}+ngram"), measure)
+        yield "ngram", (*up, f"{location}+ngram")
         for other, weights in heads_of_same_sizes(target, catalog):
-            up = ("peagle", "local", "up", location, "--drafter", weights)
-            yield f"{other.default_drafter} of {other.id}", (up, measure)
+            yield f"{other.default_drafter} of {other.id}", (*up, location, "--drafter", weights)
         return
     speeds = {speed.setting.drafter: speed.tokens_per_second or 0.0 for speed in entry.speeds}
     public = [drafter for drafter in target.drafters if drafter.public]
@@ -529,8 +515,7 @@ def _alternatives(
     for drafter in sorted(public, key=lambda drafter: -speeds.get(drafter.name, 0.0)):
         method = drafter.method, drafter.parallel_drafting
         if method not in methods:
-            pair = f"{target.short_name}+{drafter.name}"
-            yield drafter.name, (("peagle", "local", "up", pair), measure)
+            yield drafter.name, (*up, f"{target.short_name}+{drafter.name}")
         methods.add(method)
 
 

@@ -26,15 +26,14 @@ from peagle.aws.iam import Role, presence_findings, role_findings
 from peagle.aws.training import TrainingJob, require_trained
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
-from peagle.errors import UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company, model_network
 from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH
 from peagle.render.requests import PAIR_TAG, tag_value
 from peagle.s3uri import S3Uri
 from peagle.text import format_size, json_digest
-from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, write_parts
-from peagle.train.result import CATALOG
+from peagle.train.data import HELD_OUT_FILE, TRAIN_FILE, TrainingData, grows, write_parts
+from peagle.train.result import CATALOG, require_empty
 from peagle_serve.contract import ML_ROOT, is_s3_uri
 
 CHANNEL = "data"
@@ -75,7 +74,7 @@ class JobRun:
 
 
 @dataclass(frozen=True)
-class JobOptions:
+class JobSettings:
     """Where and how a job runs. ``disk_bytes`` is what the training needs; ``max_seconds`` its
     runtime, without the wait for a spot instance."""
 
@@ -95,7 +94,8 @@ class JobOptions:
 
 def make_run(target: str, arguments: Sequence[str], data: TrainingData, bucket: str) -> JobRun:
     """The run of a training of ``target``'s head with these ``arguments`` and data."""
-    digest = json_digest([target, list(arguments), data.identity])[:_DIGEST_LENGTH]
+    content = data.sources if grows(data.sources) else data.sha256
+    digest = json_digest([target, list(arguments), content])[:_DIGEST_LENGTH]
     slug = re.sub(r"[^a-z0-9]+", "-", target.rstrip("/").rpartition("/")[2].lower()).strip("-")
     stem = f"{DEFAULT_PREFIX}train-{slug}"
     longest = MAX_NAME_LENGTH - _TIME_LENGTH - _DIGEST_LENGTH - 1
@@ -124,7 +124,7 @@ def job_arguments(pair: str, head: str, arguments: Sequence[str]) -> list[str]:
 
 
 def training_job_request(
-    name: str, run: JobRun, pair: str, arguments: Sequence[str], options: JobOptions
+    name: str, run: JobRun, pair: str, arguments: Sequence[str], options: JobSettings
 ) -> dict[str, Any]:
     """CreateTrainingJob's parameters for a job of the run that trains ``pair``'s head with these
     ``job_arguments``."""
@@ -176,7 +176,7 @@ def training_job_request(
     }  # fmt: skip
 
 
-def job_findings(aws: Aws, options: JobOptions) -> Iterator[Finding]:
+def job_findings(aws: Aws, options: JobSettings) -> Iterator[Finding]:
     """Whether the role, the image and the disk of the instance allow the job."""
     yield from role_findings(aws, options.role)
     yield from presence_findings(aws, options.image)
@@ -208,13 +208,6 @@ def start_job(
     # A name has the time of its request: one that exists is of a request whose answer was lost.
     with suppress(AlreadyExists):
         aws.call("sagemaker", "create_training_job", **request)
-
-
-def require_empty(folder: Path) -> None:
-    """Raise UserError for a folder that has files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        fix = "name another folder with -o"
-        raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
 
 
 def fetch_head(aws: Aws, job: TrainingJob, folder: Path) -> None:

@@ -52,7 +52,7 @@ class _Clock:
         return (ended - begun) / (last - first)
 
 
-def probe(
+def measure_rates(
     training: Training, observe: Callable[[TrainProgress], object], answer_tokens: int | None = None
 ) -> Rates:
     """The rates of this training, in a folder that is removed afterwards. ``answer_tokens`` is
@@ -61,17 +61,15 @@ def probe(
     train, held_out = data.train[:CONVERSATIONS], data.held_out[:PROMPTS]
     begun = time.monotonic()
     with TemporaryDirectory(prefix=".peagle-probe-", dir=request.output) as folder:
-        recipe = replace(request.recipe, epochs=1)
-        short = replace(
-            request, output=Path(folder).resolve(), recipe=recipe, max_steps=STEPS, work=None
-        )
+        recipe = replace(request.recipe, epochs=1, max_steps=STEPS)
+        short = replace(request, output=Path(folder).resolve(), recipe=recipe, work=None)
         few = replace(data, train=train, held_out=held_out)
         run = Run(replace(training, request=short, data=few), clock.observe)
         with suppress(NotProved):  # after so few steps no draft may be accepted
             run.train()
         elapsed, seconds = time.monotonic() - begun, run.seconds
 
-    size = measure_data(train, recipe, answer_tokens, regenerates=not request.keep_answers)
+    size = measure_data(train, recipe, answer_tokens)
     answers = size.conversations * clock.seconds_each(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )

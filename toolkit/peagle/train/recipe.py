@@ -27,19 +27,21 @@ from peagle_serve.heads import PLACEHOLDERS, read_head
 
 @dataclass(frozen=True)
 class Recipe:
-    """The head's shape and its training. ``depths`` are the tokens that it drafts in a step while
-    it is trained; of depth d the share ``down_sample_ratio`` to the power of d is kept, at least
-    ``down_sample_ratio_min``. ``sequence_length`` is of a step, in tokens, into which texts are
-    packed; ``answer_tokens`` limits a regenerated answer. ``settings`` are further arguments of
-    ``speculators train``, without dashes, which replace the toolkit's."""
+    """The head and its training as the user chooses them. ``depths`` are the tokens that the head
+    drafts in a step while it is trained. ``sequence_length`` is of a training step, in tokens, into
+    which texts are packed; ``answer_tokens`` limits an answer of the target, which replaces the
+    data's without ``keep_answers``. ``max_steps`` ends the training early, for a probe.
+    ``settings`` are further arguments of ``speculators train``, without dashes, which replace the
+    toolkit's."""
 
     layers: int = 4
     depths: int = 8
     epochs: int = 5
     sequence_length: int = 8192
-    down_sample_ratio: float = 0.8
-    down_sample_ratio_min: float = 0.2
     answer_tokens: int = 1024
+    keep_answers: bool = False
+    mask_token_id: int | None = None
+    max_steps: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -48,11 +50,11 @@ CPU_RECIPE = Recipe(depths=5, sequence_length=256, answer_tokens=192)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a head is trained for: ``target`` is the folder or the Hub's id that engine and trainer
-    load, ``layers`` are the layers whose hidden states the head reads, and ``last_layer`` the one
-    before the output. ``max_anchors`` is what the memory has room for, in positions of a step, and
-    ``context`` the engine's longest context, in tokens."""
+class Setup:
+    """What follows from the target and the machine: ``target`` is the folder or the Hub's id that
+    engine and trainer load, ``layers`` are the layers whose hidden states the head reads, and
+    ``last_layer`` the one before the output. ``max_anchors`` is what the memory has room for, in
+    positions of a step, and ``context`` the engine's longest context, in tokens."""
 
     target: str
     layers: tuple[int, ...]
@@ -121,40 +123,43 @@ def choose_mask_token(
     return token
 
 
+_KEPT_RATIO, _LEAST_KEPT = 0.8, 0.2
+"""Of depth d the trainer keeps the first to the power of d of all positions, at least the second:
+the settings of P-EAGLE's authors."""
+
 _ANCHOR_BYTES = 14
 """Of GPU memory per drafted position and token of the vocabulary: logits of head and target, and
 their gradients (measured for vocabularies of 1,024 and 201,088)."""
 
 
 def anchors_within(recipe: Recipe, vocab_size: int, memory_bytes: int | None) -> int:
-    """Of how many positions of a step half of the memory has room for the logits of the deeper
-    slots; all without a limit."""
+    """How many positions of a step can be anchors: those for the logits of whose slots half of the
+    memory has room; without a limit all."""
     if memory_bytes is None:
         return recipe.sequence_length
     slots = memory_bytes / 2 / (_ANCHOR_BYTES * vocab_size) - recipe.sequence_length
-    return max(64, min(recipe.sequence_length, int(slots / (slots_per_anchor(recipe) - 1))))
+    return max(64, min(recipe.sequence_length, int(slots / (slots_per_anchor(recipe.depths) - 1))))
 
 
-def slots_per_anchor(recipe: Recipe) -> float:
+def slots_per_anchor(depths: int) -> float:
     """The mean number of slots of an anchor, its first among them."""
-    ratio, least = recipe.down_sample_ratio, recipe.down_sample_ratio_min
-    return sum(max(ratio**depth, least) for depth in range(recipe.depths))
+    return sum(max(_KEPT_RATIO**depth, _LEAST_KEPT) for depth in range(depths))
 
 
-def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
+def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
     """The arguments of ``speculators train`` that a training and the dry run have in common."""
     settings = {
         "speculator-type": "peagle",
         "draft-arch": "llama",
         "num-layers": str(recipe.layers),
         "full-attention-indices": " ".join(map(str, range(recipe.layers))),
-        "target-layer-ids": " ".join(map(str, subject.layers)),
-        "mask-token-id": str(subject.mask_token_id),
+        "target-layer-ids": " ".join(map(str, setup.layers)),
+        "mask-token-id": str(setup.mask_token_id),
         "no-norm-before-residual": "true",
         "num-depths": str(recipe.depths),
-        "down-sample-ratio": str(recipe.down_sample_ratio),
-        "down-sample-ratio-min": str(recipe.down_sample_ratio_min),
-        "max-anchors": str(subject.max_anchors),
+        "down-sample-ratio": str(_KEPT_RATIO),
+        "down-sample-ratio-min": str(_LEAST_KEPT),
+        "max-anchors": str(setup.max_anchors),
         "total-seq-len": str(recipe.sequence_length),
         "epochs": str(recipe.epochs),
         "optimizer": "adamw",
@@ -162,12 +167,13 @@ def train_arguments(recipe: Recipe, subject: Subject) -> list[str]:
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
-        **({} if subject.gpu else _ON_CPU),
+        **({"max-steps": str(recipe.max_steps)} if recipe.max_steps else {}),
+        **({} if setup.gpu else _ON_CPU),
         **recipe.settings,
     }
     words = (word for name, value in settings.items() for word in (f"--{name}", *value.split()))
     switches_alone = (word for word in words if word != "true")
-    return ["--verifier-name-or-path", subject.target, *switches_alone]
+    return ["--verifier-name-or-path", setup.target, *switches_alone]
 
 
 _ON_CPU = {
@@ -179,40 +185,40 @@ _ON_CPU = {
 
 
 def regenerate_arguments(
-    recipe: Recipe, subject: Subject, questions: Path, answers: Path, url: str, has_turns: bool
+    recipe: Recipe, setup: Setup, questions: Path, answers: Path, url: str, has_turns: bool
 ) -> list[str]:
     """The argv that lets the target at ``url``, whose base is ``/v1``, answer; it continues where
     it was interrupted. Three of four answers are greedy. Of conversations with several turns, which
     ``has_turns`` says, the limit of an answer also ends the conversation, so it is half of the
     context."""
-    longest = max(recipe.answer_tokens, subject.context // 2) if has_turns else recipe.answer_tokens
+    longest = max(recipe.answer_tokens, setup.context // 2) if has_turns else recipe.answer_tokens
     return [
         "regenerate-responses",
-        *("--endpoint", f"{url}/chat/completions", "--model", subject.target),
+        *("--endpoint", f"{url}/chat/completions", "--model", setup.target),
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
-        *("--max-tokens", str(longest), "--concurrency", "256" if subject.gpu else "32"),
+        *("--max-tokens", str(longest), "--concurrency", "256" if setup.gpu else "32"),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 
 
 def prepare_arguments(
-    recipe: Recipe, subject: Subject, answers: Path, output: Path, render: str | None
+    recipe: Recipe, setup: Setup, answers: Path, output: Path, render: str | None
 ) -> list[str]:
-    """The argv that makes token ids of the answers; of answers in text the server at ``render``
-    does."""
+    """The argv that writes the conversations in ``answers`` as token ids to ``output``. Where they
+    are text, which ``--keep-answers`` leaves them, the server at ``render`` tokenizes them."""
     return [
         "prepare-data",
-        *("--model", subject.target, "--data", str(answers), "--output", str(output)),
+        *("--model", setup.target, "--data", str(answers), "--output", str(output)),
         # A row is a prompt of the engine, which must have room for a token of an answer.
-        *("--seq-length", str(min(recipe.sequence_length, subject.context - 1)), "--overwrite"),
+        *("--seq-length", str(min(recipe.sequence_length, setup.context - 1)), "--overwrite"),
         *(("--render-endpoint", render) if render else ()),
     ]
 
 
-def states_variables(subject: Subject, states: Path, memory_share: float | None) -> dict[str, str]:
+def states_variables(setup: Setup, states: Path, memory_share: float | None) -> dict[str, str]:
     """The engine's variables with which it saves the hidden states of each request in the folder
     ``states``, and uses no more than that share of a GPU's memory."""
-    layers = [*subject.layers, subject.last_layer]
+    layers = [*setup.layers, setup.last_layer]
     speculation = {
         "method": "extract_hidden_states",
         "num_speculative_tokens": 1,
@@ -223,7 +229,7 @@ def states_variables(subject: Subject, states: Path, memory_share: float | None)
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {"shared_storage_path": str(states)},
     }
-    if not subject.gpu:
+    if not setup.gpu:
         connector |= {
             "kv_connector": CPU_CONNECTOR, "kv_connector_module_path": CPU_CONNECTOR_MODULE,
         }  # fmt: skip
@@ -236,17 +242,14 @@ def states_variables(subject: Subject, states: Path, memory_share: float | None)
     }
 
 
-_OPTIONS = {
-    "num-layers": "--layers", "epochs": "--epochs", "num-depths": "--k",
-    "mask-token-id": "--mask-token-id", "total-seq-len": "--sequence-length",
-}  # fmt: skip
-"""Arguments of ``speculators train`` that are options of ``peagle train``."""
-
 _REFUSED = (
     "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
     "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
     "hidden-states-path", "trust-remote-code",
+    "num-layers", "epochs", "num-depths", "mask-token-id", "total-seq-len",
 )  # fmt: skip
+"""Arguments that would train a head that the engine cannot serve, or elsewhere; the last line has
+those that are options of ``peagle train``."""
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -259,10 +262,8 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             fix = "write NAME=VALUE, such as scheduler-type=linear"
             raise UserError(f"--set {text!r} is no argument with a value", fix)
         name = name.removeprefix("--").replace("_", "-")
-        if name in _OPTIONS:
-            raise OptionsConflict(f"--set {name} is an option of its own", f"use {_OPTIONS[name]}")
         if name in _REFUSED:
-            message = f"--set {name} would train a head that the engine cannot serve, or elsewhere"
-            raise OptionsConflict(message, "leave it out")
+            fix = "leave it out, or use the option in `peagle train run --help`"
+            raise OptionsConflict(f"--set {name}: the toolkit sets this argument", fix)
         settings[name] = value
     return settings

@@ -26,8 +26,10 @@ from peagle.catalog.schema import NO_GPU, Drafter
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint
 from peagle.engine.machine import find_trainer, read_package
+from peagle.errors import UserError
 from peagle.store import replacing, write_file, write_json, write_text
 from peagle.train.data import write_prompts
+from peagle.train.recipe import train_arguments
 from peagle.train.run import Epoch, Trained
 from peagle.train.training import Training
 from peagle.weights.layout import checkpoint_at
@@ -39,6 +41,13 @@ _HEAD_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 _FLOOR_SHARE = 0.6
 """Of the measured acceptance length above 1, what a deployment must prove at least: prompts differ
 from the held-out ones."""
+
+
+def require_empty(folder: Path) -> None:
+    """Raise UserError for a folder that has files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        fix = "name another folder with -o"
+        raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
 
 
 def write_result(training: Training, trained: Trained) -> Path:
@@ -57,27 +66,28 @@ def write_result(training: Training, trained: Trained) -> Path:
 
 def _record(training: Training, trained: Trained) -> dict[str, Any]:
     """What is needed to repeat a training."""
-    data, trainer = training.data, find_trainer(training.subject.gpu)
+    data, trainer = training.data, find_trainer(training.setup.gpu)
     packages = ("speculators", "torch", "transformers")
     versions = {name: read_package(trainer, name) for name in packages}
     return {
         "made": utc_now(),
         "target": training.plan.target.id,
+        "k": trained.best.acceptance.k,
+        "acceptance_length": round(trained.best.length, 3),
         "versions": {"peagle": __version__, "vllm": training.plan.runtime.vllm, **versions},
         "data": {
-            "source": data.source, "sha256": data.sha256, "train": len(data.train),
+            "sources": data.sources, "sha256": data.sha256, "train": len(data.train),
             "held_out": len(data.held_out),
-            "answers_kept": training.request.keep_answers,
         },
         "recipe": asdict(training.request.recipe),
-        "subject": asdict(training.subject),
+        "arguments": train_arguments(training.request.recipe, training.setup),
         "hidden_states": dict(trained.states),
         "lossless": dict(trained.lossless),
         "seconds": {name: round(seconds, 1) for name, seconds in trained.seconds.items()},
         "tokens_per_second": trained.tokens_per_second,
         "chosen_epoch": trained.best.number,
         "epochs": [
-            {"epoch": epoch.number, "loss": epoch.loss, "k": epoch.acceptance.k,
+            {"epoch": epoch.number, "loss": epoch.loss,
              "acceptance_length": round(epoch.length, 3)}
             for epoch in trained.epochs
         ],
@@ -115,9 +125,9 @@ def _write_entry(training: Training, trained: Trained) -> Path:
         for each in folder.glob(pattern):
             os.link(each, head / each.name)
     weights = target.weights
-    if Path(training.subject.target).is_dir():
+    if Path(training.setup.target).is_dir():
         weights = "./target"
-        (file.parent / weights).symlink_to(training.subject.target, target_is_directory=True)
+        (file.parent / weights).symlink_to(training.setup.target, target_is_directory=True)
     others = (each for each in target.drafters if not (each.weights or "").startswith("./"))
     drafters = (_make_drafter(training, trained.best, name), *others)
     fields = {"weights": weights, "default_drafter": name, "drafters": drafters}

@@ -59,7 +59,6 @@ from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
-from peagle.planning.speculation import without_floor
 from peagle.store import locked, private_folder, read_json, write_file, write_json
 from peagle.text import json_digest, sanitize
 from peagle.train import recipe as recipes
@@ -149,7 +148,7 @@ class Run:
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
-        self.recipe, self.subject = training.request.recipe, training.subject
+        self.recipe, self.setup = training.request.recipe, training.setup
         self.work, self._begun = training.work, time.monotonic()
         self._questions = self.work / "answers" / "questions.jsonl"
         self._answers = self.work / "answers" / "answers.jsonl"
@@ -157,7 +156,7 @@ class Run:
         self._checkpoints = self.work / "training" / "checkpoints"
         self._states = _MEMORY if _MEMORY.is_dir() else self.work
         self._states /= f"peagle-states-{json_digest(str(self.work))[:12]}"
-        self._python = find_trainer(training.subject.gpu)
+        self._python = find_trainer(training.setup.gpu)
         self._earlier = sum(self.seconds.values())
 
     @property
@@ -195,16 +194,16 @@ class Run:
             raise TrainerFailed(f"{self.work}: the disk is full", _DISK_FIX, "disk-full") from error
 
     def _train(self) -> Trained:
-        request, recipe, data = self.training.request, self.recipe, self.training.data
-        target, arguments = _weights_digest(Path(self.subject.target)), self._fixed_arguments
+        recipe, data = self.recipe, self.training.data
+        target, arguments = _weights_digest(Path(self.setup.target)), self._fixed_arguments
         vllm = self.training.plan.runtime.vllm
         self._step("untrained", [vllm, target, *arguments], self._serve_untrained)
-        source = [data.sha256, recipe.answer_tokens, request.keep_answers, target]
-        if not request.keep_answers:
+        source = [data.sha256, recipe.answer_tokens, recipe.keep_answers, target]
+        if not recipe.keep_answers:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        trained = [*prepared, arguments, request.max_steps]
+        trained = [*prepared, arguments]
         fitted = self._find_result("training", trained, recipe.epochs)
         if fitted is None:
             with self._states_engine() as engine:
@@ -232,14 +231,15 @@ class Run:
         which more continue it, and the anchors, which depend on the GPU's memory."""
         settings = {**self.recipe.settings, "max-anchors": ""}
         recipe = replace(self.recipe, epochs=1, settings=settings)
-        return recipes.train_arguments(recipe, self.subject)
+        return recipes.train_arguments(recipe, self.setup)
 
     def _step(
-        self, name: Step, source: Any, make: Callable[[], dict[str, Any]], amount: int = 0,
+        self, name: Step, source: Any, make: Callable[[], dict[str, Any] | None], amount: int = 0,
         part: str = "",
     ) -> dict[str, Any]:  # fmt: skip
-        """The result of a step or a ``part`` of it, which ``make`` makes, unless it is done.
-        ``amount`` may grow without beginning again, as epochs do."""
+        """The result of a step or of a ``part`` of it, from its file if that is of the same
+        ``source`` and ``amount``, else from ``make``. Another source empties the folder of the
+        step; another amount, of epochs, goes on with what is there."""
         result = self._find_result(name, source, amount, part)
         if result is not None:
             return result
@@ -254,7 +254,7 @@ class Run:
         begun = time.monotonic()
         self._report(TrainProgress(name))
         try:
-            result = make()
+            result = make() or {}
             marker |= {"result": result, "amount": amount}
         finally:
             marker["seconds"] += time.monotonic() - begun
@@ -271,69 +271,65 @@ class Run:
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
 
-    def _regenerate(self) -> dict[str, Any]:
+    def _regenerate(self) -> None:
         conversations, answers = self.training.data.train, self._answers
         total = write_conversations(conversations, self._questions)
         has_turns = any(
             sum(message["role"] == "user" for message in each.messages) > 1
             for each in conversations
         )
-        counts: dict[str, int] = {}
+        lines, answered = AppendedLines(answers), 0
 
-        def watch(seconds: float) -> TrainProgress:
-            done = _count_conversations(answers, counts)
-            left = seconds / done * (total - done) if done > total // 20 else None
+        def count_answered() -> int:
+            nonlocal answered
+            # A conversation of several turns is written at once, a row for each answer.
+            answered += sum(b'_gen0", "primary_id"' in line for line in lines.read())
+            return answered
+
+        def watch() -> TrainProgress:
+            done = count_answered()
+            new, seconds = done - before, time.monotonic() - begun
+            left = seconds / new * (total - done) if new > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
         with self._serving(self.training.plan, "answers", self._target_names) as engine:
-            arguments = recipes.regenerate_arguments(
-                self.recipe,
-                self.subject,
-                self._questions,
-                answers,
-                engine.openai_base_url,
-                has_turns,
+            url, before, begun = engine.openai_base_url, count_answered(), time.monotonic()
+            words = recipes.regenerate_arguments(
+                self.recipe, self.setup, self._questions, answers, url, has_turns
             )
-            self._run_program("answers", [str(TRAINER), *arguments], watch, engine)
-        answered = _count_conversations(answers, {})
-        if answered < _LEAST_ANSWERED * total:
+            self._run_program("answers", [str(TRAINER), *words], watch, engine)
+        if count_answered() < _LEAST_ANSWERED * total:
             fix = f"read {self._log('answers')}, and repeat the command: it asks the others"
             message = f"the target answered {answered:,} of {total:,} questions"
             raise TrainerFailed(message, fix, "few-answers")
-        return {"asked": total, "answered": answered}
 
-    def _prepare(self) -> dict[str, Any]:
+    def _prepare(self) -> None:
         def run(answers: Path, render: str | None, engine: LocalEngine | None) -> None:
-            words = recipes.prepare_arguments(
-                self.recipe, self.subject, answers, self._data, render
-            )
+            words = recipes.prepare_arguments(self.recipe, self.setup, answers, self._data, render)
             self._run_program("data", [str(TRAINER), *words], engine=engine)
 
-        if not self.training.request.keep_answers:
-            run(self._answers, None, None)
-            return {}
+        if not self.recipe.keep_answers:
+            return run(self._answers, None, None)
         private_folder(self._questions.parent)
         write_conversations(self.training.data.train, self._questions, keep_answers=True)
         with self._serving(self.training.plan, "data", self._target_names) as engine:
-            run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
-        return {}
+            return run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
 
-    def _serve_untrained(self) -> dict[str, Any]:
+    def _serve_untrained(self) -> None:
         head = self.work / "untrained" / "head"
-        arguments = ["train", *recipes.train_arguments(self.recipe, self.subject)]
+        arguments = ["train", *recipes.train_arguments(self.recipe, self.setup)]
         arguments += ["--dry-run", "--save-path", str(head)]
         self._run_program("untrained", [str(TRAINER), *arguments])
         try:
-            with self._serving(self._plan_with(head), "untrained") as engine:
-                return {"acceptance_length": engine.acceptance_length}
+            with self._serving(self.training.plan_with(head), "untrained"):
+                pass
         except NotProved as error:
             if error.code != NotProved.code:  # as expected, its drafts are made and not accepted
                 raise
-            return {"acceptance_length": 1.0}
 
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
         output = self.work / "states" / "states.json"
-        words = [str(CHECK), self.subject.target, str(self.work / "untrained" / "head")]
+        words = [str(CHECK), self.setup.target, str(self.work / "untrained" / "head")]
         words += [engine.openai_base_url, str(self._data), str(output)]
         self._run_program("states", words, engine=engine)
         compared: dict[str, Any] = read_json(output)
@@ -350,12 +346,10 @@ class Run:
         _read_checkpoints(self._checkpoints)
         events = self.work / "training" / "events.jsonl"
         variables = {EVENTS_VARIABLE: str(events)}
-        words = [str(TRAINER), "train", *recipes.train_arguments(self.recipe, self.subject)]
+        words = [str(TRAINER), "train", *recipes.train_arguments(self.recipe, self.setup)]
         words += ["--vllm-endpoint", engine.openai_base_url, "--data-path", str(self._data)]
         words += ["--hidden-states-path", str(self._states), "--save-path", str(self._checkpoints)]
-        if self.training.request.max_steps:
-            words += ["--max-steps", str(self.training.request.max_steps)]
-        if self.subject.gpu:  # those that the engine leaves, else its first one, which both share
+        if self.setup.gpu:  # those that the engine leaves, else its first one, which both share
             if "num-workers" not in self.recipe.settings:
                 words += ["--num-workers", str(max(1, min(12, this_machine().cores - 2)))]
             free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in engine.gpus]
@@ -366,18 +360,17 @@ class Run:
                 words = [*launcher, "--nproc-per-node", str(len(gpus)), *words]
         reader = EventReader(events)
         self._run_program("training", words, reader.progress, engine, variables)
-        steps = reader.progress(0.0).done
-        return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second,
-                "steps": steps, "seconds_per_step": reader.seconds_per_step}  # fmt: skip
+        reader.progress()
+        return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second}
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
         file = self.work / "measured" / folder.name / "acceptance.json"
         number = int(folder.name)
 
-        def measure() -> dict[str, Any]:
+        def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
-            with self._serving(self._plan_with(folder), "measured", _UNCOMPILED) as engine:
+            with self._serving(self.training.plan_with(folder), "measured", _UNCOMPILED) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
@@ -387,7 +380,6 @@ class Run:
                     ),
                 )
             write_file(file, acceptance_bytes(result))
-            return {}
 
         source = [self.training.request.k, self._measured_from(folder)]
         self._step("measured", source, measure, part=folder.name)
@@ -413,7 +405,7 @@ class Run:
                     ),
                 )  # fmt: skip
 
-        answers = ask(self._plan_with(head), "head"), ask(self.training.plan, "target")
+        answers = ask(self.training.plan_with(head), "head"), ask(self.training.plan, "target")
         compared = compare_transcripts(
             prompts, *answers, server="head", against="target", started=started,
             max_tokens=_COMPARED_TOKENS,
@@ -422,20 +414,17 @@ class Run:
                 "differences": len(compared.differences),
                 "unexplained": len(compared.unexplained)}  # fmt: skip
 
-    def _plan_with(self, head: Path) -> Plan:
-        return without_floor(self.training.plan_with(head))
-
     @property
     def _target_names(self) -> dict[str, str]:
         """The variable of an engine that the trainer asks, which needs its own name first."""
-        names = dict.fromkeys([self.subject.target, self.training.plan.target.id])
+        names = dict.fromkeys([self.setup.target, self.training.plan.target.id])
         return {SERVED_NAME: json.dumps(list(names))}
 
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
         states, share = self._states, self.training.states_share
         shutil.rmtree(states, ignore_errors=True)
         states.mkdir(parents=True)
-        settings = self._target_names | recipes.states_variables(self.subject, states, share)
+        settings = self._target_names | recipes.states_variables(self.setup, states, share)
         return self._serving(self.training.plan, "states", settings)
 
     @contextmanager
@@ -444,14 +433,14 @@ class Run:
     ) -> Iterator[LocalEngine]:
         """The engine of the plan, with a name of this training and these variables, while the block
         runs. The log of one that fails is kept."""
-        name, gpu = f"train-{json_digest(str(self.work))[:8]}-{step}", self.subject.gpu
+        name, gpu = f"train-{json_digest(str(self.work))[:8]}-{step}", self.setup.gpu
         if name in local_engine_names():
             stop_local(name, now=True)  # of a run that was killed
         plugin = {} if gpu else {"PYTHONPATH": str(PLUGIN)}
         engine = start_local(
             plan.model_copy(update={"name": name}),
             progress=lambda state, line: self._report(TrainProgress(step, detail=line)),
-            runner=TrainerRunner(gpus=gpu, variables=plugin, settings=settings or {}),
+            runner=LocalRunner(gpus=gpu, variables={**plugin, **(settings or {})}),
         )
         try:
             yield engine
@@ -465,13 +454,13 @@ class Run:
         self,
         step: Step,
         words: Sequence[str],
-        watch: Callable[[float], TrainProgress] | None = None,
+        watch: Callable[[], TrainProgress] | None = None,
         engine: LocalEngine | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """Run a program of the trainer's Python until it ends, which an interrupt makes it do after
         it has saved. Raises EngineError when the engine it needs has ended, TrainerFailed."""
-        log, begun = self._log(step), time.monotonic()
+        log = self._log(step)
         before = log.stat().st_size if log.exists() else 0
         environment = {
             **{name: os.environ[name] for name in _INHERITED if name in os.environ},
@@ -490,7 +479,7 @@ class Run:
                     if engine and not is_alive(engine.process):
                         raise crash_error(Path(engine.process.log))
                     line = last_line(log)
-                    progress = watch(time.monotonic() - begun) if watch else TrainProgress(step)
+                    progress = watch() if watch else TrainProgress(step)
                     self._report(replace(progress, detail=progress.detail or line))
                     time.sleep(_POLL_SECONDS)
             finally:
@@ -506,18 +495,6 @@ class Run:
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
-
-
-@dataclass(frozen=True)
-class TrainerRunner(LocalRunner):
-    """A runner whose engine has settings for the trainer, which a plan cannot have."""
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def local_environment(self, plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
-        """The plan's environment with those settings."""
-        environment, notes = super().local_environment(plan)
-        return {**environment, **self.settings}, notes
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
@@ -544,23 +521,28 @@ def _read_checkpoints(folder: Path) -> list[Path]:
     return sorted(complete, key=lambda each: int(each.name))
 
 
-def _count_conversations(file: Path, counts: dict[str, int]) -> int:
-    """The answers in ``file``; ``counts`` keeps what was counted before."""
-    with suppress(FileNotFoundError), file.open("rb") as stream:
-        stream.seek(counts.get("at", 0))
-        while line := stream.readline():
-            if line.endswith(b"\n"):
-                counts["at"] = stream.tell()
-                # A conversation of several turns is written at once, a row for each answer.
-                counts["done"] = counts.get("done", 0) + (b'_gen0", "primary_id"' in line)
-    return counts.get("done", 0)
+class AppendedLines:
+    """The lines that a program appends to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._at = file, 0
+
+    def read(self) -> Iterator[bytes]:
+        """The complete lines that are new."""
+        with suppress(FileNotFoundError), self._file.open("rb") as stream:
+            stream.seek(self._at)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._at += len(line)
+                yield line
 
 
 class EventReader:
     """What the trainer's events say, as far as they are written."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._at = file, 0
+        self._lines = AppendedLines(file)
         self._now = TrainProgress("training")
         self.losses: dict[str, float] = {}
         self._steps: deque[Mapping[str, Any]] = deque(maxlen=200)
@@ -579,15 +561,10 @@ class EventReader:
         speeds = [step["tokens_per_second"] for step in self._steps if step["tokens_per_second"]]
         return mean(speeds[1:]) if speeds[1:] else None
 
-    def progress(self, seconds: float) -> TrainProgress:
+    def progress(self) -> TrainProgress:
         """Read what is new."""
-        with suppress(FileNotFoundError), self._file.open("rb") as stream:
-            stream.seek(self._at)
-            for line in stream:
-                if not line.endswith(b"\n"):
-                    break
-                self._at += len(line)
-                self._read(json_reader.read(line, "an event"))
+        for line in self._lines.read():
+            self._read(json_reader.read(line, "an event"))
         now, each = self._now, self.seconds_per_step
         return now if each is None else replace(now, seconds_left=each * (now.total - now.done))
 

@@ -17,10 +17,11 @@ from peagle.engine.gpus import Gpus
 from peagle.errors import Refused
 from peagle.findings import errors, refuse_errors
 from peagle.planning.plan import Plan
+from peagle.planning.speculation import without_floor
 from peagle.train.data import TrainingData
 from peagle.train.recipe import (
     Recipe,
-    Subject,
+    Setup,
     anchors_within,
     choose_layers,
     choose_mask_token,
@@ -34,28 +35,25 @@ from peagle.weights.own_target import plan_pair
 @dataclass(frozen=True)
 class TrainingRequest:
     """What the user asked for: a head for the target of ``pair``, written to ``output``, whose
-    acceptance is measured at ``k``. ``max_steps`` ends the training early, for a probe. ``work`` is
-    the folder of its steps, by default one in the output."""
+    acceptance is measured at ``k``. ``work`` is the folder of its steps, by default one in the
+    output."""
 
     pair: str
     output: Path
     k: int
     recipe: Recipe
-    mask_token_id: int | None = None
-    keep_answers: bool = False
-    max_steps: int | None = None
     work: Path | None = None
 
 
 @dataclass(frozen=True)
 class Training:
     """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
-    ``plan_with`` makes the one with the head in a folder, at the K that is measured.
+    ``plan_with`` makes the one with the head in a folder, whatever its acceptance.
     ``states_share`` is the part of a GPU's memory for the engine that gives hidden states, where
     the trainer has no GPU of its own."""
 
     request: TrainingRequest
-    subject: Subject
+    setup: Setup
     data: TrainingData
     plan: Plan
     plan_with: Callable[[Path], Plan]
@@ -110,12 +108,12 @@ def make_training(
     if memory and gpus and len(gpus.gpus) <= plan.fit.tensor_parallel_size:
         share = min(0.8, max(0.3, 0.15 + 1.1 * target.weight_bytes / memory / len(gpus.gpus)))
     available = memory and round(memory * (1 - (share or 0)))
-    subject = Subject(
+    setup = Setup(
         target=location,
         layers=choose_layers(sizes.layers, published),
         last_layer=sizes.layers,
         mask_token_id=choose_mask_token(
-            target, checkpoint or checkpoint_at(location), published, request.mask_token_id
+            target, checkpoint or checkpoint_at(location), published, request.recipe.mask_token_id
         ),
         max_anchors=anchors_within(request.recipe, sizes.vocab_size, available),
         context=int(str(settings_in(plan.environment)["max-model-len"])),
@@ -123,6 +121,6 @@ def make_training(
     )
 
     def plan_with(head: Path) -> Plan:
-        return plan_for(drafter=str(head.resolve()), k=request.k)
+        return without_floor(plan_for(drafter=str(head.resolve()), k=request.k))
 
-    return Training(request, subject, data, plan, plan_with, catalog, share)
+    return Training(request, setup, data, plan, plan_with, catalog, share)

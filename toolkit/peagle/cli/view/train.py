@@ -14,7 +14,7 @@ from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, p
 from peagle.errors import command_line
 from peagle.text import format_concurrency, format_duration, format_size, format_usd, number_of
 from peagle.train.estimate import Range, TrainingPlan
-from peagle.train.job import JobOptions
+from peagle.train.job import JobSettings
 from peagle.train.result import ACCEPTANCE, CATALOG
 from peagle.train.run import Trained, TrainProgress
 
@@ -28,20 +28,22 @@ _ADVICE = {
 }
 
 
-def print_training_plan(plan: TrainingPlan, prompts_hint: str) -> None:
-    """The advice first, then time and cost, and what they come from; last what to try instead, with
-    where its prompts come from."""
+def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
+    """The advice first, then time and cost, and what they come from; last what to try instead, to
+    be measured with the file ``prompts``."""
     advice = _ADVICE[plan.advice].format(plan)
     if plan.advice == "train" and plan.expected.low < max(p.length or 0 for p in plan.break_even):
         advice += ", but may stay below the break-even"
     print_line(advice, bold=True)
     print_facts(_facts(plan), err=False)
     if plan.advice != "train" and plan.alternatives:
-        title = f"\nTry instead, and measure the acceptance on your text{prompts_hint}"
-        print_line(title, bold=True)
-        for drafter, commands in plan.alternatives.items():
-            lines = " && ".join(map(command_text, commands))
-            print_facts([(drafter, ("", lines))], label=max(12, len(drafter) + 1), err=False)
+        hint = "" if prompts else " (--prompts prompts.jsonl writes it)"
+        print_line(f"\nTry instead, and measure the acceptance on your text{hint}", bold=True)
+        file = str(prompts or "prompts.jsonl")
+        measure = command_text(("peagle", "bench", "local", "--acceptance", file))
+        for drafter, up in plan.alternatives.items():
+            line = f"{command_text(up)} && {measure}"
+            print_facts([(drafter, ("", line))], label=max(12, len(drafter) + 1), err=False)
 
 
 def _facts(plan: TrainingPlan) -> Iterator[Fact]:
@@ -55,10 +57,9 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
         speed = f"{point.tokens_per_second:,.0f} tokens/s"
         yield "break-even", f"{length} against {point.against.text} ({speed})"
     place = "this machine" if plan.instance_type == HERE else plan.instance_type
+    gpus = "this machine" if _trains_here(plan) else f"{place} ({plan.gpu_count} x {plan.gpu})"
     size = f"{plan.workload.prompt_tokens:,} + {plan.workload.output_tokens:,} tokens"
     yield "load", f"{format_concurrency(plan.concurrency)} of {size} on each engine of {place}"
-    gpus = f"{plan.trained_on} ({plan.gpu_count} x {plan.gpu})"
-    gpus = "this machine" if plan.trained_on == HERE else gpus
     if plan.hours:
         yield "time", f"{_hours(plan.hours['total'])} on {gpus}, {plan.basis}"
         names = {"regeneration": "answers", "epochs": f"epochs ({plan.epochs})", "starts": "starts"}
@@ -69,18 +70,21 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     yield "cost", _cost(plan)
     data = plan.data
     text = f"{number_of(data.conversations, 'conversation')}, about {data.tokens:,} tokens"
-    if plan.regenerates:
+    if data.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    states = f"hidden states are not stored ({format_size(plan.hidden_states_bytes)} per epoch)"
     checkpoints = f"{number_of(plan.epochs, 'checkpoint')} of {format_size(plan.checkpoint_bytes)}"
-    yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}; {states}"
+    yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
+
+
+def _trains_here(plan: TrainingPlan) -> bool:
+    return plan.basis == "measured" or plan.instance_type == HERE
 
 
 def _cost(plan: TrainingPlan) -> str:
     if plan.usd is None or plan.usd_per_hour is None:
-        return "" if plan.trained_on == HERE else "the price is unknown"
+        return "" if _trains_here(plan) else "the price is unknown"
     usd = plan.usd
     text = f"{format_usd(usd.likely)} ({format_usd(usd.low)} to {format_usd(usd.high)}), at "
     text += f"{format_usd(plan.usd_per_hour)} per hour"
@@ -124,20 +128,6 @@ def show_progress(
     status.show_line(" | ".join(parts))
 
 
-def trained_document(head: Path, entry: Path, trained: Trained) -> dict[str, Any]:
-    """What ``--json`` prints of a trained head."""
-    best = trained.best
-    return {
-        "head": str(head), "k": best.acceptance.k, "acceptance_length": round(best.length, 3),
-        "epoch": best.number, "catalog_entry": str(entry),
-        "epochs": [
-            {"epoch": epoch.number, "loss": epoch.loss, "acceptance_length": round(epoch.length, 3)}
-            for epoch in trained.epochs
-        ],
-        "lossless": trained.lossless, "seconds": trained.seconds,
-    }  # fmt: skip
-
-
 def print_trained(head: Path, trained: Trained) -> None:
     """The acceptance of the chosen epoch and of the others."""
     best, compared = trained.best.acceptance, trained.lossless
@@ -169,14 +159,14 @@ def print_next(head: Path) -> None:
 
 
 def print_job_request(
-    request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan, region: str
+    request: Mapping[str, Any], job: JobSettings, plan: TrainingPlan, region: str
 ) -> None:
     """The job before it is started, and what it costs."""
     print_status(f"{request['TrainingJobName']} on {job.instance.type} ({region})", bold=True)
     print_facts(_job_facts(request, job, plan))
 
 
-def _job_facts(request: Mapping[str, Any], job: JobOptions, plan: TrainingPlan) -> Iterator[Fact]:
+def _job_facts(request: Mapping[str, Any], job: JobSettings, plan: TrainingPlan) -> Iterator[Fact]:
     hours = f"{_hours(plan.hours['total'])}, {plan.basis}" if plan.hours else "unknown"
     yield "time", f"{hours}; ended after {format_duration(job.max_seconds)}"
     cost = "the price is unknown"
