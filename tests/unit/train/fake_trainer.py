@@ -64,6 +64,11 @@ def main() -> None:
                 rows = rows[: int((HERE / "answers").read_text())]
             answered = [{"id": f"{n}_gen0", "primary_id": str(n)} for n in range(len(rows))]
             value("outfile").write_text("".join(json.dumps(row) + "\n" for row in answered))
+        elif step == "prepare-data":
+            value("output").mkdir(exist_ok=True)
+            (value("output") / "data.arrow").write_bytes(bytes(1600))
+            splits = {"train": {"num_examples": 54}}
+            (value("output") / "dataset_info.json").write_text(json.dumps({"splits": splits}))
         elif step == "train":
             train()
         elif step == "dry-run":

@@ -16,8 +16,9 @@ from peagle.train.run import Step, TrainProgress
 from peagle.train.training import Training, TrainingRequest
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
-START, ANSWER, STEP, PROMPT = 20.0, 0.5, 2.0, 0.25
-"""The seconds of an engine's start, and of a conversation, step and prompt."""
+START, ANSWER, STATES, STEP, PROMPT = 20.0, 0.5, 0.125, 2.0, 0.25
+"""The seconds of an engine's start, of answers and hidden states of a conversation, of a step, of
+a prompt."""
 
 
 class FakeRun:
@@ -34,6 +35,7 @@ class FakeRun:
         assert request.recipe.epochs == 1
         self.seconds = {
             "untrained": self._step("untrained", 0, 0, 0.0),
+            "states": self._step("states", len(data.train), len(data.train), STATES),
             "training": self._step("training", request.recipe.max_steps or 0, 30, STEP),
             "measured": self._step("measured", len(data.held_out), len(data.held_out), PROMPT),
         }
@@ -75,10 +77,10 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
     count, few = len(data.train), probing.CONVERSATIONS
     assert rates.basis == "measured"
     assert hours["regeneration"].likely * 3600 == pytest.approx(count * ANSWER, rel=0.01)
-    epochs = RECIPE.epochs * 30 * STEP * count / few
+    epochs = RECIPE.epochs * 30 * STEP * count / few + STATES * count
     assert hours["epochs"].likely * 3600 == pytest.approx(epochs, rel=0.01)
     prompts = min(200, len(data.held_out)) * PROMPT
-    starts = 3 * START + RECIPE.epochs * (START + prompts)
+    starts = 4 * START + RECIPE.epochs * (START + prompts)
     assert hours["starts"].likely * 3600 == pytest.approx(starts, rel=0.05)
     assert not [*tmp_path.glob(".peagle-probe-*")]
 

@@ -27,7 +27,7 @@ from peagle.train.recipe import (
 
 CATALOG = load_catalog()
 QUESTIONS, ANSWERS, DATA = map(Path, ("/w/questions", "/w/answers", "/w/data"))
-SETUP = Setup("/models/tiny", (2, 5, 7), 8, 2, 8192, 2048, gpu=True)
+SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048, gpu=True)
 
 
 def options(argv: list[str]) -> dict[str, str]:
@@ -61,7 +61,7 @@ def test_the_folder_of_the_target_is_one_word() -> None:
 
 
 def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:
-    cpu = Setup("/models/tiny", (2, 5, 7), 8, 2, 256, 2048)
+    cpu = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 256, 2048)
     passed = options(train_arguments(CPU_RECIPE, cpu))
     assert passed["hidden-states-dtype"] == "float32"
     assert (passed["draft-attn-impl"], passed["loss-implementation"]) == ("sdpa", "eager")

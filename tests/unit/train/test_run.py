@@ -25,7 +25,8 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return make_workshop(tmp_path, monkeypatch)
 
 
-ALL = ["dry-run", "regenerate-responses", "prepare-data", "states", "train"]
+TRAIN = ["generate-offline-data", "train"]
+ALL = ["dry-run", "regenerate-responses", "prepare-data", "states", *TRAIN]
 ENGINES = ["untrained", "answers", "states"]
 COMPARED = ["lossless", "lossless"]
 
@@ -66,7 +67,7 @@ def test_the_same_command_makes_nothing_again_and_more_epochs_continue(shop: Wor
     assert shop.train().best.number == 0
     assert (shop.calls, shop.engines) == (ALL, [])
     assert len(shop.train(epochs=3).epochs) == 3
-    assert shop.calls == [*ALL, "train"]
+    assert shop.calls == [*ALL, *TRAIN]
     assert shop.engines == ["states", "measured"]  # the same head is the best
 
 
@@ -76,7 +77,7 @@ def test_what_was_trained_before_an_error_is_kept(shop: Workshop) -> None:
         shop.train()
     (shop.folder / "fail").unlink()
     assert len(shop.train().epochs) == 2
-    assert shop.calls == ALL  # the failed call wrote none
+    assert shop.calls == [*ALL[:-1], *TRAIN]  # the failed call wrote none
 
 
 def test_ctrl_c_and_sigterm_let_the_trainer_save(shop: Workshop) -> None:
@@ -95,6 +96,7 @@ def test_ctrl_c_and_sigterm_let_the_trainer_save(shop: Workshop) -> None:
 def test_an_engine_that_ended_ends_the_trainer_and_says_why(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(running, "_ROOM", 10**12)
     (shop.folder / "slow").touch()
     (shop.folder / "engine.log").write_text("torch.OutOfMemoryError: CUDA out of memory.")
     monkeypatch.chdir(shop.folder)
@@ -106,6 +108,14 @@ def test_an_engine_that_ended_ends_the_trainer_and_says_why(
     assert failed.value.code == crash_error(shop.folder / "engine.log").code
     assert "out of memory" in failed.value.message
     assert (shop.folder / "interrupted").exists()
+
+
+def test_without_room_for_hidden_states_the_trainer_asks_the_engine_in_each_epoch(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_ROOM", 10**12)
+    assert len(shop.train().epochs) == 2
+    assert shop.calls == [step for step in ALL if step != "generate-offline-data"]
 
 
 def test_one_process_trains_at_a_time(shop: Workshop) -> None:
@@ -121,7 +131,7 @@ def test_a_checkpoint_that_was_not_saved_to_its_end_is_made_again(shop: Workshop
         shop.train(epochs=1)
     (shop.folder / "full").unlink()
     assert len(shop.train(epochs=1).epochs) == 1
-    assert shop.calls == ALL
+    assert shop.calls == [*ALL[:-1], *TRAIN]
 
 
 def test_a_step_that_needs_less_memory_goes_on_from_the_last_checkpoint(shop: Workshop) -> None:

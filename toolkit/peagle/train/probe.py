@@ -74,13 +74,15 @@ def measure_rates(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )
     step = clock.seconds_each("training", seconds["training"] / STEPS)
+    states = clock.totals.get("states", 0) * clock.seconds_each("states", 0.0)
     prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
     measuring = seconds["measured"] + prompt * (
         min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
     )
     steps = clock.totals.get("training", STEPS)
     answers = answers if "answers" in seconds else 0.0
-    rest = elapsed - answers - step * min(STEPS, steps) - seconds["measured"]
+    rest = elapsed - answers - states - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0
-    likely = (regeneration, size.tokens / (steps * step), max(rest, 0.0), measuring)
+    epoch = steps * step + states / request.recipe.epochs  # saved once, for all epochs
+    likely = (regeneration, size.tokens / epoch, max(rest, 0.0), measuring)
     return Rates("measured", *(Range(n / _SPREAD, n, n * _SPREAD) for n in likely))

@@ -59,10 +59,16 @@ class Setup:
     target: str
     layers: tuple[int, ...]
     last_layer: int
+    hidden_size: int
     mask_token_id: int
     max_anchors: int
     context: int
     gpu: bool = False
+
+    @property
+    def states_bytes(self) -> int:
+        """Bytes of the hidden states of a token."""
+        return (len(self.layers) + 1) * self.hidden_size * (2 if self.gpu else 4)
 
 
 def published_head(target: Target) -> Mapping[str, Any]:

@@ -5,7 +5,8 @@
     untrained  a head with random weights in the engine that will serve it: every error of shapes,
                of the mask and of the KV cache costs a start, not a training
     states     the hidden states of the engine give the target's own probabilities
-    training   the trainer, which asks that engine for hidden states
+    training   the trainer, with hidden states that the engine has saved before, or that it asks
+               the engine for in each epoch if memory and disk are too small
     measured   the acceptance of each epoch's head on held-out prompts, in the engine
     lossless   the best head changes no greedy answer of the target
 
@@ -25,11 +26,12 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from tempfile import gettempdir
 from typing import Any, Literal, get_args
 
 from peagle.bench.acceptance import (
@@ -138,6 +140,12 @@ _COMPARED_PROMPTS, _COMPARED_TOKENS = 16, 64
 _UNCOMPILED = {ENFORCE_EAGER: "true"}
 """Acceptance is the same in an engine that is not compiled, which starts sooner."""
 
+_ROW_BYTES = 16
+"""Of the prepared data, per token: its id, and whether it is trained on."""
+
+_ROOM = 2
+"""Times the hidden states that a disk must have free, so that they are saved there."""
+
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
 """How long an interrupted trainer may take to save."""
@@ -206,9 +214,19 @@ class Run:
         trained = [*prepared, arguments]
         fitted = self._find_result("training", trained, recipe.epochs)
         if fitted is None:
-            with self._states_engine() as engine:
+            with ExitStack() as serving:
+                keeps = self._choose_states()
+                engine = serving.enter_context(self._states_engine())
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
-                fitted = self._step("training", trained, partial(self._fit, engine), recipe.epochs)
+
+                def fit() -> dict[str, Any]:
+                    if not keeps:
+                        return self._fit(engine)
+                    self._save_states(engine)
+                    serving.close()
+                    return self._fit(None)
+
+                fitted = self._step("training", trained, fit, recipe.epochs)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in _read_checkpoints(self._checkpoints):
@@ -342,18 +360,47 @@ class Run:
             )
         return compared
 
-    def _fit(self, engine: LocalEngine) -> dict[str, Any]:
+    def _choose_states(self) -> bool:
+        """Choose the folder of the hidden states. Whether it has room for those of all data, which
+        are then computed once and not in each epoch."""
+        tokens = sum(file.stat().st_size for file in self._data.glob("*.arrow")) // _ROW_BYTES
+        needed = tokens * self.setup.states_bytes
+        for place in (_MEMORY, Path(gettempdir())):
+            if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed:
+                self._states = place / self._states.name
+                return True
+        return False
+
+    def _save_states(self, engine: LocalEngine) -> None:
+        rows = read_json(self._data / "dataset_info.json")["splits"]["train"]["num_examples"]
+        begun = time.monotonic()
+
+        def watch() -> TrainProgress:
+            done = sum(name.startswith("hs_") for name in os.listdir(self._states))
+            left = (time.monotonic() - begun) / done * (rows - done) if done else None
+            return TrainProgress("states", done, rows, seconds_left=left)
+
+        words = ["--model", self.setup.target, "--endpoint", engine.openai_base_url]
+        words += ["--preprocessed-data", str(self._data), "--output", str(self._states)]
+        words += ["--concurrency", "128" if self.setup.gpu else "32"]
+        words = [str(TRAINER), "generate-offline-data", *words]
+        self._run_program("states", words, watch, engine)
+
+    def _fit(self, engine: LocalEngine | None) -> dict[str, Any]:
+        """Train, with the hidden states of ``engine``, or with those that are saved."""
         _read_checkpoints(self._checkpoints)
         events = self.work / "training" / "events.jsonl"
         variables = {EVENTS_VARIABLE: str(events)}
         words = [str(TRAINER), "train", *recipes.train_arguments(self.recipe, self.setup)]
-        words += ["--vllm-endpoint", engine.openai_base_url, "--data-path", str(self._data)]
+        words += ["--vllm-endpoint", engine.openai_base_url] if engine else ["--on-missing", "skip"]
+        words += ["--data-path", str(self._data)]
         words += ["--hidden-states-path", str(self._states), "--save-path", str(self._checkpoints)]
         if self.setup.gpu:  # those that the engine leaves, else its first one, which both share
             if "num-workers" not in self.recipe.settings:
                 words += ["--num-workers", str(max(1, min(12, this_machine().cores - 2)))]
-            free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in engine.gpus]
-            gpus = free or list(engine.gpus[:1])
+            taken = engine.gpus if engine else ()
+            free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in taken]
+            gpus = free or list(taken[:1])
             variables[VISIBLE_DEVICES] = ",".join(gpus)
             if len(gpus) > 1:
                 launcher = ["-m", "torch.distributed.run", "--standalone"]

@@ -112,6 +112,7 @@ def make_training(
         target=location,
         layers=choose_layers(sizes.layers, published),
         last_layer=sizes.layers,
+        hidden_size=sizes.hidden_size,
         mask_token_id=choose_mask_token(
             target, checkpoint or checkpoint_at(location), published, request.recipe.mask_token_id
         ),

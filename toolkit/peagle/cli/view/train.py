@@ -101,7 +101,7 @@ def _hours(hours: Range) -> str:
 
 _STEPS: dict[str, str] = {
     "answers": "the target answers", "data": "preparing the data",
-    "untrained": "an untrained head in the engine", "states": "checking the hidden states",
+    "untrained": "an untrained head in the engine", "states": "hidden states",
     "training": "training", "measured": "measuring acceptance",
     "lossless": "comparing answers",
 }  # fmt: skip
