@@ -17,7 +17,6 @@ from peagle.text import (
     format_size,
     format_usd,
     join_with_or,
-    number_of,
     parse_duration,
     parse_requests,
     parse_share,
@@ -41,8 +40,6 @@ TEXTS: list[tuple[Callable[[Any], Any], dict[Any, Any]]] = [
         "1.5k": 1536, "1m": 1048576}),
     (join_with_or, {("a",): "a", ("a", "b"): "a or b", ("a", "b", "c"): "a, b or c"}),
     (format_size, {4e5: "0.4 MB", 9.2e6: "9.2 MB", 1.4e7: "14 MB", 1.38e10: "13.8 GB"}),
-    (lambda count: number_of(count, "answer"), {
-        0: "0 answers", 1: "1 answer", 1024: "1,024 answers"}),
     (parse_share, {"10%": 0.1, "0.25": 0.25, "99.9%": 0.999, "0.1%": 0.001}),
 ]  # fmt: skip
 

@@ -133,11 +133,6 @@ def format_rate(bytes_per_second: float) -> str:
     return f"{bytes_per_second / 1e6:.0f} MB/s"
 
 
-def number_of(count: int, noun: str) -> str:
-    """``1 answer``, ``1,024 answers``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def format_requests(number: float) -> str:
     """``1 request``, ``8 requests``, ``100,000 requests``, ``4.5 requests``."""
     return f"{number:,.10g} request{'' if number == 1 else 's'}"

@@ -30,7 +30,7 @@ from peagle.render.plan_file import first_problem
 from peagle.render.resources import captured_prefix
 from peagle.s3uri import S3Uri
 from peagle.store import write_file
-from peagle.text import json_digest, number_of
+from peagle.text import json_digest
 from peagle_serve import json_reader
 from peagle_serve.contract import is_s3_uri
 from peagle_serve.json_reader import InvalidJson, open_regular
@@ -198,7 +198,7 @@ def _findings(
     if len(train) < FEW_CONVERSATIONS:
         yield findings.warning(
             "data-few", "data",
-            f"{number_of(len(train), 'conversation')} to train with: 5,000 gave an acceptance "
+            f"the training has few conversations ({len(train):,}): 5,000 gave an acceptance "
             "length of 1.5 in the trainer's own example",
             f"collect at least {FEW_CONVERSATIONS:,}",
         )  # fmt: skip
@@ -250,7 +250,7 @@ def _read(
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = "name other data; SageMaker writes what it captures some minutes later"
             raise UserError(message, fix, code="no-data")
-        message = f"{source} has {number_of(rows, 'row')}, none with a question ({_count(others)})"
+        message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
     return conversations
 

@@ -12,7 +12,7 @@ from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
 from peagle.errors import command_line
-from peagle.text import format_concurrency, format_duration, format_size, format_usd, number_of
+from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
 from peagle.train.job import JobSettings
 from peagle.train.result import ACCEPTANCE, CATALOG
@@ -69,11 +69,11 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
         yield "time", f"unknown on {gpus}"
     yield "cost", _cost(plan)
     data = plan.data
-    text = f"{number_of(data.conversations, 'conversation')}, about {data.tokens:,} tokens"
+    text = f"{data.conversations:,} conversations, about {data.tokens:,} tokens"
     if data.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    checkpoints = f"{number_of(plan.epochs, 'checkpoint')} of {format_size(plan.checkpoint_bytes)}"
+    checkpoints = f"checkpoints of {plan.epochs} x {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
@@ -140,12 +140,11 @@ def print_trained(head: Path, trained: Trained) -> None:
     lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
     domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
     steps = (f"{_STEPS[name]} {format_duration(spent)}" for name, spent in trained.seconds.items())
-    counts = (number_of(compared[f"{noun}s"], noun) for noun in ("prompt", "token"))
-    same = "not the target's in {unexplained}" if compared["unexplained"] else "the target's own"
+    same = f"{compared['prompts'] - compared['unexplained']} of {compared['prompts']} answers are "
     facts = [
         ("epochs", f"{lengths}; {trained.best.number + 1} is kept"),
         ("domains", domains),
-        ("lossless", f"answers to {', '.join(counts)}: {same.format(**compared)}"),
+        ("lossless", f"{same}the target's own, {compared['tokens']:,} tokens"),
         ("time", ", ".join(steps)),
     ]
     print_facts(facts, err=False)
@@ -204,7 +203,7 @@ def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterat
     if job.failure:
         yield "reason", job.failure
     yield "instance", job.instance_type
-    yield "spot", number_of(job.interruptions, "interruption") if job.is_spot else ""
+    yield "interrupted", f"{job.interruptions} x" if job.is_spot else ""
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
     yield "cost", "" if usd is None else f"{format_usd(usd)}, at the price of hosting"
     if head and (head / ACCEPTANCE).is_file():
