@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_600, 4_600),
     "bench": (3_960, 3_100),
-    "train": (2_596, 1_500),
+    "train": (2_593, 1_500),
     "sandbox": (5_335, 5_360),
-    "cli": (9_715, 6_200),
+    "cli": (9_700, 6_200),
 }
-MOST_LINES, MOST_FILES = 66_550, 249
+MOST_LINES, MOST_FILES = 66_580, 249
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -253,12 +253,11 @@ def test_states_that_are_not_the_targets_end_it_before_the_training(shop: Worksh
 RECORDED = """\
 {"time": 1795844079.1902273, "kind": "start", "epochs": 2, "steps": 25, "step": 0}
 {"time": 1795844092.8504403, "kind": "step", "epoch": 0, "step": 0, "loss": 7.797979354858398, \
-"tokens_per_second": 18.67113769156495, "waiting": 0.5608100915366476, "accuracy": [0.0, 0.0]}
+"tokens_per_second": 18.67113769156495}
 {"time": 1795844093.1, "kind": "step", "epoch": 0, "step": 1, "loss": 7.1, \
-"tokens_per_second": 800.0, "waiting": 0.02, "accuracy": [0.1, 0.0]}
+"tokens_per_second": 800.0}
 {"time": 1795844109.1, "kind": "step", "epoch": 0, "step": 24, "loss": 5.328765869140625, \
-"tokens_per_second": 870.1435202005847, "waiting": 0.0286977601559818, "accuracy": [0.2, 0.118]}
-{"time": 1795844109.8807142, "kind": "saved", "epoch": 0, "local_step": 0}
+"tokens_per_second": 870.1435202005847}
 {"time": 1795844117.9192398, "kind": "val", "epoch": 0, "step": null, "loss": 5.123009204864502}
 """
 

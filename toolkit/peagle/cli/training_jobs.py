@@ -109,10 +109,10 @@ def take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str
     """The options of the job, taken out of the command's ``parameters``. Raises OptionMissing for
     an option of a job without one; the data may need the region."""
     options = {name: parameters.pop(name) for name in _OPTION_NAMES}
-    for name in () if options["sagemaker"] else _OPTION_NAMES:
-        if name != "region" and is_typed(ctx, name):
-            flags = next(each.opts for each in ctx.command.params if each.name == name)
-            raise OptionMissing(f"{flags[0]} is of a job on SageMaker", "add --sagemaker")
+    of_job = {*_OPTION_NAMES} - {"region"} if not options["sagemaker"] else ()
+    for parameter in ctx.command.params:
+        if parameter.name in of_job and is_typed(ctx, parameter.name):
+            raise OptionMissing(f"{parameter.opts[0]} is of a job on SageMaker", "add --sagemaker")
     return options
 
 

@@ -148,8 +148,8 @@ def read_training_data(
     left_out = Counter[str]()
     beginnings = (*PROOF_PROMPTS, *proof_prompts)
 
-    def read(places: Sequence[str]) -> list[Conversation]:
-        conversations = _read(places, connect, beginnings, left_out)
+    def read_usable(places: Sequence[str]) -> list[Conversation]:
+        conversations = _read_rows(places, connect, beginnings, left_out)
         unique = _longest(conversations)
         fitting = [each for each in unique if context is None or each.prompt_tokens < context]
         if not fitting:
@@ -163,9 +163,9 @@ def read_training_data(
         left_out[_TOO_LONG] += len(unique) - len(fitting)
         return fitting
 
-    conversations, overlap = read(sources), 0
+    conversations, overlap = read_usable(sources), 0
     if isinstance(held_out, Path):
-        held = read([str(held_out)])
+        held = read_usable([str(held_out)])
         questions = {each.question for each in held}
         overlap = sum(each.question in questions for each in conversations)
     else:
@@ -221,11 +221,12 @@ def _findings(
         yield findings.note("data-one-domain", "data", message, fix)
 
 
-def _read(
+def _read_rows(
     sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], left_out: Counter[str]
 ) -> list[Conversation]:
-    """The conversations of the sources as they are; other rows, and those of which each question
-    has one of the ``beginnings``, are counted by the reason. Raises UserError if there are none."""
+    """The conversations in the rows of the sources. Rows without one are counted by the reason in
+    ``left_out``, and so are those whose questions all have one of the ``beginnings``. Raises
+    UserError where no conversation is left."""
     conversations: list[Conversation] = []
     others = Counter[str]()
     rows = size = 0
@@ -416,8 +417,8 @@ def _digest(text: str) -> str:
 
 
 def _longest(conversations: Iterable[Conversation]) -> list[Conversation]:
-    """Without those whose turns, apart from the answers, are those of another one or its first
-    ones. Of equal ones, one with an answer."""
+    """The conversations that no other one continues or repeats, whatever the answers are. Of
+    repeated ones, the one with an answer."""
     by_turns: dict[str, Conversation] = {}
     beginnings: set[str] = set()
     for conversation in conversations:

@@ -80,7 +80,6 @@ def measure_rates(
         min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
     )
     steps = clock.totals.get("training", STEPS)
-    answers = answers if "answers" in seconds else 0.0
     rest = elapsed - answers - states - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0
     epoch = steps * step + states / request.recipe.epochs  # saved once, for all epochs

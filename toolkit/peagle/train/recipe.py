@@ -86,17 +86,14 @@ def published_head(target: Target) -> Mapping[str, Any]:
 
 def choose_layers(count: int, published: Mapping[str, Any]) -> tuple[int, ...]:
     """The layers, of ``count``, whose hidden states the head reads: those of the published head,
-    else 2, the middle and the third from the end, where these differ. Raises UserError for a target
-    of fewer than three layers."""
+    else 2, the middle and the third from the end. Raises UserError for a target whose layers are
+    too few for these to differ."""
     if published and (layers := read_head(published).auxiliary_layers):
         return layers
-    usual = (2, count // 2, count - 3)
-    if usual[0] < usual[1] < usual[2]:
-        return usual
-    if count < 3:
-        message = f"the target has {count} layers; a head reads the hidden states of three"
+    if count < 7:
+        message = f"the target has {count} layers; a head needs one with at least 7"
         raise UserError(message, "train a head for a larger target", "target-too-small")
-    return (1, (count + 1) // 2, count - 1) if count > 3 else (1, 2, 3)
+    return 2, count // 2, count - 3
 
 
 def choose_mask_token(

@@ -32,7 +32,7 @@ class Events(logging.Handler):
     """The metrics of speculators, which it logs as a dict: ``train`` or ``val``, and the step."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the numbers that a progress line needs."""
+        """Write the numbers that ``peagle train`` shows."""
         if not isinstance(record.msg, dict):
             return
         metrics = record.msg.get("train") or record.msg.get("val") or {}
@@ -43,8 +43,6 @@ class Events(logging.Handler):
             step=record.msg.get("global_step"),
             loss=metrics.get("loss", metrics.get("loss_epoch")),
             tokens_per_second=profile.get("tokens_per_s"),
-            waiting=profile.get("fetch_frac"),
-            accuracy=[metrics[key] for key in sorted(metrics) if key.startswith("position_")],
         )
 
 
@@ -75,7 +73,6 @@ def report_training() -> None:
             if not local_step:
                 return
         save(self, epoch, local_step)
-        write_event(kind="saved", epoch=epoch, local_step=local_step)
 
     Trainer.run_training, Trainer.train_epoch = run_training, counted_epoch
     Trainer.maybe_save_checkpoint = save_checkpoint
