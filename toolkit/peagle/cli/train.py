@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -53,7 +52,6 @@ from peagle.cli.view.console import (
     wants_json,
 )
 from peagle.cli.view.train import (
-    print_next,
     print_trained,
     print_training_plan,
     show_progress,
@@ -79,7 +77,6 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
 )
-from peagle.train.job import JOB_VARIABLE
 from peagle.train.probe import measure_rates
 from peagle.train.recipe import (
     CPU_RECIPE,
@@ -322,8 +319,6 @@ def run(
     document = {"head": str(request.output), "catalog_entry": str(entry)}
     document |= read_json(request.output / RECORD)
     print_result(document, lambda _: print_trained(request.output, trained))
-    if not (JOB_VARIABLE in os.environ or wants_json()):  # the folder of a job is no user's
-        print_next(request.output)
     if not trained.lossless["passed"]:
         raise NotProved(
             "speculation with the head changes answers of the target",

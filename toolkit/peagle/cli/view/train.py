@@ -140,21 +140,20 @@ def print_trained(head: Path, trained: Trained) -> None:
     lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
     domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
     steps = (f"{_STEPS[name]} {format_duration(spent)}" for name, spent in trained.seconds.items())
-    same = f"{compared['prompts'] - compared['unexplained']} of {compared['prompts']} answers are "
     facts = [
         ("epochs", f"{lengths}; {trained.best.number + 1} is kept"),
         ("domains", domains),
-        ("lossless", f"{same}the target's own, {compared['tokens']:,} tokens"),
+        ("lossless", "{unexplained} of {prompts} answers differ".format(**compared)),
+        *_whether_it_pays(head),
         ("time", ", ".join(steps)),
     ]
     print_facts(facts, err=False)
 
 
-def print_next(head: Path) -> None:
-    """What to do with the head, where it has a catalogue: its plan says whether it pays."""
+def _whether_it_pays(head: Path) -> Iterator[Fact]:
     for entry in (head / CATALOG).glob("*/*.yaml"):
-        target, catalog = f"{entry.parent.name}/{entry.stem}", str(entry.parents[1])
-        print_line(f"  {command_line(('peagle', '--catalog', catalog, 'plan', target))}")
+        target, catalog = f"{entry.parent.name}/{entry.stem}", str(head / CATALOG)
+        yield "plan", ("", command_line(("peagle", "--catalog", catalog, "plan", target)))
 
 
 def print_job_request(
@@ -193,8 +192,6 @@ def print_job(job: TrainingJob, usd: float | None, head: Path | None) -> None:
     """The state of a job, its cost so far, and what to do next."""
     print_line(f"{job.name}: {job.status}", bold=True)
     print_facts(_job_state(job, usd, head), err=False)
-    if head:
-        print_next(head)
 
 
 def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterator[Fact]:
@@ -215,3 +212,4 @@ def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterat
     elif job.status == "Completed":
         fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
         yield "head", ("download it", command_text(fetch))
+    yield from _whether_it_pays(head) if head else ()
