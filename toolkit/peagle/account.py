@@ -25,7 +25,7 @@ from peagle.deploy.records import (
     remove_record,
 )
 from peagle.deploy.state import Deployment
-from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError
+from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError, nearest
 from peagle.findings import refuse_errors
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.store import SANDBOX
@@ -266,15 +266,16 @@ class Account:
                 return record, aws
         except UserError as error:  # such as without credentials
             cause = error
-        if name in local_engine_names() and not (self.sandbox or self.profile or region):
+        engines = () if self.sandbox or self.profile or region else local_engine_names()
+        if name in engines:
             unknown.fix = "an engine of this machine has that name"
             unknown.command = ("peagle", "local", "list")
         elif cause is not None and not self._is_only_in_sandbox(name):
-            raise NotFound(
-                f"{unknown.message} on this machine, and the account is unknown: {cause.message}",
-                cause.remedy,
-                code=NOT_SEARCHED,
-            ) from cause
+            message = f"{unknown.message} on this machine, and the account is unknown"
+            unknown = NotFound(f"{message}: {cause.message}", cause.remedy, code=NOT_SEARCHED)
+        near = "" if name in engines else nearest(name, engines)
+        if near and (unknown.command or unknown.code == NOT_SEARCHED):
+            unknown.fix, unknown.command = near, ()
         raise unknown from cause
 
     def _is_only_in_sandbox(self, name: str) -> bool:

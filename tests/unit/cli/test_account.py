@@ -12,6 +12,7 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.deploy import records
 from peagle.deploy.context import Progress
+from peagle.engine.state import log_of
 from peagle.errors import CloudError, NotFound, UserError
 from peagle.sandbox import client
 from peagle.store import SANDBOX
@@ -128,6 +129,21 @@ def test_without_credentials_an_unknown_name_may_be_in_the_account(
     with raises_code(code, NotFound) as unknown:
         peagle.Session().find("tried")
     assert ("--sandbox" in unknown.value.fix) is bool(scope)
+
+
+@pytest.mark.parametrize("has_credentials", [True, False])
+def test_a_misspelt_engine_of_this_machine_is_suggested(
+    world: World, monkeypatch: pytest.MonkeyPatch, has_credentials: bool
+) -> None:
+    if not has_credentials:
+        monkeypatch.setattr(Account, "aws", _without_credentials)
+    log = log_of("mine-small")
+    log.parent.mkdir(parents=True)
+    log.touch()
+    with raises_code("no-such-deployment" if has_credentials else NOT_SEARCHED) as unknown:
+        peagle.Session().find("mine-smal")
+    assert "mine-small" in unknown.value.fix
+    assert unknown.value.command == ()
 
 
 def test_an_endpoint_without_a_deployment_is_served_too(world: World) -> None:

@@ -46,6 +46,14 @@ def test_every_shape_keeps_its_texts_and_commands(
     assert "none" not in shown
 
 
+def test_a_table_keeps_its_urls_in_one_piece(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(("pair", "url"), [("word " * 9, "http://127.0.0.1:24479/v1")])
+    assert "http://127.0.0.1:24479/v1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("shares", "blocks"), [((0.25, 0.5), 15), ((0.0,), 0), ((0.7, 0.7), 20), ((-1.0,), 0)]
 )

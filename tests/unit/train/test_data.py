@@ -183,6 +183,7 @@ def test_data_that_cannot_be_used(tmp_path: Path, content: str, code: str, place
     with raises_code(code) as raised:
         read_training_data([str(file)], no_aws)
     assert place in raised.value.message
+    assert ("jq -c" in raised.value.fix) is content.startswith("["), "how to convert an array"
 
 
 def test_sources_that_cannot_be_read(tmp_path: Path) -> None:

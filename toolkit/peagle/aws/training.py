@@ -44,9 +44,9 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
     try:
         response = aws.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except Missing as error:
-        fix = Fix("list them", ("aws", "sagemaker", "list-training-jobs", "--region", aws.region))
+        command = ("aws", "sagemaker", "list-training-jobs", "--region", aws.region)
         message = f"there is no training job {name} in {aws.region}"
-        raise NotFound(message, fix, "unknown-job") from error
+        raise NotFound(message, Fix("list the jobs", command), "unknown-job") from error
     begun = response.get("TrainingStartTime")  # the times are of a job that has ended
     so_far = round(time.time() - begun.timestamp()) if begun else 0
     seconds = response.get("TrainingTimeInSeconds") or so_far

@@ -76,16 +76,15 @@ UNWRITABLE = (
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
 _HINTS = {
-    "delete": "use destroy",
-    "remove": "use destroy",
+    **dict.fromkeys(("delete", "remove"), "use destroy"),
     "update": "deploy the changed plan again; it updates the endpoint",
     "create": "use deploy",
     "describe": "use status",
     "--tp": "the plan chooses the number of GPUs; choose an --instance-type",
     "--tensor-parallel-size": "the plan chooses the number of GPUs; choose an --instance-type",
     "--gpu": "use --instance-type; --gpu is an option of verdict",
-    "--max-num-seqs": "use --concurrency",
-    "--users": "use --concurrency",
+    **dict.fromkeys(("--max-num-seqs", "--users"), "use --concurrency"),
+    "--here": "peagle plan, verdict and train plan have it",
     "--num-speculative-tokens": "use --k",
 }
 """Commands and options of vLLM and of other tools -> what to use instead."""

@@ -155,8 +155,7 @@ def read_training_data(
         if not fitting:
             raise UserError(
                 f"every prompt is longer than the context of {context:,} tokens, by an estimate",
-                "shorten them, or train with a longer --sequence-length if the target has the "
-                "context",
+                "shorten them, or pass a longer --sequence-length if the target's context has it",
                 code="data-too-long",
             )
         left_out[_REPEATED] += len(conversations) - len(unique)
@@ -200,7 +199,7 @@ def _findings(
             "data-few", "data",
             f"the training has few conversations ({len(train):,}): 5,000 gave an acceptance "
             "length of 1.5 in the trainer's own example",
-            f"collect at least {FEW_CONVERSATIONS:,}",
+            f"collect at least {FEW_CONVERSATIONS:,}; `peagle train plan` estimates how many",
         )  # fmt: skip
     if not any(each.answered for each in train):
         message = "no row has an answer: their length is that of --output-tokens, or the longest"
@@ -249,7 +248,7 @@ def _read_rows(
         if rows == others[_OURS]:
             message = f"{source} has no rows"
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
-            fix = "name other data; SageMaker writes what it captures some minutes later"
+            fix = f"name {_ENDING} files with rows; captured requests appear some minutes later"
             raise UserError(message, fix, code="no-data")
         message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
@@ -309,8 +308,7 @@ def find_captured(aws: Aws, endpoint: str) -> S3Uri:
     if not capture.get("EnableCapture", bool(capture)):
         raise UserError(
             f"the endpoint {endpoint} captures no requests",
-            "deploy it with --capture-data s3://BUCKET/FOLDER; name the s3:// prefix of what was "
-            "captured earlier",
+            "deploy it with --capture-data s3://BUCKET/FOLDER, or name the s3:// prefix to read",
             code="no-capture",
         )
     return captured_prefix(capture["DestinationS3Uri"], endpoint)
@@ -331,7 +329,8 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
     except InvalidJson as error:
-        raise UserError(f"{place}: {error}", _FORM, code="data-not-json-lines") from error
+        fix = "write one object per line: jq -c '.[]' FILE" if line.startswith(b"[") else _FORM
+        raise UserError(f"{place}: {error}", fix, code="data-not-json-lines") from error
     except ValidationError as error:
         if captured:
             return "not-a-chat"

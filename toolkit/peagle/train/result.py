@@ -47,7 +47,7 @@ def require_empty(folder: Path) -> None:
     """Raise UserError for a folder that has files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fix = "name another folder with -o"
-        raise UserError(f"{folder} exists and is not empty", fix, "folder-not-empty")
+        raise UserError(f"{folder} exists and is not an empty folder", fix, "folder-not-empty")
 
 
 def write_result(training: Training, trained: Trained) -> Path:

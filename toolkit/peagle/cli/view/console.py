@@ -305,7 +305,7 @@ def print_table(
     whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns in ``right`` are aligned
-    to the right; these and those in ``whole`` are never folded, and no cell is cut off."""
+    to the right; these, URLs and those in ``whole`` are never folded, and no cell is cut off."""
     from rich.table import Table
 
     columns = [[str(cell) for cell in column] for column in zip(*rows, strict=True)]
@@ -317,7 +317,7 @@ def print_table(
     for heading, cells in zip(headings, columns, strict=True):
         longest = max(map(len, cells))
         word = max((len(word) for cell in cells for word in cell.split()), default=0)
-        is_whole = heading in right or heading in whole
+        is_whole = heading in right or heading in whole or cells[0].startswith("http")
         kept = longest if is_whole else word if word <= _WORD else _PART
         least.append(max([kept, *map(len, heading.split())]))
         widths.append(max(longest, len(heading)))
