@@ -36,6 +36,7 @@ from peagle.bench.variants import (
     VariantComparison,
     VariantResult,
     compare_variants,
+    relative_change,
 )
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.errors import EngineError, Refused
@@ -314,6 +315,12 @@ def test_faster_variant_is_named_where_interval_decides(second: float, faster: s
     change = comparison.changes["seconds_per_token"]
     assert change.low < change.value < change.high
     assert (change.low <= 0 <= change.high) == (faster is None)
+
+
+def test_nothing_is_reduced_by_more_than_all_of_it() -> None:
+    change = relative_change(Interval(24.5, 9.9, 39.0), Interval(8.7, 0.0, 17.9))
+    assert change
+    assert change.low == -1.0 < change.value < change.high
 
 
 def test_what_is_unknown_or_not_comparable_is_noted() -> None:

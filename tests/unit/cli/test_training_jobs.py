@@ -37,7 +37,8 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         place = S3Uri.parse(f"{run.uri('jobs')}/{request['TrainingJobName']}/output/model.tar.gz")
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            archive.addfile(tarfile.TarInfo("./head/config.json"))
+            for file in ("config.json", ".catalog/acme/chat.yaml"):
+                archive.addfile(tarfile.TarInfo(f"./head/{file}"))
         aws.call("s3", "put_object", Bucket=place.bucket, Key=place.key, Body=packed.getvalue())
 
     original = start_job
@@ -131,6 +132,7 @@ def test_a_job_that_failed_says_why(
         ("tiny", ("--spot",), "missing-option"),
         ("tiny", ("--instance-type", "ml.g6.xlarge"), "missing-option"),
         ("tiny", ("--sagemaker", "--yes"), "missing-option"),
+        ("tiny", (*JOB, "--max-hours", "0.0001", "--yes"), "usage"),
         ("tiny", (*JOB, "--subnets", "subnet-1"), "invalid-network"),
         ("TARGET", (*JOB, "--yes"), "job-local-target"),
     ],
@@ -164,8 +166,9 @@ def test_status_logs_and_stop_are_of_a_job(aws: Aws, tmp_path: Path) -> None:
     events = in_process("train", "logs", name, "--follow", "--json").document["events"]
     assert [event["message"] for event in events] == [f"a line of {name}/algo-1-1"]
     assert in_process("train", "stop", name, "--json").document["status"] == "Completed"
-    assert in_process("train", "status", name, "-o", str(tmp_path / "again")).code == 0
+    fetched = in_process("train", "status", name, "-o", str(tmp_path / "again"))
     assert (tmp_path / "again" / "config.json").is_file()
+    assert f"peagle --catalog {tmp_path}/again/.catalog plan acme/chat" in fetched.out
     full = in_process("train", "status", name, "-o", str(tmp_path / "again"), "--json")
     assert full.refusal["code"] == "folder-not-empty"
     for verb in ("status", "logs", "stop"):

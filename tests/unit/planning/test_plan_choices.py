@@ -189,6 +189,16 @@ def test_the_users_head_replaces_a_head_that_is_not_public(location: str) -> Non
     assert codes(plan("secret", drafter=location, k=9), "error") == ["k-above-trained"]
 
 
+def test_only_a_copy_of_the_catalogues_head_has_its_floor() -> None:
+    """Another head is proved where it pays."""
+    sources = []
+    for pair in ("acme/chat+acme/chat-p-eagle", ""):
+        speculation = plan("chat", **local(HEAD, pair=pair)).speculation
+        assert speculation
+        sources.append(speculation.acceptance_floor_source)
+    assert sources[0] == "catalogue" != sources[1]
+
+
 WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
     (HEAD | {"hidden_size": 2048}, "hidden-size-mismatch"),
     *((config, "head-not-a-drafter") for config in ({}, MODEL, {"architectures": "Eagle3"})),

@@ -154,7 +154,7 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
         return None
     ratio = after.value / before.value
     half = ratio * math.hypot(before.spread, after.spread)
-    return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
+    return Interval(ratio - 1, max(ratio - 1 - half, -1.0), ratio - 1 + half)
 
 
 def _with_measurements(

@@ -74,7 +74,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
         "licence": None,
         "fallback": None,
     }
-    unknown = {"name": OWN, "k_trained": None, "published": ()}
+    unknown = {"name": OWN, "k_trained": None, "published": (), "acceptance_floor": None}
     if kind.public:
         fields |= unknown
     if read is not None:
@@ -91,7 +91,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             "attention": read_attention(head) or kind.attention,
         }
     if read is not None and read.pair == pair_name(target, kind):
-        fields["licence"] = kind.licence
+        fields |= {"licence": kind.licence, "acceptance_floor": kind.acceptance_floor}
     return kind.model_copy(update=fields | {"source": f"{kind.title} ({kind.source})"})
 
 

@@ -120,7 +120,7 @@ def invoke(
         return print_json(vars(result))
     parts = (
         (result.waited_seconds, "woke up after {:.1f} s"),
-        (result.output_tokens, "{} tokens"),
+        (result.output_tokens, "{} token" if result.output_tokens == 1 else "{} tokens"),
         (result.seconds, "{:.1f} s"),
         (result.first_token_seconds, "first token after {:.2f} s"),
         (result.acceptance_length, "acceptance length {:.2f}"),

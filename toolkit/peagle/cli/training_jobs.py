@@ -29,7 +29,6 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.context import is_typed
 from peagle.cli.options import (
     OUTPUT,
-    POSITIVE,
     add_options,
     catalog_of,
     command,
@@ -84,7 +83,7 @@ _JOB_OPTIONS = (
     option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]",
            shell_complete=complete_instance_types),
     option("--spot", "A job on spot instances, which goes on after an interruption.", bool),
-    option("--max-hours", "Longest runtime.  [default: the estimate's upper end]", POSITIVE),
+    option("--max-hours", "Longest runtime.  [default: as estimated]", click.FloatRange(0.1, 672)),
     option("--image", "Image of the job, which has the toolkit and its trainer."),
     option("--role", "Execution role: ARN or name.  [default: found automatically]",
            envvar="PEAGLE_ROLE"),

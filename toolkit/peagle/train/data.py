@@ -197,8 +197,8 @@ def _findings(
     if len(train) < FEW_CONVERSATIONS:
         yield findings.warning(
             "data-few", "data",
-            f"{len(train):,} conversations are few: 5,000 gave an acceptance length of 1.5 in the "
-            "trainer's own example",
+            f"the training has few conversations ({len(train):,}): 5,000 gave an acceptance "
+            "length of 1.5 in the trainer's own example",
             f"collect at least {FEW_CONVERSATIONS:,}; `peagle train plan` estimates how many",
         )  # fmt: skip
     if not any(each.answered for each in train):
@@ -211,7 +211,7 @@ def _findings(
         fix = "correct those that are yours, or go on without"
         yield findings.finding(level, "data-left-out", "data", message, fix)
     if overlap:
-        message = f"{overlap:,} conversations begin with a held-out question: they are not used"
+        message = f"conversations that begin with a held-out question are not used: {overlap:,}"
         fix = "hold out text that the training data does not have"
         yield findings.warning("data-leak", "held_out", message, fix)
     if len(domains := {each.domain for each in held}) == 1:
@@ -250,7 +250,7 @@ def _read_rows(
             message += " but those of `peagle prove` and `peagle bench`" if rows else ""
             fix = f"name {_ENDING} files with rows; captured requests appear some minutes later"
             raise UserError(message, fix, code="no-data")
-        message = f"{source} has {rows:,} rows, none with a question ({_count(others)})"
+        message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
     return conversations
 

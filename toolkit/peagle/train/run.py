@@ -114,11 +114,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Trained:
-    """The heads for ``target``: all epochs and the one with the longest acceptance; the seconds of
-    each step; and the speed of the training in tokens per second. ``lossless`` counts the answers
-    and tokens of the best head that were compared with the target's, and those that differ."""
+    """The heads of all epochs and the one with the longest acceptance; the seconds of each step;
+    and the speed of the training in tokens per second. ``lossless`` counts the answers and tokens
+    of the best head that were compared with the target's, and those that differ."""
 
-    target: str
     epochs: tuple[Epoch, ...]
     best: Epoch
     seconds: Mapping[str, float]
@@ -203,7 +202,7 @@ class Run:
             raise TrainerFailed(f"{self.work}: the disk is full", _DISK_FIX, "disk-full") from error
 
     def _train(self) -> Trained:
-        request, recipe, data = self.training.request, self.recipe, self.training.data
+        recipe, data = self.recipe, self.training.data
         target, arguments = _weights_digest(Path(self.setup.target)), self._fixed_arguments
         vllm = self.training.plan.runtime.vllm
         self._step("untrained", [vllm, target, *arguments], self._serve_untrained)
@@ -242,7 +241,7 @@ class Run:
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
         speed = fitted.get("tokens_per_second")
         states = _read_marker(self.work / "states" / _MARKER)["result"]
-        return Trained(request.pair, tuple(epochs), best, self.seconds, speed, states, lossless)
+        return Trained(tuple(epochs), best, self.seconds, speed, states, lossless)
 
     @property
     def _fixed_arguments(self) -> list[str]:

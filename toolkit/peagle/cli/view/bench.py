@@ -182,7 +182,7 @@ def print_acceptance(result: AcceptanceResult) -> None:
     kind = "imposed" if result.total.acceptance.basis == "imposed" else "measured"
     print_line(
         f"Acceptance of {result.server.name} with K={result.k}: {kind} on "
-        f"{result.total.prompts:,} prompts, from {where}",
+        f"{result.total.prompts:,} prompt{'s'[: result.total.prompts != 1]}, from {where}",
         bold=True,
     )
     positions = tuple(str(position) for position in range(1, result.k + 1))
@@ -220,13 +220,13 @@ def print_lossless(result: LosslessResult) -> None:
     )
     if explained := len(result.differences) - len(result.unexplained):
         print_line(
-            f"{explained} differ where the target itself is undecided: its two best log "
+            f"Different where the target itself is undecided: {explained}. Its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
     differences = result.unexplained
     print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
     if differences[5:]:
-        print_status(f"{len(differences) - 5} more differences are in --json.")
+        print_status(f"In --json: {len(differences) - 5} more.")
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")

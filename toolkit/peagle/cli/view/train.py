@@ -11,10 +11,11 @@ from peagle.bench.acceptance import read_acceptance
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text
 from peagle.cli.view.console import Fact, StatusLine, print_facts, print_line, print_status
+from peagle.errors import command_line
 from peagle.text import format_concurrency, format_duration, format_size, format_usd
 from peagle.train.estimate import Range, TrainingPlan
 from peagle.train.job import JobSettings
-from peagle.train.result import ACCEPTANCE
+from peagle.train.result import ACCEPTANCE, CATALOG
 from peagle.train.run import Trained, TrainProgress
 
 _ADVICE = {
@@ -72,7 +73,7 @@ def _facts(plan: TrainingPlan) -> Iterator[Fact]:
     if data.regenerates:
         text += f", of which {data.answer_tokens:,} are regenerated"
     yield "data", text
-    checkpoints = f"{plan.epochs} checkpoints of {format_size(plan.checkpoint_bytes)}"
+    checkpoints = f"checkpoints of {plan.epochs} x {format_size(plan.checkpoint_bytes)}"
     yield "disk", f"{format_size(plan.disk_bytes)}: the data, and {checkpoints}"
     yield "head", f"{plan.parameters / 1e6:,.0f} million parameters"
 
@@ -128,7 +129,7 @@ def show_progress(
 
 
 def print_trained(head: Path, trained: Trained) -> None:
-    """The acceptance of the chosen epoch and of the others, and what to do with the head."""
+    """The acceptance of the chosen epoch and of the others."""
     best, compared = trained.best.acceptance, trained.lossless
     interval = best.total.interval
     print_line(
@@ -139,21 +140,20 @@ def print_trained(head: Path, trained: Trained) -> None:
     lengths = ", ".join(f"{each.number + 1}: {each.length:.2f}" for each in trained.epochs)
     domains = ", ".join(f"{each.domain} {each.acceptance.length:.2f}" for each in best.domains)
     steps = (f"{_STEPS[name]} {format_duration(spent)}" for name, spent in trained.seconds.items())
-    answers = f"{compared['prompts']} answers, {compared['tokens']:,} tokens: "
-    if compared["unexplained"]:
-        answers += f"{compared['unexplained']} differ from the target's"
-    else:
-        answers += "the target's own"
     facts = [
         ("epochs", f"{lengths}; {trained.best.number + 1} is kept"),
         ("domains", domains),
-        ("lossless", answers),
+        ("lossless", "{unexplained} of {prompts} answers differ".format(**compared)),
+        *_whether_it_pays(head),
         ("time", ", ".join(steps)),
     ]
     print_facts(facts, err=False)
-    words = (trained.target, "--drafter", str(head))
-    print_line(f"  {command_text(('peagle', 'check', *words))}")
-    print_line(f"  {command_text(('peagle', 'deploy', *words, '--k', str(best.k)))}")
+
+
+def _whether_it_pays(head: Path) -> Iterator[Fact]:
+    for entry in (head / CATALOG).glob("*/*.yaml"):
+        target, catalog = f"{entry.parent.name}/{entry.stem}", str(head / CATALOG)
+        yield "plan", ("", command_line(("peagle", "--catalog", catalog, "plan", target)))
 
 
 def print_job_request(
@@ -199,8 +199,8 @@ def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterat
         yield "stage", f"{job.stage}{f': {job.message}' if job.message else ''}"
     if job.failure:
         yield "reason", job.failure
-    spot = f", spot, interrupted {job.interruptions} times" if job.is_spot else ""
-    yield "instance", f"{job.instance_type}{spot}"
+    yield "instance", job.instance_type
+    yield "interrupted", f"{job.interruptions} x" if job.is_spot else ""
     yield "time", f"{format_duration(job.training_seconds)}, {job.billable_seconds:,} s are paid"
     yield "cost", "" if usd is None else f"{format_usd(usd)}, at the price of hosting"
     if head and (head / ACCEPTANCE).is_file():
@@ -212,3 +212,4 @@ def _job_state(job: TrainingJob, usd: float | None, head: Path | None) -> Iterat
     elif job.status == "Completed":
         fetch = ("peagle", "train", "status", job.name, "-o", "HEAD")
         yield "head", ("download it", command_text(fetch))
+    yield from _whether_it_pays(head) if head else ()
