@@ -34,12 +34,7 @@ from peagle_serve.environment import (
 )
 from peagle_serve.logs import STARTING, Log, Redactor
 from peagle_serve.supervisor import Supervisor
-from peagle_serve.weights import (
-    artifact_folder,
-    check_mounted_weights,
-    vocabulary,
-    with_model,
-)
+from peagle_serve.weights import artifact_folder, check_mounted_weights, vocabulary, with_model
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _CLI = "vllm.entrypoints.cli.main"

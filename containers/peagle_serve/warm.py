@@ -58,13 +58,7 @@ from peagle_serve.contract import (
     read_pins,
 )
 from peagle_serve.environment import NEGATION, distributions, is_for_cpu, read_speculative_config
-from peagle_serve.json_reader import (
-    InvalidJson,
-    open_regular,
-    read,
-    read_file,
-    read_regular,
-)
+from peagle_serve.json_reader import InvalidJson, open_regular, read, read_file, read_regular
 from peagle_serve.logs import Log, Redactor, is_secret, restored_text
 from peagle_serve.weights import artifact_folder, drafter_model
 

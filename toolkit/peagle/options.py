@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from peagle.checkpoints import Checkpoint
 from peagle.errors import OutOfRange

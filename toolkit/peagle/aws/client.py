@@ -51,14 +51,7 @@ from peagle.aws.errors import (
     quota_fix,
 )
 from peagle.catalog.tables import region_hint
-from peagle.errors import (
-    CloudError,
-    EngineError,
-    EngineFailed,
-    Fix,
-    PeagleError,
-    UserError,
-)
+from peagle.errors import CloudError, EngineError, EngineFailed, Fix, PeagleError, UserError
 from peagle.planning.company import encrypted_by
 from peagle.protocol import engine_message
 from peagle.store import SANDBOX

@@ -26,12 +26,7 @@ from urllib.parse import urlsplit
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.bench.result import (
-    NO_SPECULATION,
-    BenchedServer,
-    BenchSetting,
-    CounterSource,
-)
+from peagle.bench.result import NO_SPECULATION, BenchedServer, BenchSetting, CounterSource
 from peagle.bench.workloads import WORDS, Prompt, random_prompt
 from peagle.catalog.schema import Catalog
 from peagle.deploy.invoke import WakeUpOptions, wake

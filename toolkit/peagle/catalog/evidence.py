@@ -42,19 +42,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from peagle.catalog.documents import (
-    BadFile,
-    display_path,
-    dotted,
-    evidence_files,
-    read_bytes,
-)
-from peagle.catalog.schema import (
-    EngineStart,
-    Measurement,
-    SpeedRun,
-    StartsFile,
-)
+from peagle.catalog.documents import BadFile, display_path, dotted, evidence_files, read_bytes
+from peagle.catalog.schema import EngineStart, Measurement, SpeedRun, StartsFile
 
 Measured = TypeVar("Measured", bound=Measurement)
 

@@ -20,13 +20,7 @@ from peagle.checkpoints.architecture import (
     read_quantization,
 )
 from peagle.checkpoints.heads import read_attention, read_head, weight_bytes
-from peagle.checkpoints.models import (
-    Checkpoint,
-    hub_snapshot,
-    is_folder,
-    is_hub_id,
-    split_revision,
-)
+from peagle.checkpoints.models import Checkpoint, hub_snapshot, is_folder, is_hub_id, split_revision
 from peagle.errors import CheckpointError
 from peagle_serve.heads import HeadConfig
 

@@ -26,13 +26,7 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
-from peagle.cli.view.console import (
-    print_json,
-    print_status,
-    print_table,
-    print_written,
-    wants_json,
-)
+from peagle.cli.view.console import print_json, print_status, print_table, print_written, wants_json
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused
 from peagle.findings import errors
 from peagle.fit.report import FitOptions, mildest

@@ -26,13 +26,7 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import NOT_REPEATED, Session, account_options
-from peagle.cli.view.console import (
-    confirm,
-    confirmed,
-    print_result,
-    print_status,
-    show_hashing,
-)
+from peagle.cli.view.console import confirm, confirmed, print_result, print_status, show_hashing
 from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
 from peagle.cli.view.watch import warm_start_text
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible

@@ -14,13 +14,7 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.cli.context import command_text, in_context
 from peagle.cli.options import command, command_catalog, option
-from peagle.cli.view.console import (
-    print_facts,
-    print_json,
-    print_line,
-    print_status,
-    wants_json,
-)
+from peagle.cli.view.console import print_facts, print_json, print_line, print_status, wants_json
 from peagle.data import data_folder
 from peagle.engine.gpus import check_driver, this_machine_in, visible_gpus
 from peagle.engine.machine import MachineCheck, find_engine, machine_checks

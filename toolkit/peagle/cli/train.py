@@ -51,11 +51,7 @@ from peagle.cli.view.console import (
     print_status,
     wants_json,
 )
-from peagle.cli.view.train import (
-    print_trained,
-    print_training_plan,
-    show_progress,
-)
+from peagle.cli.view.train import print_trained, print_training_plan, show_progress
 from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.errors import NotProved, OptionsConflict
 from peagle.store import read_json
@@ -78,13 +74,7 @@ from peagle.train.estimate import (
     require_disk,
 )
 from peagle.train.probe import measure_rates
-from peagle.train.recipe import (
-    CPU_RECIPE,
-    Recipe,
-    choose_layers,
-    choose_mask_token,
-    parse_settings,
-)
+from peagle.train.recipe import CPU_RECIPE, Recipe, choose_layers, choose_mask_token, parse_settings
 from peagle.train.result import RECORD, require_own, write_result
 from peagle.train.run import Run
 from peagle.train.training import TrainingRequest, make_training

@@ -16,13 +16,7 @@ from peagle.account import default_region
 from peagle.aws.client import Aws
 from peagle.aws.iam import find_role
 from peagle.aws.s3 import default_bucket
-from peagle.aws.training import (
-    TrainingJob,
-    describe_job,
-    find_running_job,
-    follow_job,
-    stop_job,
-)
+from peagle.aws.training import TrainingJob, describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog

@@ -15,12 +15,7 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
-from peagle.cli.context import (
-    command_text,
-    findings_in_context,
-    in_context,
-    typed_command,
-)
+from peagle.cli.context import command_text, findings_in_context, in_context, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image, show_copy
 from peagle.cli.options import (
@@ -75,13 +70,7 @@ from peagle.planning.company import Company, check_company
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import check_sandbox_engine
-from peagle.text import (
-    format_duration,
-    format_size,
-    format_unit_price,
-    format_usd,
-    plain,
-)
+from peagle.text import format_duration, format_size, format_unit_price, format_usd, plain
 from peagle.warm import (
     CollectedWarmStart,
     check_writable,

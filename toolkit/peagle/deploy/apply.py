@@ -36,15 +36,7 @@ from peagle.deploy.discover import Live, compare_live
 from peagle.deploy.preflight import DesiredState, Preflight
 from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
-from peagle.errors import (
-    CloudError,
-    EngineError,
-    Fix,
-    NotProved,
-    PeagleError,
-    Refused,
-    UserError,
-)
+from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError, Refused, UserError
 from peagle.planning.operation import adapt_rollout, cost_text
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins

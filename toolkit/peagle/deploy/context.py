@@ -19,13 +19,7 @@ from peagle.aws.errors import CAPACITY_FIX, AccessDenied, failed_start, lacks_ca
 from peagle.aws.runtime import Tail, has_logged_between
 from peagle.aws.sagemaker import BUSY, KINDS, Endpoint
 from peagle.deploy import records
-from peagle.deploy.state import (
-    Deployment,
-    Failure,
-    Resource,
-    Revision,
-    start_seconds,
-)
+from peagle.deploy.state import Deployment, Failure, Resource, Revision, start_seconds
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.planning.operation import longest_seconds

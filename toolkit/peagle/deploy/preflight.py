@@ -59,13 +59,7 @@ from peagle.render.requests import (
 )
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
-from peagle.weights.mounted import (
-    CHANGED,
-    WEIGHTS_CODES,
-    mounted_findings,
-    pin_plan,
-    prefixes_read,
-)
+from peagle.weights.mounted import CHANGED, WEIGHTS_CODES, mounted_findings, pin_plan, prefixes_read
 
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")

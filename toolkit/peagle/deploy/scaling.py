@@ -34,14 +34,7 @@ from peagle.deploy.revisions import (
     revision_in_service,
     shown_revision,
 )
-from peagle.deploy.state import (
-    Deployment,
-    Resource,
-    Revision,
-    start_seconds,
-    utc_moment,
-    utc_text,
-)
+from peagle.deploy.state import Deployment, Resource, Revision, start_seconds, utc_moment, utc_text
 from peagle.errors import (
     CloudError,
     Fix,

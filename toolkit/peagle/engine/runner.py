@@ -16,14 +16,7 @@ from typing import Any
 
 from peagle.data import weights_folder
 from peagle.engine import state
-from peagle.engine.gpus import (
-    VISIBLE_DEVICES,
-    Gpu,
-    Gpus,
-    check_driver,
-    choose_gpus,
-    visible_gpus,
-)
+from peagle.engine.gpus import VISIBLE_DEVICES, Gpu, Gpus, check_driver, choose_gpus, visible_gpus
 from peagle.engine.machine import (
     Machine,
     check_compiler,

@@ -22,12 +22,7 @@ from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, errors, severity, warning
-from peagle.fit.building import (
-    fit_case,
-    located,
-    nearest_gpu,
-    unknown_quantization,
-)
+from peagle.fit.building import fit_case, located, nearest_gpu, unknown_quantization
 from peagle.fit.estimate import (
     Comparison,
     Fit,

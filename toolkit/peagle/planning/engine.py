@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peagle.case import (
-    applicable,
-    build_case,
-    engine_settings,
-    prefix_caching_with,
-)
+from peagle.case import applicable, build_case, engine_settings, prefix_caching_with
 from peagle.catalog.schema import EngineSetting
 from peagle.catalog.tables import Runtime
 from peagle.checks import check

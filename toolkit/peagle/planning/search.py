@@ -15,12 +15,7 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import HERE, Instance
 from peagle.fit.estimate import missing_bytes
 from peagle.options import AUTO, Options
-from peagle.planning.candidates import (
-    Candidate,
-    find_cheapest,
-    rank,
-    select_best,
-)
+from peagle.planning.candidates import Candidate, find_cheapest, rank, select_best
 from peagle.planning.load import EngineFit, Load
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SelectedPair, SpeedsByK, is_drafter_named, usual_k

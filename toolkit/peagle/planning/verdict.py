@@ -14,15 +14,7 @@ from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import HERE, Instance
 from peagle.checks import check
-from peagle.errors import (
-    Fix,
-    NotFound,
-    OptionMissing,
-    OptionsConflict,
-    Refused,
-    UserError,
-    nearest,
-)
+from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
 from peagle.findings import errors
 from peagle.options import EngineOptions, Options, check_numbers, engine_option
 from peagle.planning.load import (

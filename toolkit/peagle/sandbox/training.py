@@ -29,13 +29,7 @@ import psutil
 from moto.core.utils import utcnow
 from moto.sagemaker.exceptions import ValidationError
 
-from peagle.engine.process import (
-    LOOPBACK,
-    EngineProcess,
-    drain_engine,
-    start_program,
-    stop_engine,
-)
+from peagle.engine.process import LOOPBACK, EngineProcess, drain_engine, start_program, stop_engine
 from peagle.errors import PeagleError
 from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.s3uri import S3Uri

@@ -51,12 +51,7 @@ from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
 from peagle.engine.local import end_engine, start_local, stop_local
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.machine import find_trainer, this_machine
-from peagle.engine.process import (
-    HUB_VARIABLES,
-    INHERITED_VARIABLES,
-    is_alive,
-    sigterm_as_interrupt,
-)
+from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive, sigterm_as_interrupt
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError

@@ -47,12 +47,7 @@ from peagle.weights.bucket import (
 )
 from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, unknown_objects
 from peagle_serve.checkpoint import first_names
-from peagle_serve.contract import (
-    MANIFEST_SUFFIX,
-    VOCABULARY_FILE,
-    VOCABULARY_VARIABLE,
-    WARM_FOLDER,
-)
+from peagle_serve.contract import MANIFEST_SUFFIX, VOCABULARY_FILE, VOCABULARY_VARIABLE, WARM_FOLDER
 from peagle_serve.warm import LARGEST, read_sha256
 
 PARTIAL, MISSING, NOT_CHECKED = "weights-half", "weights-missing", "weights-not-seen"

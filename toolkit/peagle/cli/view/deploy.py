@@ -11,13 +11,7 @@ import click
 from peagle.account import Account, DeploymentChange
 from peagle.aws.client import Aws
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.view.console import (
-    Fact,
-    print_facts,
-    print_findings,
-    print_line,
-    print_status,
-)
+from peagle.cli.view.console import Fact, print_facts, print_findings, print_line, print_status
 from peagle.cli.view.plan import company_facts, format_plan_speed, operation_facts, proof_facts
 from peagle.cli.view.watch import measured, second_turn_text
 from peagle.deploy.comparison import mixes_drafts
@@ -25,11 +19,7 @@ from peagle.deploy.diff import Change
 from peagle.deploy.kinds import EXISTS
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, utc_text
-from peagle.deploy.status import (
-    DeploymentStatus,
-    deployment_status,
-    price_remaining,
-)
+from peagle.deploy.status import DeploymentStatus, deployment_status, price_remaining
 from peagle.errors import command_line
 from peagle.planning.operation import cost_text, limit_text
 from peagle.protocol import request_body

@@ -32,14 +32,7 @@ from peagle.render.kubernetes import (
     variables,
 )
 from peagle.render.requests import compute_digest
-from peagle_serve.contract import (
-    ML_ROOT,
-    MODEL,
-    OWN_VARIABLES,
-    PREFIX,
-    SERVED_NAME,
-    SPECULATION,
-)
+from peagle_serve.contract import ML_ROOT, MODEL, OWN_VARIABLES, PREFIX, SERVED_NAME, SPECULATION
 from peagle_serve.environment import arguments, read_speculative_config
 
 API_VERSION, KIND = "serving.kserve.io/v1alpha2", "LLMInferenceService"
