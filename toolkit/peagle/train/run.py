@@ -138,8 +138,9 @@ _UNCOMPILED = {ENFORCE_EAGER: "true"}
 _ROW_BYTES = 16
 """Of the prepared data, per token: its id, and whether it is trained on."""
 
-_ROOM = 2
-"""Times the hidden states that a disk must have free, so that they are saved there."""
+_ROOM, _SAVED_HEADS = 2, 3
+"""Times the hidden states that a disk must have free, so that they are saved there; and times the
+head that a checkpoint takes, with both moments of the optimizer."""
 
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
@@ -358,10 +359,11 @@ class Run:
     def _choose_states(self) -> bool:
         """Choose the folder of the hidden states. Whether it has room for those of all data, which
         are then computed once and not in each epoch."""
-        tokens = sum(file.stat().st_size for file in self._data.glob("*.arrow")) // _ROW_BYTES
-        needed = tokens * self.setup.states_bytes
-        for place in (_MEMORY, Path(gettempdir())):
-            if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed:
+        needed = _size(self._data, "*.arrow") // _ROW_BYTES * self.setup.states_bytes
+        head = _size(self.work / "untrained" / "head", "*.safetensors")
+        checkpoints = (self.recipe.epochs + 1) * _SAVED_HEADS * head
+        for place, others in ((_MEMORY, 0), (Path(gettempdir()), checkpoints)):
+            if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed + others:
                 self._states = place / self._states.name
                 return True
         return False
@@ -544,6 +546,10 @@ def _read_marker(path: Path) -> dict[str, Any]:
         document = read_json(path)
         return document if isinstance(document, dict) else {}
     return {}
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.glob(pattern))
 
 
 def _weights_digest(folder: Path) -> str:
