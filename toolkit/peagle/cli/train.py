@@ -307,7 +307,7 @@ def run(
     entry = write_result(training, trained)
     document = {"head": str(request.output), "catalog_entry": str(entry)}
     document |= read_json(request.output / RECORD)
-    print_result(document, lambda _: print_trained(request.output, trained))
+    print_result(document, lambda _: print_trained(output, trained))
     if not trained.lossless["passed"]:
         raise NotProved(
             "speculation with the head changes answers of the target",
