@@ -68,7 +68,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
         "licence": None,
         "fallback": None,
     }
-    unknown = {"name": OWN, "k_trained": None, "published": (), "acceptance_floor": None}
+    unknown = {"name": OWN, "k_trained": None, "published": ()}
     if kind.public:
         fields |= unknown
     if read is not None:
@@ -85,7 +85,9 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             "attention": read_attention(head) or kind.attention,
         }
     if read is not None and read.pair == pair_name(target, kind):
-        fields |= {"licence": kind.licence, "acceptance_floor": kind.acceptance_floor}
+        fields["licence"] = kind.licence
+    elif read is not None and kind.public:  # another head is proved where it pays
+        fields["acceptance_floor"] = None
     return kind.model_copy(update=fields | {"source": f"{kind.title} ({kind.source})"})
 
 
