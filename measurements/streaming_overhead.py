@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -22,6 +18,8 @@ from urllib.parse import urlsplit
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+
+from measurements.commands import run_peagle, temporary_home
 
 if TYPE_CHECKING:
     from peagle.sandbox.state import AccessKey
@@ -41,16 +39,12 @@ BODY = json.dumps(
 
 def main() -> None:
     """Deploy with its own PEAGLE_HOME, measure, clean up, and print the milliseconds."""
-    from peagle.engine.machine import find_engine
-
-    os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["PEAGLE_HOME"] = home
+    with temporary_home():
         try:
-            _peagle("deploy", "tiny", "--name", NAME, "--sandbox", "--yes")
+            run_peagle("deploy", "tiny", "--name", NAME, "--sandbox", "--yes")
             _show(_measure(_paths()))
         finally:
-            _peagle("sandbox", "stop")
+            run_peagle("sandbox", "stop")
 
 
 def _paths() -> dict[str, Callable[[], float]]:
@@ -117,11 +111,6 @@ def _show(taken: Mapping[str, list[float]]) -> None:
         middle, worst = statistics.median(added), max(added)
         share = middle / GOAL_MS
         print(f"{name:28} {middle:+6.1f} ms (worst {worst:+.1f})   goal 20 ms   {share:.2f}")
-
-
-def _peagle(*arguments: str) -> None:
-    command = [sys.executable, "-m", "peagle.cli", *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

@@ -6,35 +6,28 @@ Goal: 2 s. On the GPUs of this machine (``--here``), where there are some, else 
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
+from measurements.commands import run_peagle, temporary_home
 from peagle.engine.gpus import find_gpus
 from peagle.engine.process import is_healthy
-from peagle.store import read_json
+from peagle.engine.state import locate_folder, read_local_engine
 
 NAME, ROUNDS, PAUSE = "start-overhead", 2, 0.05
 
 
-def _peagle(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=True, text=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
-
-
-def _server(folder: Path) -> tuple[list[str], dict[str, str], int]:
+def _server() -> tuple[list[str], dict[str, str], int]:
     """Command and environment of the API server that ``local up`` started, and its port."""
-    state = read_json(folder / "state.json")["process"]
-    leader, port = psutil.Process(state["pid"]), str(state["port"])
+    engine = read_local_engine(NAME)
+    assert engine is not None  # it is up
+    leader, port = psutil.Process(engine.process.pid), str(engine.process.port)
     for process in (leader, *leader.children(recursive=True)):
         if "--port" in (command := process.cmdline()) and port in command:
             with suppress(ValueError):  # the toolkit's own, which needs its supervisor
@@ -62,16 +55,15 @@ def main() -> None:
     """Print both times and their difference, in seconds."""
     up = ("local", "up", "tiny", "--name", NAME, *(("--here",) if find_gpus() else ()))
     own, ours = list[float](), list[float]()
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["PEAGLE_HOME"] = home
-        folder, kept = Path(home, "local", NAME), Path(home, "kept")
+    with temporary_home() as home:
+        folder, kept = locate_folder(NAME), home / "kept"
         for number in range(ROUNDS + 1):
             begin = time.perf_counter()
-            _peagle(*up)
+            run_peagle(*up)
             taken = time.perf_counter() - begin
-            server = _server(folder)
+            server = _server()
             shutil.copytree(folder, kept, symlinks=True)  # the weights, which down removes
-            _peagle("local", "down", NAME)
+            run_peagle("local", "down", NAME)
             kept.rename(folder)
             if number:  # the first one compiles
                 ours.append(taken)

@@ -270,10 +270,11 @@ class Account:
         if name in engines:
             unknown.fix = "an engine of this machine has that name"
             unknown.command = ("peagle", "local", "list")
-        elif cause is not None and not self._is_only_in_sandbox(name):
+            raise unknown from cause
+        if cause is not None and not self._is_only_in_sandbox(name):
             message = f"{unknown.message} on this machine, and the account is unknown"
             unknown = NotFound(f"{message}: {cause.message}", cause.remedy, code=NOT_SEARCHED)
-        near = "" if name in engines else nearest(name, engines)
+        near = nearest(name, engines)
         if near and (unknown.command or unknown.code == NOT_SEARCHED):
             unknown.fix, unknown.command = near, ()
         raise unknown from cause

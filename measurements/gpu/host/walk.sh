@@ -11,7 +11,7 @@ PYTHON
 step doctor 60 peagle doctor
 step plan 60 peagle plan tiny --here
 step up 400 peagle local up tiny --here --name walk
-step status 60 peagle local status walk
+step status 60 peagle local status
 step invoke 60 peagle invoke walk "What does textwrap.wrap do?"
 step prove 60 peagle prove walk
 step down 90 peagle local down walk

@@ -41,6 +41,10 @@ def test_a_head_is_not_replaced_by_that_of_another_training(
     with pytest.raises(UserError) as refused:
         results.require_own(shop.training)
     assert refused.value.code == "other-training"
+    (shop.training.request.output / "training.json").write_text("{}")  # of another program
+    with pytest.raises(UserError) as refused:
+        results.require_own(shop.training)
+    assert refused.value.code == "other-training"
 
 
 def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

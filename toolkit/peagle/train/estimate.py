@@ -31,7 +31,7 @@ from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
 from peagle.train.data import TOKEN_BYTES, Conversation
-from peagle.train.recipe import Recipe, slots_per_anchor
+from peagle.train.recipe import CHECKPOINT_HEADS, Recipe, slots_per_anchor
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -43,10 +43,8 @@ _REQUESTS = 256
 _K = 5
 """The K at which published acceptance lengths are compared."""
 
-_DATA_BYTES, _SAVED_BYTES = 40, 3 * 2
-"""Bytes per token of regenerated and prepared data (30 measured, without long texts), and per
-parameter of a checkpoint with both moments of the optimizer (checkpointer.py of speculators
-0.9.0)."""
+_DATA_BYTES, _SAVED_BYTES = 40, 2 * CHECKPOINT_HEADS
+"""Bytes per token of the data (30 measured, without long texts); per parameter of a checkpoint."""
 
 _TEMPLATE_TOKENS = 4
 """Tokens of the chat template around a message."""

@@ -130,6 +130,9 @@ _KEPT_RATIO, _LEAST_KEPT = 0.8, 0.2
 """Of depth d the trainer keeps the first to the power of d of all positions, at least the second:
 the settings of P-EAGLE's authors."""
 
+CHECKPOINT_HEADS = 3
+"""Times a head that its checkpoint takes, with the optimizer's moments (speculators 0.9.0)."""
+
 _ANCHOR_BYTES = 14
 """Of GPU memory per drafted position and token of the vocabulary: logits of head and target, and
 their gradients (measured for vocabularies of 1,024 and 201,088)."""

@@ -53,15 +53,15 @@ def require_empty(folder: Path) -> None:
 def require_own(training: Training) -> None:
     """Raise UserError for an output that has files, such as the target's own, or a head of other
     data or another recipe. The same training may end again, or go on with more epochs."""
-    folder, work = training.request.output, training.request.output / ".work"
-    if not (record := folder / RECORD).exists():
-        return None if work.exists() else require_empty(folder)
-    document, recipe = read_json(record), asdict(training.request.recipe)
-    earlier = {**document.get("recipe", {}), "epochs": recipe["epochs"]}
-    if (document["data"]["sha256"], earlier) != (training.data.sha256, recipe):
-        message = f"{folder} has a head of other data or another recipe"
-        raise UserError(message, "name another folder with -o", "other-training")
-    return None
+    folder, recipe = training.request.output, asdict(training.request.recipe)
+    if (folder / RECORD).exists():
+        record = read_json(folder / RECORD)
+        earlier = {**record.get("recipe", {}), "epochs": recipe["epochs"]}
+        if (record.get("data", {}).get("sha256"), earlier) != (training.data.sha256, recipe):
+            message = f"{folder} has a head of other data or another recipe"
+            raise UserError(message, "name another folder with -o", "other-training")
+    elif not (folder / ".work").exists():
+        require_empty(folder)
 
 
 def write_result(training: Training, trained: Trained) -> Path:

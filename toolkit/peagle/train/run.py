@@ -138,9 +138,8 @@ _UNCOMPILED = {ENFORCE_EAGER: "true"}
 _ROW_BYTES = 16
 """Of the prepared data, per token: its id, and whether it is trained on."""
 
-_ROOM, _SAVED_HEADS = 2, 3
-"""Times the hidden states that a disk must have free, so that they are saved there; and times the
-head that a checkpoint takes, with both moments of the optimizer."""
+_ROOM = 2
+"""Times the hidden states that a disk must have free, so that they are saved there."""
 
 _POLL_SECONDS = 0.5
 _SAVE_SECONDS = 150.0
@@ -216,11 +215,10 @@ class Run:
                 self._step("states", [*prepared, arguments], partial(self._compare, engine))
 
                 def fit() -> dict[str, Any]:
-                    if not keeps:
-                        return self._fit(engine)
-                    self._save_states(engine)
-                    serving.close()
-                    return self._fit(None)
+                    if keeps:
+                        self._save_states(engine)
+                        serving.close()
+                    return self._fit(None if keeps else engine)
 
                 fitted = self._step("training", trained, fit, recipe.epochs)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
@@ -361,7 +359,7 @@ class Run:
         are then computed once and not in each epoch."""
         needed = _size(self._data, "*.arrow") // _ROW_BYTES * self.setup.states_bytes
         head = _size(self.work / "untrained" / "head", "*.safetensors")
-        checkpoints = (self.recipe.epochs + 1) * _SAVED_HEADS * head
+        checkpoints = (self.recipe.epochs + 1) * recipes.CHECKPOINT_HEADS * head
         for place, others in ((_MEMORY, 0), (Path(gettempdir()), checkpoints)):
             if place.is_dir() and shutil.disk_usage(place).free > _ROOM * needed + others:
                 self._states = place / self._states.name
@@ -624,7 +622,7 @@ class EventReader:
             self._steps.clear()
         elif kind == "step":
             done = event["step"] + 1
-            total = max(done, self._now.total)  # texts are packed anew in each epoch
+            total = max(done, self._now.total)  # each epoch packs the texts in another order
             self._now = replace(self._now, done=done, total=total, epoch=epoch, loss=event["loss"])
             self._steps.append(event)
         elif kind == "val" and event.get("loss") is not None:

@@ -180,9 +180,9 @@ def print_acceptance(result: AcceptanceResult) -> None:
     """A table by domain, and what is uncertain."""
     where = "the engine's counters" if result.source == "counters" else "the endpoint's log"
     kind = "imposed" if result.total.acceptance.basis == "imposed" else "measured"
+    prompts = f"{result.total.prompts:,} prompt{'' if result.total.prompts == 1 else 's'}"
     print_line(
-        f"Acceptance of {result.server.name} with K={result.k}: {kind} on "
-        f"{result.total.prompts:,} prompt{'s'[: result.total.prompts != 1]}, from {where}",
+        f"Acceptance of {result.server.name} with K={result.k}: {kind} on {prompts}, from {where}",
         bold=True,
     )
     positions = tuple(str(position) for position in range(1, result.k + 1))
