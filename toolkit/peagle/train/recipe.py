@@ -70,6 +70,11 @@ class Setup:
         """Bytes of the hidden states of a token."""
         return (len(self.layers) + 1) * self.hidden_size * (2 if self.gpu else 4)
 
+    @property
+    def requests(self) -> int:
+        """How many requests the trainer sends to the engine at a time."""
+        return 256 if self.gpu else 32
+
 
 def published_head(target: Target) -> Mapping[str, Any]:
     """config.json of the target's P-EAGLE head, as far as the catalogue has it; else empty."""
@@ -202,7 +207,7 @@ def regenerate_arguments(
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", setup.target),
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
-        *("--max-tokens", str(longest), "--concurrency", "256" if setup.gpu else "32"),
+        *("--max-tokens", str(longest), "--concurrency", str(setup.requests)),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 

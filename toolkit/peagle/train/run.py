@@ -62,7 +62,7 @@ from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
 from peagle.train.training import Training
 from peagle_serve import json_reader
-from peagle_serve.contract import ENFORCE_EAGER, SERVED_NAME
+from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SERVED_NAME
 
 Step = Literal["answers", "data", "untrained", "states", "training", "measured", "lossless"]
 
@@ -304,7 +304,7 @@ class Run:
             left = seconds / new * (total - done) if new > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
-        with self._serving(self.training.plan, "answers", self._target_names) as engine:
+        with self._serving(self.training.plan, "answers", self._asked) as engine:
             url, before, begun = engine.openai_base_url, count_answered(), time.monotonic()
             words = recipes.regenerate_arguments(
                 self.recipe, self.setup, self._questions, answers, url, has_turns
@@ -324,7 +324,7 @@ class Run:
             return run(self._answers, None, None)
         private_folder(self._questions.parent)
         write_conversations(self.training.data.train, self._questions, keep_answers=True)
-        with self._serving(self.training.plan, "data", self._target_names) as engine:
+        with self._serving(self.training.plan, "data", self._asked) as engine:
             return run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
 
     def _serve_untrained(self) -> None:
@@ -377,7 +377,7 @@ class Run:
 
         words = ["--model", self.setup.target, "--endpoint", engine.openai_base_url]
         words += ["--preprocessed-data", str(self._data), "--output", str(self._states)]
-        words += ["--concurrency", "128" if self.setup.gpu else "32"]
+        words += ["--concurrency", str(self.setup.requests)]
         words = [str(TRAINER), "generate-offline-data", *words]
         self._run_program("states", words, watch, engine)
 
@@ -457,16 +457,18 @@ class Run:
                 "unexplained": len(compared.unexplained)}  # fmt: skip
 
     @property
-    def _target_names(self) -> dict[str, str]:
-        """The variable of an engine that the trainer asks, which needs its own name first."""
+    def _asked(self) -> dict[str, str]:
+        """The variables of an engine that the trainer asks: the trainer's name of the target first,
+        and as many requests at a time as it sends."""
         names = dict.fromkeys([self.setup.target, self.training.plan.target.id])
-        return {SERVED_NAME: json.dumps(list(names))}
+        requests = str(self.setup.requests)
+        return {SERVED_NAME: json.dumps(list(names)), f"{PREFIX}MAX_NUM_SEQS": requests}
 
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
         states, share = self._states, self.training.states_share
         shutil.rmtree(states, ignore_errors=True)
         states.mkdir(parents=True)
-        settings = self._target_names | recipes.states_variables(self.setup, states, share)
+        settings = self._asked | recipes.states_variables(self.setup, states, share)
         return self._serving(self.training.plan, "states", settings)
 
     @contextmanager
