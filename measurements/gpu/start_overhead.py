@@ -2,25 +2,31 @@
 command with the same environment, until the server says that it is healthy.
 
 Goal: 2 s. On the GPUs of this machine (``--here``), where there are some, else on the CPU.
+Starts of vLLM differ by seconds, so the log tells besides what ``local up`` takes before vLLM
+begins, and once vLLM serves.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 import psutil
 
 from measurements.commands import run_peagle, temporary_home
 from peagle.engine.gpus import find_gpus
 from peagle.engine.process import is_healthy
-from peagle.engine.state import locate_folder, read_local_engine
+from peagle.engine.state import locate_folder, log_of, read_local_engine
 
 NAME, ROUNDS, PAUSE = "start-overhead", 2, 0.05
+_SERVES = "Application startup complete."
+"""vLLM's message; the container then sends a request of its own, before ``/ping`` says healthy."""
 
 
 def _server() -> tuple[list[str], dict[str, str], int]:
@@ -36,6 +42,17 @@ def _server() -> tuple[list[str], dict[str, str], int]:
             variables = {k: v for k, v in process.environ().items() if not k.startswith("PEAGLE_")}
             return command, variables, int(port)
     raise RuntimeError(f"no process of {leader.pid} listens on port {port}")
+
+
+def _around_start(begin: float, end: float) -> tuple[float, float]:
+    """Seconds from ``begin`` until vLLM begins, and from when it serves until ``end`` (epoch)."""
+    moments = dict[str, float]()
+    for line in log_of(NAME).read_text("utf-8").splitlines():
+        if line.startswith("{"):
+            entry = json.loads(line)
+            moment = datetime.fromisoformat(entry["time"]).timestamp()
+            moments.setdefault(entry.get("event") or entry["message"], moment)
+    return moments["start"] - begin, end - moments[_SERVES]
 
 
 def _own_start(command: Sequence[str], environment: Mapping[str, str], port: int) -> float:
@@ -54,25 +71,28 @@ def _own_start(command: Sequence[str], environment: Mapping[str, str], port: int
 def main() -> None:
     """Print both times and their difference, in seconds."""
     up = ("local", "up", "tiny", "--name", NAME, *(("--here",) if find_gpus() else ()))
-    own, ours = list[float](), list[float]()
+    own, ours, around = list[float](), list[float](), list[tuple[float, float]]()
     with temporary_home() as home:
         folder, kept = locate_folder(NAME), home / "kept"
         for number in range(ROUNDS + 1):
-            begin = time.perf_counter()
+            begin = time.time()
             run_peagle(*up)
-            taken = time.perf_counter() - begin
+            end = time.time()
             server = _server()
             shutil.copytree(folder, kept, symlinks=True)  # the weights, which down removes
             run_peagle("local", "down", NAME)
             kept.rename(folder)
             if number:  # the first one compiles
-                ours.append(taken)
+                ours.append(end - begin)
+                around.append(_around_start(begin, end))
                 own.append(_own_start(*server))
             shutil.rmtree(folder)
     added = statistics.mean(ours) - statistics.mean(own)
     print(f"peagle local up   {' '.join(f'{seconds:.1f}' for seconds in ours)} s")
     print(f"vLLM alone        {' '.join(f'{seconds:.1f}' for seconds in own)} s")
     print(f"added             {added:.1f} s   goal 2 s")
+    for before, after in around:
+        print(f"around vLLM       {before:.2f} s before, {after:.2f} s once it serves")
 
 
 if __name__ == "__main__":

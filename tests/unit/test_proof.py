@@ -1,6 +1,7 @@
 """Speculation is proved by counters, not by answers."""
 
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from peagle import proof as proofs
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints.entries import OWN
-from peagle.errors import NotProved
+from peagle.errors import EngineError, NotProved
 from peagle.planning import Options, make_plan
 from peagle.proof import (
     InstanceProof,
@@ -44,7 +45,8 @@ def test_prompts_are_sent_greedily_between_two_readings() -> None:
 
     proof = prove(send, read, prompts=("a", "b"), chat=True, max_tokens=32, floor=2.0)
     assert calls[0] == calls[-1] == "counters"
-    assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
+    prompts = {body["messages"][0]["content"] for body in calls[1:-1]}  # type: ignore[index]
+    assert prompts == {"a", "b"}
     assert all(body["temperature"] == 0 for body in calls[1:-1])  # type: ignore[index]
     instance = InstanceProof(None, 4, 3.5, (1.0, 1.5), passed=True)
     assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True, instances=(instance,))
@@ -172,8 +174,55 @@ def test_the_second_turn_of_a_completion_repeats_prompt_and_answer() -> None:
         floor=2.0,
         two_turns=True,
     )
-    assert [body["prompt"] for body in bodies] == ["a", "b", "a and so on\n\nb", "b and so on\n\na"]
+    prompts = [body["prompt"] for body in bodies]
+    assert {*prompts[:2]} == {"a", "b"}
+    assert {*prompts[2:]} == {"a and so on\n\nb", "b and so on\n\na"}
     assert all("messages" not in body for body in bodies)
+
+
+def test_the_prompts_of_a_turn_run_at_the_same_time_and_turns_one_after_the_other() -> None:
+    met, turns = Barrier(3, timeout=10), list[int]()
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        met.wait()  # until all three have arrived
+        turns.append(len(body["messages"]))
+        return {"choices": [{"message": {"content": "so"}}]}
+
+    def read() -> Counters:
+        turns.append(0)
+        return Counters(len(turns), len(turns), len(turns))
+
+    prove(answer, read, prompts="abc", chat=True, max_tokens=8, floor=None, two_turns=True)
+    assert turns == [0, 1, 1, 1, 0, 3, 3, 3, 0]
+
+
+def prove_with_an_error(code: str) -> Proof:
+    """The proof of an engine that answers the second turn of the first of three prompts so."""
+    answered: list[str] = []
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        if body["prompt"].startswith("a so"):
+            raise EngineError("no", code=code)
+        answered.append(body["prompt"])
+        return {"choices": [{"text": " so"}]}
+
+    return prove(
+        answer,
+        lambda: Counters(60 * len(answered), 300 * len(answered), 60 * len(answered)),
+        prompts="abc",
+        chat=False,
+        max_tokens=8,
+        floor=None,
+        two_turns=True,
+    )
+
+
+def test_a_second_turn_without_room_leaves_the_others() -> None:
+    second = prove_with_an_error("engine-rejected").second_turn
+    assert second is not None
+    assert (second.drafts, second.acceptance_length) == (120, 2.0)
+    with raises_code("engine-failed", EngineError):
+        prove_with_an_error("engine-failed")
 
 
 def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:

@@ -9,9 +9,12 @@ counts come from the engine's counters, or from the lines of statistics in each 
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.schema import Drafter, Target
@@ -19,13 +22,13 @@ from peagle.checkpoints.entries import OWN
 from peagle.engine_log import counters_in_log, generated_in_log, hit_rate_in_log
 from peagle.errors import Fix, NotProved, PeagleError
 from peagle.findings import Finding, warning
+from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import DrafterChoice, FloorSource, TargetChoice
 from peagle.protocol import (
     Counters,
     acceptance_length,
     follow_up_body,
     parse_piece,
-    read_prompt,
     request_body,
 )
 
@@ -39,6 +42,12 @@ SECOND_TURN_DRAFTS = MIN_DRAFTS // 2
 
 _REJECTED = frozenset({"proof-prompt-rejected", "engine-rejected"})
 """Codes of an engine's refusal of a prompt."""
+
+TURN_SECONDS = 900.0
+"""Limit of a turn; no request waits longer for its answer."""
+
+Turns = Sequence[Sequence[Callable[[], object]]]
+"""The requests of each turn. The second ones continue the answers to the first."""
 
 _SILENT_REPORTS = 2
 """An engine that reports so often that it generates, and nothing drafted, does not speculate."""
@@ -93,38 +102,40 @@ class Proof:
     findings: tuple[Finding, ...] = ()
 
 
-class Conversations:
-    """The prompts of a proof for one engine, with temperature 0: single, or as conversations of
-    ``two_turns``, whose answers have half the tokens. The second repeats the first and its answer,
-    and asks the next prompt. ``ask`` returns the response to a body once it is complete."""
+def make_turns(
+    prompts: Sequence[str],
+    ask: Callable[[dict[str, Any]], Any],
+    chat: bool,
+    max_tokens: int,
+    two_turns: bool,
+) -> Turns:
+    """The requests of a proof to one engine, with temperature 0: the prompts alone, or as
+    conversations of ``two_turns``, whose answers have half the tokens. The second repeats the first
+    and its answer, and asks the next prompt. ``ask`` returns the response to a body once it is
+    complete."""
+    tokens = max(1, max_tokens // 2) if two_turns else max_tokens
+    bodies = [request_body(prompt, chat=chat, max_tokens=tokens) for prompt in prompts]
+    answers: dict[int, dict[str, Any]] = {}
 
-    def __init__(
-        self,
-        prompts: Sequence[str],
-        ask: Callable[[dict[str, Any]], Any],
-        *,
-        chat: bool,
-        max_tokens: int,
-        two_turns: bool,
-    ) -> None:
-        tokens = max(1, max_tokens // 2) if two_turns else max_tokens
-        self._bodies = [request_body(prompt, chat=chat, max_tokens=tokens) for prompt in prompts]
-        self._ask = ask
-        self._answers: list[dict[str, Any]] = []
-        self.turns = (self._first, self._second) if two_turns else (self._first,)
+    def first(number: int) -> None:
+        answers[number] = ask(bodies[number])
 
-    def _first(self) -> None:
-        self._answers = [self._ask(body) for body in self._bodies]
+    def second(number: int) -> None:
+        answer = parse_piece(answers[number]).written
+        try:
+            ask(follow_up_body(bodies[number], answer, prompts[(number + 1) % len(prompts)]))
+        except PeagleError as error:
+            if error.code not in _REJECTED:  # the context has no room for a second turn
+                raise
 
-    def _second(self) -> None:
-        following = [*self._bodies[1:], self._bodies[0]]
-        for body, answer, after in zip(self._bodies, self._answers, following, strict=True):
-            try:
-                self._ask(follow_up_body(body, parse_piece(answer).written, read_prompt(after)))
-            except PeagleError as error:
-                if error.code not in _REJECTED:
-                    raise
-                return  # the context has no room for a second turn: it stays unknown
+    turns = (first, second) if two_turns else (first,)
+    return [[partial(turn, number) for number in range(len(bodies))] for turn in turns]
+
+
+def send(calls: Sequence[Callable[[], object]]) -> None:
+    """Send the requests of a turn at the same time, and return when all are answered: an engine
+    queues what exceeds its limit, and counts them together. Raises the first error."""
+    run_parallel(calls, time.monotonic() + TURN_SECONDS * math.ceil(len(calls) / WORKERS))
 
 
 class Counted(NamedTuple):
@@ -149,28 +160,28 @@ def prove(
     floor: float | None,
     two_turns: bool = False,
 ) -> Proof:
-    """Send every prompt once, as ``Conversations``, and evaluate what is drafted and accepted.
+    """Send every prompt once, as ``make_turns``, and evaluate what is drafted and accepted.
     Without a ``floor`` anything above 1.0 passes: at least one draft was accepted."""
-    sent = Conversations(prompts, ask, chat=chat, max_tokens=max_tokens, two_turns=two_turns)
-    counted = count_drafts(read_counters(), sent, read_counters, 1, lambda: False)
+    turns = make_turns(prompts, ask, chat, max_tokens, two_turns)
+    counted = count_drafts(read_counters(), turns, read_counters, 1, lambda: False)
     return evaluate({None: counted}, floor)
 
 
 def count_drafts(
     before: Counters,
-    sent: Conversations,
+    turns: Turns,
     read_counters: Callable[[], Counters],
     min_drafts: int,
     in_time: Callable[[], bool],
     say: Callable[[str], object] = lambda line: None,
 ) -> Counted:
-    """What one engine counts after ``before`` while rounds of prompts are sent: until it has
+    """What one engine counts after ``before`` while rounds of ``turns`` are sent: until it has
     enough drafts, a round adds none, or ``in_time`` says no."""
     counted, rounds = Counted(Counters()), 0
     while True:
         drafts, rounds = counted.total.drafts, rounds + 1
-        for number, send in enumerate(sent.turns):
-            send()
+        for number, calls in enumerate(turns):
+            send(calls)
             now = read_counters()
             more, before = now.since(before), now
             second = (counted.second or Counters()) + more if number else counted.second

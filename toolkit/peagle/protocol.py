@@ -60,11 +60,6 @@ def follow_up_body(body: Mapping[str, Any], answer: str, prompt: str) -> dict[st
     return {**body, "messages": [*body["messages"], answered, asked]}
 
 
-def read_prompt(body: Mapping[str, Any]) -> str:
-    """The last prompt in a body of ``request_body`` or ``follow_up_body``."""
-    return str(body["messages"][-1]["content"] if "messages" in body else body["prompt"])
-
-
 LARGEST_EVENT = 4 << 20
 """Bytes of a server-sent event; one of vLLM has a few hundred."""
 

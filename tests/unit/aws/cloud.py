@@ -188,6 +188,7 @@ class Cloud:
         self.streams: dict[str, Engine] = {}
         self.engines: dict[str, Engine] = {}
         self._turn = 0
+        self._one_at_a_time = threading.Lock()
         self.packed = Packed()
         self.price: float | None = None
         self.digests: dict[str, str] = {"0.28.0": f"sha256:{28:064}"}
@@ -577,7 +578,8 @@ class Cloud:
         if attributes:
             document = engine.counters()
         else:
-            document = self._answer(stream, engine, json.loads(Body))
+            with self._one_at_a_time:
+                document = self._answer(stream, engine, json.loads(Body))
         return {"Body": io.BytesIO(json.dumps(document).encode())}
 
     def _answer(self, stream: str, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:

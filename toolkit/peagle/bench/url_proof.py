@@ -141,7 +141,7 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
 
         return proof.count_drafts(
             read(),
-            request.conversations(partial(_ask, server)),
+            request.turns(partial(_ask, server)),
             read,
             request.min_drafts,
             in_time=lambda: time.monotonic() <= until,
@@ -149,8 +149,8 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
         )
 
     calls = [partial(count, address, server) for address, server in engines.items()]
-    # A round that begins just before ``until`` may take another 15 minutes.
-    counts = run_parallel(calls, until + 900.0)
+    # A round of two turns may begin just before ``until``.
+    counts = run_parallel(calls, until + 2 * proof.TURN_SECONDS)
     counted = dict(zip(engines if several else [None], counts, strict=True))
     return proof.evaluate(counted, request.floor, request.min_drafts, len(engines))
 

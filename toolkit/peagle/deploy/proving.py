@@ -7,12 +7,12 @@ from vLLM's lines of statistics in each instance's log stream, which stock vLLM 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from peagle import proof
@@ -30,11 +30,10 @@ from peagle.deploy.discover import Live
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import Fix, NotFound, NotProved, Refused
-from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import choose_floor
-from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, parse_instance
+from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, Turns, make_turns, parse_instance
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.defaults import caches_prefixes
@@ -58,8 +57,6 @@ PROOF_SECONDS = 15 * 60.0
 """After this time no further prompts are sent."""
 
 _ROUNDS_WITHOUT_PROGRESS = 2
-_PROMPT_SECONDS = 600.0
-"""Limit of one round of prompts."""
 
 Say = Callable[[str], object]
 
@@ -88,10 +85,9 @@ class ProofRequest:
         """The first prompt alone."""
         return request_body(self.prompts[0], chat=self.chat, max_tokens=self.max_tokens)
 
-    def conversations(self, ask: Callable[[dict[str, Any]], Any]) -> Conversations:
+    def turns(self, ask: Callable[[dict[str, Any]], Any]) -> Turns:
         """The prompts for one engine, which ``ask`` sends to it."""
-        settings: dict[str, Any] = {"chat": self.chat, "max_tokens": self.max_tokens}
-        return Conversations(self.prompts, ask, **settings, two_turns=self.two_turns)
+        return make_turns(self.prompts, ask, self.chat, self.max_tokens, self.two_turns)
 
 
 def make_plan_request(plan: Plan, name: str) -> ProofRequest:
@@ -247,6 +243,8 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
         message = f"the endpoint {name} {status}: only one in service can be proved"
         look = Fix("look at it", ("peagle", "status", name))
         raise Refused(message, look, "endpoint-not-in-service")
+    if live.hosts_components:
+        runtime.require_component(aws, name)
     if request.variant:
         live = revisions.of_variant(live, request.variant)
     target = {"TargetVariant": request.variant} if request.variant else {}
@@ -280,7 +278,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
         return latest
 
     counted = proof.count_drafts(
-        before, request.conversations(ask), read_counters, request.min_drafts,
+        before, request.turns(ask), read_counters, request.min_drafts,
         in_time=lambda: clock.now() <= until, say=say,
     )  # fmt: skip
     proved = proof.evaluate({None: counted}, request.floor, request.min_drafts)
@@ -307,9 +305,8 @@ def _prove_by_log(
     if live.component is None and len(live.running) > 1:
         named = [variant for variant, count in live.running.items() for _ in range(count)]
         targets = [{"TargetVariant": variant} for variant in named[:instances]] or [{}]
-    turns = [
-        *zip(*(request.conversations(partial(ask, **to)).turns for to in targets), strict=True)
-    ]
+    by_target = [request.turns(partial(ask, **to)) for to in targets]
+    turns = [list(chain(*calls)) for calls in zip(*by_target, strict=True)]
     until, idle, drafts, rounds = clock.now() + PROOF_SECONDS, 0, 0, 0
 
     def is_complete() -> bool:
@@ -321,7 +318,7 @@ def _prove_by_log(
         rounds += 1
         for number, calls in enumerate(turns, start=1):
             counts.in_second_turn = number > 1
-            _send(calls)
+            proof.send(calls)
             # A first turn is counted to its end, so that its statistics are not the second's.
             is_last = number == len(turns)
             reader.wait(
@@ -334,14 +331,6 @@ def _prove_by_log(
         if is_complete() or idle >= _ROUNDS_WITHOUT_PROGRESS or clock.now() > until:
             break
     return proof.evaluate(counts.instances, request.floor, least, instances, "log")
-
-
-def _send(calls: Sequence[Callable[[], None]]) -> None:
-    if len(calls) == 1:
-        calls[0]()
-        return
-    for first in range(0, len(calls), WORKERS):
-        run_parallel(calls[first : first + WORKERS], time.monotonic() + _PROMPT_SECONDS)
 
 
 def prove(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine_log import log_text
 from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
+from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan
 from peagle.protocol import (
     Counters,
@@ -115,9 +117,10 @@ def start_copies(
                 _start(plan, engine, ports[name] or free, runner, gpus, started)
             for engine in started:
                 _wait(engine, plan.startup_timeout_seconds, progress)
-            for engine in started:
-                engines[engine.name] = _prove(plan, engine, progress)
-                records.write(engines[engine.name])
+            proofs = [partial(_prove, plan, engine, progress) for engine in started]
+            for engine in run_parallel(proofs, time.monotonic() + 2 * proof.TURN_SECONDS):
+                engines[engine.name] = engine
+                records.write(engine)
         except BaseException:  # an interrupt may come as soon as an engine is recorded
             for engine in started:
                 end_engine(engine)
@@ -227,20 +230,16 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
 def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
-
-    def ask_engine(body: dict[str, Any]) -> dict[str, Any]:
-        progress("proving", "")
-        return ask(port, body)
-
+    progress("proving", "")
     if plan.speculation is None:
-        answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
+        answer = ask(port, request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
             fix = f"read the log: {engine.process.log}"
             raise NotProved("the engine returned an empty response", fix, code="empty-answer")
         return replace(engine, ready=True)
     measured = proof.prove(
-        ask_engine,
-        lambda: counters(port),
+        partial(ask, port),
+        partial(counters, port),
         prompts=plan.proof.prompts,
         floor=plan.speculation.acceptance_floor,
         two_turns=caches_prefixes(settings_in(engine.environment)),

@@ -30,7 +30,6 @@ from peagle.cli.view.console import (
     print_table,
 )
 from peagle.engine.state import LocalEngine, read_warm_start
-from peagle.engine.usage import Usage
 from peagle.engine_log import WarmStart
 from peagle.errors import command_line
 from peagle.planning.plan import FloorSource
@@ -38,10 +37,11 @@ from peagle.proof import Proof, SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.text import format_duration, format_price, format_usd, k_text, plain, shortened
 
-if TYPE_CHECKING:  # `local up` shows its engine without boto3, which deploy imports
+if TYPE_CHECKING:  # `local up` shows its engine without boto3 and asyncio, which these import
     from peagle.bench.variants import VariantComparison
     from peagle.deploy.drift import Drift
     from peagle.deploy.status import ComparedPlan, DeploymentStatus, ListedDeployment
+    from peagle.engine.usage import Usage
 
 _COLUMNS = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
