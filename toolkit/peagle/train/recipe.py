@@ -105,8 +105,7 @@ def choose_mask_token(
     """The token of the masked slots: ``chosen``, else that of the published head, else a mask token
     of the tokenizer, else the first id that the tokenizer does not use. Raises UserError where
     there is none, and for one that ends or fills up text."""
-    size = target.architecture.vocab_size
-    tokenizer = model.tokenizer
+    size, tokenizer = target.architecture.vocab_size, model.tokenizer
     keys = (key for key in PLACEHOLDERS if key in published)
     token: int | None = next((published[key] for key in keys), None) if chosen is None else chosen
     if token is None and tokenizer:
@@ -176,6 +175,7 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
+        "log-freq": "10" if setup.gpu else "1",  # a step that is logged waits for the GPU
         **({"max-steps": str(recipe.max_steps)} if recipe.max_steps else {}),
         **({} if setup.gpu else _ON_CPU),
         **recipe.settings,
