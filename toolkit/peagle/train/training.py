@@ -96,11 +96,8 @@ def make_training(
     plan = plan_for(speculation=False)
     weights = plan.target.weights
     if weights.kind not in ("directory", "hub"):
-        raise Refused(
-            f"the weights of {target.id} are not on this machine",
-            "copy them to a folder, and name it",
-            code="weights-elsewhere",
-        )
+        message = f"the weights of {target.id} are not on this machine"
+        raise Refused(message, "copy them to a folder, and name it", "weights-elsewhere")
     is_folder = weights.kind == "directory"
     location = str(weights_folder(weights.location).resolve()) if is_folder else weights.location
     published, sizes = published_head(target), target.architecture
