@@ -29,9 +29,10 @@ find "$tree/vllm" -name '*.a' -delete; rm -rf "$tree/vllm/torch/test"
 pack vllm vllm
 install tools/core requirements/core.txt
 install tools/aiperf requirements/aiperf.txt
-# The trainer shares vLLM's packages.
-shared=$(grep -oE '^[a-z0-9._-]+' requirements/engine/0.28.0/gpu.txt | paste -sd '|')
-without "$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"
+# The trainer shares vLLM's packages where both locks have the same version, and its Triton.
+shared=$(grep -ohE '^[a-z0-9._-]+=[^ ]+' requirements/engine/0.28.0/gpu.txt requirements/trainer/gpu.txt |
+  sort | uniq -d | sed 's/=.*//' | paste -sd '|')
+without "triton|$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"
 install tools/trainer "$tree/trainer.txt"
 pack tools tools
 git archive --format=tar.gz -o "$out/source.tgz" HEAD
