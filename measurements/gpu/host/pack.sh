@@ -32,8 +32,8 @@ pack vllm vllm
 install tools/core requirements/core.txt
 install tools/aiperf requirements/aiperf.txt
 # The trainer shares vLLM's packages where both locks have the same version, and its Triton.
-shared=$(grep -ohE '^[a-z0-9._-]+=[^ ]+' "$lock" requirements/trainer/gpu.txt | sort | uniq -d |
-  | sed 's/=.*//' | paste -sd '|')
+shared=$(grep -ohE '^[a-z0-9._-]+=[^ ]+' "$lock" requirements/trainer/gpu.txt |
+  sort | uniq -d | sed 's/=.*//' | paste -sd '|')
 without "triton|$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"
 install tools/trainer "$tree/trainer.txt"
 pack tools tools
