@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from measurements.published_speeds import PUBLISHED, Published
 from measurements.speed_fit import fitted
-from measurements.speed_rows import Row, case_of, catalog, key_of, rows
+from measurements.speed_rows import COMPARED, Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import FittedTo, SpeedModel
 from peagle.fit.estimate import cache_layout
@@ -241,6 +241,11 @@ def published(model: SpeedModel) -> dict[str, list[Compared]]:
 def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     """The rows of other vLLM versions, with the constants and corrections of ``of``."""
     return _compared((row for row in rows() if row.vllm != model.vllm), of, model)
+
+
+def incomplete(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
+    """The rows of ``COMPARED``, with the constants and corrections of ``of``."""
+    return _compared(rows(COMPARED), of, model)
 
 
 def turns(of: Sequence[Row], model: SpeedModel) -> list[Compared]:

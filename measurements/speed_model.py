@@ -25,6 +25,7 @@ from measurements.speed_errors import (
     Errors,
     errors_of,
     held_out,
+    incomplete,
     other_versions,
     published,
     refitted,
@@ -156,6 +157,7 @@ def main() -> None:
     model = fitted(of, refitted(constants, of))
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
     compared["conversations of peagle bench, not fitted"] = turns(of, model)
+    compared["single prompts of peagle bench, not fitted"] = incomplete(of, model)
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
     lines = summaries(compared)

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Pack vLLM, the toolkit, aiperf and the trainer for a GPU host without a network: pack.sh OUT
+# Pack vLLM, the toolkit, aiperf and the trainer for a GPU host without a network: pack.sh OUT [LOCK]
 #   OUT   a folder, such as .gpu; gets pieces of 62 MB (vllm.NN, tools.NN), source.tgz and zstd
+#   LOCK  of another vLLM than 0.28.0, with hashes
 # For Linux on x86_64 and Python 3.12. Run it from the root of the repository; 4 minutes.
 set -euo pipefail
+lock=${2:-requirements/engine/0.28.0/gpu.txt}
 mkdir -p "$1"; out=$(readlink -f "$1"); tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 # Left out of a lock: what the host's own torch has brought, and what no measured pair imports.
@@ -23,15 +25,16 @@ pack() {  # pack FOLDER NAME
   tar cf - -C "$tree/$1" . | zstd -q -T0 -9 | split -b 62M -d -a 2 - "$out/$2."
 }
 rm -f "$out"/vllm.?? "$out"/tools.??
-without "$HOST|$UNUSED" requirements/engine/0.28.0/gpu.txt >"$tree/vllm.txt"
+without "$HOST|$UNUSED" "$lock" >"$tree/vllm.txt"
 install vllm "$tree/vllm.txt"
 find "$tree/vllm" -name '*.a' -delete; rm -rf "$tree/vllm/torch/test"
 pack vllm vllm
 install tools/core requirements/core.txt
 install tools/aiperf requirements/aiperf.txt
-# The trainer shares vLLM's packages.
-shared=$(grep -oE '^[a-z0-9._-]+' requirements/engine/0.28.0/gpu.txt | paste -sd '|')
-without "$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"
+# The trainer shares vLLM's packages where both locks have the same version, and its Triton.
+shared=$(grep -ohE '^[a-z0-9._-]+=[^ ]+' "$lock" requirements/trainer/gpu.txt |
+  sort | uniq -d | sed 's/=.*//' | paste -sd '|')
+without "triton|$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"
 install tools/trainer "$tree/trainer.txt"
 pack tools tools
 git archive --format=tar.gz -o "$out/source.tgz" HEAD

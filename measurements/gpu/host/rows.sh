@@ -3,5 +3,5 @@
 #   rows.sh conversation 1 gpt-oss-20b --sweep k=none,3,7 --workload conversation --concurrency 1,8,32
 . "$W/env.sh"; queue "$1" "$2"; name=$1; shift 2
 step rows 1500 peagle bench "$@" --here --yes --dummy-weights --impose-acceptance published \
-  --repetitions 2 --save rows -o rows.json
+  --repetitions 3 --save rows -o rows.json
 touch "$W/out/$name.done"

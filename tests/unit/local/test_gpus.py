@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,6 +30,9 @@ from peagle.engine.state import LocalEngine
 from peagle.errors import NotFound, NotProved, OptionsConflict, OutOfRange, Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
+from peagle.train.data import TrainingData
+from peagle.train.recipe import Recipe
+from peagle.train.training import TrainingRequest, make_training
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
 from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml
@@ -330,3 +333,17 @@ def test_dummy_weights_have_the_shapes_and_a_tokenizer_of_words(own_home: Path) 
     unknown = make_plan(Options(pair="qwen3-coder-30b"), catalog)
     with raises_code("not-found", NotFound):
         with_dummy_weights(unknown, catalog, ["time"])
+
+
+def test_a_training_is_planned_for_the_visible_gpus(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cards(H200, H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    machine = find_gpus()
+    data = cast(TrainingData, None)  # is not read before the training begins
+    request = TrainingRequest("tiny", tmp_path / "head", 5, Recipe())
+    catalog = this_machine_in(load_catalog(), machine)
+    training = make_training(request, data, catalog, None, machine)
+    assert training.setup.gpu
+    assert training.states_share  # the engine and the trainer share the one GPU

@@ -45,3 +45,15 @@ def test_plans_set_the_cuda_graphs_of_their_load(
     reasons = [because for because in plan.reasons if because.code == "cuda-graphs-of-load"]
     assert [because.value for because in reasons] == ([size] if size and not settings else [])
     assert not [finding for finding in plan.findings if finding.level == "error"]
+
+
+def test_cuda_graphs_are_for_the_requests_of_one_copy() -> None:
+    options = Options(
+        pair="qwen3-coder-30b", instance_type="ml.p5en.48xlarge", copies=8, k=14,
+        concurrency=320, prompt_tokens=128, output_tokens=1024,
+    )  # fmt: skip
+    plan = make_plan(options, load_catalog())
+    assert plan.environment["SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE"] == "608"  # 40 x (K + 1), rounded
+    assert plan.environment["SM_VLLM_MAX_NUM_SEQS"] == "320"
+    (because,) = [each for each in plan.reasons if each.code == "cuda-graphs-of-load"]
+    assert because.values["requests"] == 40

@@ -1,4 +1,4 @@
-"""Stands in for the trainer's Python: ``fake_trainer.py SCRIPT STEP ARGUMENTS``.
+"""Stands in for the trainer's Python: ``fake_trainer.py [-m LAUNCHER ...] SCRIPT STEP ARGUMENTS``.
 
 It writes what each step of speculators writes, and a line to ``calls`` beside itself. A file
 ``fail`` beside itself has the message with which the training ends after its first epoch.
@@ -53,6 +53,10 @@ def train() -> None:
 
 
 def main() -> None:
+    processes = ""
+    if sys.argv[1] == "-m":  # those of torch.distributed.run: here one does their work
+        processes = f" in {value('nproc-per-node')}"
+        del sys.argv[1:6]
     if Path(sys.argv[1]).name == "peagle_states.py":
         step = "states"
         Path(sys.argv[6]).write_text((HERE / "states.json").read_text())
@@ -74,7 +78,7 @@ def main() -> None:
         elif step == "dry-run":
             shutil.copytree(HERE / "head", value("save-path"))
     with (HERE / "calls").open("a") as file:
-        file.write(step + "\n")
+        file.write(f"{step}{processes}\n")
 
 
 main()

@@ -11,14 +11,17 @@ import pytest
 from peagle.train import probe as probing
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, training_hours
-from peagle.train.recipe import Recipe
+from peagle.train.recipe import Recipe, Setup
 from peagle.train.run import Step, TrainProgress
 from peagle.train.training import Training, TrainingRequest
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
+SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)
 START, ANSWER, STATES, STEP, PROMPT = 20.0, 0.5, 0.125, 2.0, 0.25
 """The seconds of an engine's start, of answers and hidden states of a conversation, of a step, of
 a prompt."""
+COMPILED, COMPILE = 2, 50.0
+"""The first steps take so many seconds longer."""
 
 
 class FakeRun:
@@ -36,12 +39,20 @@ class FakeRun:
         self.seconds = {
             "untrained": self._step("untrained", 0, 0, 0.0),
             "states": self._step("states", len(data.train), len(data.train), STATES),
-            "training": self._step("training", request.recipe.max_steps or 0, 30, STEP),
+            "training": self._train(request.recipe.max_steps or 0),
             "measured": self._step("measured", len(data.held_out), len(data.held_out), PROMPT),
         }
         if not request.recipe.keep_answers:
             count = len(data.train)
             self.seconds["answers"] = self._step("answers", count, count, ANSWER)
+
+    def _train(self, steps: int) -> float:
+        FakeRun.now += START + COMPILED * COMPILE
+        for done in range(1, steps + 1):
+            FakeRun.now += STEP
+            left = STEP * (30 - done) if done > COMPILED else None
+            self._observe(TrainProgress("training", done, 30, seconds_left=left))
+        return START + COMPILED * COMPILE + steps * STEP
 
     def _step(self, step: Step, count: int, total: int, each: float) -> float:
         FakeRun.now += START
@@ -65,7 +76,7 @@ def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates
     nothing = cast(Any, None)
     recipe = replace(RECIPE, keep_answers=keep_answers)
     request = TrainingRequest("tiny", folder, 5, recipe)
-    training = Training(request, nothing, data, nothing, nothing, nothing)
+    training = Training(request, SETUP, data, nothing, nothing, nothing)
     return probing.measure_rates(training, lambda progress: None)
 
 
@@ -74,13 +85,13 @@ def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Pat
     rates = probe(data, tmp_path)
     whole = measure_data(data.train, RECIPE)
     hours = training_hours(whole, rates, RECIPE.epochs)
-    count, few = len(data.train), probing.CONVERSATIONS
+    count, few = len(data.train), 4 * 32
     assert rates.basis == "measured"
     assert hours["regeneration"].likely * 3600 == pytest.approx(count * ANSWER, rel=0.01)
     epochs = RECIPE.epochs * 30 * STEP * count / few + STATES * count
     assert hours["epochs"].likely * 3600 == pytest.approx(epochs, rel=0.01)
     prompts = min(200, len(data.held_out)) * PROMPT
-    starts = 4 * START + RECIPE.epochs * (START + prompts)
+    starts = 4 * START + COMPILED * COMPILE + RECIPE.epochs * (START + prompts)
     assert hours["starts"].likely * 3600 == pytest.approx(starts, rel=0.05)
     assert not [*tmp_path.glob(".peagle-probe-*")]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engine.gpus import Gpu, Gpus
 from peagle.engine.logs import crash_error
 from peagle.errors import EngineError, NotProved, PeagleError
 from peagle.planning.plan import Plan
@@ -116,6 +117,19 @@ def test_without_room_for_hidden_states_the_trainer_asks_the_engine_in_each_epoc
     monkeypatch.setattr(running, "_ROOM", 10**12)
     assert len(shop.train().epochs) == 2
     assert shop.calls == [step for step in ALL if step != "generate-offline-data"]
+
+
+def test_several_gpus_train_and_several_clients_ask_for_hidden_states(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = [
+        Gpu(n, f"GPU-{n}", "NVIDIA H200", 143_771, 143_000, "hopper", 4800, 989) for n in (0, 1)
+    ]
+    machine = Gpus("580.159.04", "13.0", tuple(cards))
+    monkeypatch.setattr(running, "visible_gpus", lambda: machine)
+    shop.training = replace(shop.training, setup=replace(shop.training.setup, gpu=True))
+    assert len(shop.train().epochs) == 2
+    assert shop.calls == [*ALL[:-2], "generate-offline-data in 4", "train in 2"]
 
 
 def test_one_process_trains_at_a_time(shop: Workshop) -> None:

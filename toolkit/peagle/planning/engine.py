@@ -155,7 +155,7 @@ def _build_arguments(
         values[CAPTURE_SIZE] = graphs.size
         reasons[CAPTURE_SIZE] = reason(
             f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
-            requests=load.concurrency, k=candidate.k, tokens=graphs.tokens,
+            requests=candidate.load, k=candidate.k, tokens=graphs.tokens,
             default=graphs.default, percent=round(100 * graphs.share),
         )  # fmt: skip
     if placed.target.streamed:

@@ -255,7 +255,7 @@ class Load:
     ``settings`` are the user's own arguments of vLLM; an empty value leaves out one of the
     catalogue's. ``own_head`` is the user's own drafter, which runs name by its location only, even
     if it has the name of the catalogue's. ``of_one_size``: no request is longer than ``workload``,
-    as in a batch.
+    as in a batch. ``engines`` share the requests evenly; each is able to run all of them.
 
     Loads are equal if the same is computed from them: of the catalogue they compare what fits and
     speeds are computed from, by identity. A catalogue that is loaded again keeps what has not
@@ -271,6 +271,7 @@ class Load:
     workload: Workload = USUAL_WORKLOAD
     own_head: Drafter | None = None
     of_one_size: bool = False
+    engines: int = 1
 
     def __hash__(self) -> int:
         return hash((self.target.id, self.max_model_len, self.concurrency, self.workload))
@@ -284,7 +285,7 @@ class Load:
         tables = catalog.runtimes, catalog.instances, catalog.version_rules, catalog.speed_model
         same = [*map(id, (self.target, *tables, *self.runs))]
         load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
-        return same, load, self.settings, self.own_head
+        return same, load, self.settings, self.own_head, self.engines
 
     @cached_property
     def computed(self) -> Computed:
@@ -392,17 +393,18 @@ class Load:
         return larger if larger.fit.fits and larger.most_requests >= held else engine
 
     def _find_graphs(self, engine: EngineFit) -> GraphSizes | None:
-        """The CUDA graphs for a step of all requests; ``None`` where vLLM's default has one, where
-        the user decides, and where the requests that run together are not faster with it."""
+        """The CUDA graphs for a step of an engine's requests; ``None`` where vLLM's default has
+        one, where the user decides, and where the requests that run together are not faster."""
         config, shape = engine.case.engine, engine.case.target.architecture
         gpu = self.catalog.speed_model.gpu(config.gpu, config.gpu_memory_gib)
-        tokens = config.max_num_seqs * (config.k + 1)
+        together = min(math.ceil(self.concurrency / self.engines), config.max_num_seqs)
+        tokens = together * (config.k + 1)
         if tokens <= capture_limit(config, shape.class_name)[0] or gpu is None:
             return None
         if any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
             return None
-        size, geometry = capture_size(config.max_num_seqs, config.k), engine.geometry
-        requests = slots(engine.case, engine.fit, self.workload)
+        size, geometry = capture_size(together, config.k), engine.geometry
+        requests = min(together, slots(engine.case, engine.fit, self.workload))
         if size > config.max_num_batched_tokens or geometry.holds(requests):
             return None
         context = self.workload.prompt_tokens + self.workload.output_tokens / 2

@@ -139,7 +139,7 @@ def _place(
 ) -> Placement:
     """Each decision about what is served and on what, with its reasons and findings."""
     record, search, candidate = decisions.record, selection.search, selection.candidate
-    load, catalog = search.load, search.load.catalog
+    load, catalog = replace(search.load, engines=candidate.busy), search.load.catalog
     pair = replace(pair, drafter=candidate.drafter)
     compared = search.compared(candidate)
     record(explain_k(options, pair, candidate, compared, load.concurrency / candidate.busy))

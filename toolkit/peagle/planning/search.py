@@ -144,19 +144,18 @@ class Search:
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
-        requests = self.load.concurrency / candidate.busy
+        load = replace(self.load, engines=candidate.busy)
+        requests = load.concurrency / candidate.busy
         speeds: dict[tuple[str | None, int], Performance] = {}
         drafters = (self.pair.drafter, candidate.drafter, None, *self.others)
         for name, drafter in {_name(drafter): drafter for drafter in drafters}.items():
             engine = candidate.engine
             if drafter != candidate.drafter:
                 k = max(self._ranking_ks(drafter))
-                engine = self.load.engine(candidate.instance, candidate.gpus, drafter, k)
+                engine = load.engine(candidate.instance, candidate.gpus, drafter, k)
             if engine.fit.fits:
-                for k in sorted({*self.load.compared_ks(drafter), *self._ks(drafter)}):
-                    speeds[name, k] = self.load.performance(
-                        engine, drafter, k, requests, candidate.busy
-                    )
+                for k in sorted({*load.compared_ks(drafter), *self._ks(drafter)}):
+                    speeds[name, k] = load.performance(engine, drafter, k, requests, candidate.busy)
         return speeds
 
     def _copies(self, instance: Instance, gpus: int) -> int:
@@ -256,9 +255,9 @@ class Search:
         tied = rank_settings(speeds, self.load.target.default_drafter).tied
         if not tied:
             return None
-        best = settings[tied[0]]
-        engine = self.load.engine(instance, gpus, best.drafter, best.k)
-        return self._make_candidate(self.load, instance, engine, best.drafter, count, best.k)
+        best, shared = settings[tied[0]], replace(self.load, engines=busy)
+        engine = shared.engine(instance, gpus, best.drafter, best.k)
+        return self._make_candidate(shared, instance, engine, best.drafter, count, best.k)
 
     def _others_on(self, instance: Instance, of_pair: list[Candidate]) -> Iterator[Candidate]:
         """Candidates without speculation and with the target's other drafters, where speeds can be

@@ -306,11 +306,9 @@ def find_captured(aws: Aws, endpoint: str) -> S3Uri:
         raise NotFound(message, fix) from error
     capture = config.get("DataCaptureConfig") or {}
     if not capture.get("EnableCapture", bool(capture)):
-        raise UserError(
-            f"the endpoint {endpoint} captures no requests",
-            "deploy it with --capture-data s3://BUCKET/FOLDER, or name the s3:// prefix to read",
-            code="no-capture",
-        )
+        message = f"the endpoint {endpoint} captures no requests"
+        fix = "deploy it with --capture-data s3://BUCKET/FOLDER, or name the s3:// prefix to read"
+        raise UserError(message, fix, "no-capture")
     return captured_prefix(capture["DestinationS3Uri"], endpoint)
 
 
@@ -321,11 +319,9 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         if not isinstance(document, dict):
             raise InvalidJson("the row", "is not an object")
         if "input_ids" in document:
-            raise UserError(
-                f"{place}: the row has token ids, which another tokenizer may have made",
-                "give the text instead, as messages or prompt: the target's tokenizer reads it",
-                code="data-token-ids",
-            )
+            message = f"{place}: the row has token ids, which another tokenizer may have made"
+            fix = "give the text instead, as messages or prompt: the target's tokenizer reads it"
+            raise UserError(message, fix, "data-token-ids")
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
     except InvalidJson as error:
@@ -334,9 +330,8 @@ def _parse(line: bytes, place: str) -> Conversation | str:
     except ValidationError as error:
         if captured:
             return "not-a-chat"
-        raise UserError(
-            f"{place}: {first_problem(error, _Row)}", _FORM, code="data-not-json-lines"
-        ) from error
+        message = f"{place}: {first_problem(error, _Row)}"
+        raise UserError(message, _FORM, "data-not-json-lines") from error
     if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
         message = f"{place}: the row has neither messages nor prompt nor conversations"
         raise UserError(message, _FORM, code="data-not-json-lines")
@@ -437,9 +432,8 @@ def _longest(conversations: Iterable[Conversation]) -> list[Conversation]:
 def _choose_questions(conversations: Sequence[Conversation], share: float) -> set[str]:
     """The digests of the questions that are held out: those below ``share`` of all digests, at
     least one of each domain, and not all of one, if it has several questions."""
-    chosen = {
-        each.question for each in conversations if int(each.question[:16], 16) < share * 2**64
-    }
+    below = share * 2**64
+    chosen = {each.question for each in conversations if int(each.question[:16], 16) < below}
     domains: dict[str, set[str]] = {}
     for each in conversations:
         domains.setdefault(each.domain, set()).add(each.question)

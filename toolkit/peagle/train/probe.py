@@ -1,8 +1,8 @@
 """``peagle train plan --probe``: the rates of a training on this machine, from a short one.
 
-All steps run on a few conversations, and the training ends after some of its steps. The rates count
-from the first conversation, step or prompt that is done, so that starts do not count; these, and
-everything else whose time does not grow with the data, are the seconds of the whole training.
+All steps run on a few conversations, and the training ends after some of its steps. Rates count
+from the first conversation or prompt that is done, and from the third training step, since a GPU
+compiles the first two; what does not grow with the data, such as starts, is counted once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from tempfile import TemporaryDirectory
 from peagle.errors import NotProved
 from peagle.train.data import MOST_PROMPTS
 from peagle.train.estimate import Range, Rates, measure_data
+from peagle.train.recipe import REQUESTS
 from peagle.train.run import Run, Step, TrainProgress
 from peagle.train.training import Training
 
-CONVERSATIONS, PROMPTS, STEPS = 128, 32, 30
-"""How much a probe regenerates and trains with, measures with, and trains."""
+ROUNDS, PROMPTS, STEPS = 4, 32, 30
+"""Conversations, in times what the engine is asked at a time; prompts to measure; steps."""
 
 _SPREAD = 1.25
 """The ratio of a measured rate to the bounds of its range."""
@@ -34,6 +35,7 @@ class _Clock:
         self._observe = observe
         self._marks: dict[str, list[tuple[float, int]]] = {}
         self.totals: dict[str, int] = {}
+        self.training_step: float | None = None
 
     def observe(self, progress: TrainProgress) -> None:
         """Note the time at which more was done."""
@@ -41,10 +43,12 @@ class _Clock:
         if progress.done > marks[-1][1]:
             marks.append((time.monotonic(), progress.done))
             self.totals[progress.step] = progress.total
+        if progress.step == "training" and progress.seconds_left:
+            self.training_step = progress.seconds_left / (progress.total - progress.done)
         self._observe(progress)
 
     def seconds_each(self, step: Step, otherwise: float) -> float:
-        """The seconds of a conversation, training step or prompt, without the first ones."""
+        """The seconds of a conversation or prompt, without the first ones."""
         marks = self._marks.get(step, [])[1:]
         if len(marks) < 2:
             return otherwise
@@ -58,7 +62,7 @@ def measure_rates(
     """The rates of this training, in a folder that is removed afterwards. ``answer_tokens`` is
     that of ``measure_data``, by whose tokens rates count. Raises what a training does."""
     request, data, clock = training.request, training.data, _Clock(observe)
-    train, held_out = data.train[:CONVERSATIONS], data.held_out[:PROMPTS]
+    train, held_out = data.train[: ROUNDS * REQUESTS[training.setup.gpu]], data.held_out[:PROMPTS]
     begun = time.monotonic()
     with TemporaryDirectory(prefix=".peagle-probe-", dir=request.output) as folder:
         recipe = replace(request.recipe, epochs=1, max_steps=STEPS)
@@ -73,12 +77,11 @@ def measure_rates(
     answers = size.conversations * clock.seconds_each(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )
-    step = clock.seconds_each("training", seconds["training"] / STEPS)
+    step = clock.training_step or seconds["training"] / STEPS
     states = clock.totals.get("states", 0) * clock.seconds_each("states", 0.0)
     prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
-    measuring = seconds["measured"] + prompt * (
-        min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
-    )
+    others = min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
+    measuring = seconds["measured"] + others * prompt
     steps = clock.totals.get("training", STEPS)
     rest = elapsed - answers - states - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0

@@ -45,6 +45,9 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+REQUESTS = {True: 256, False: 32}
+"""What the trainer asks at a time of an engine on a GPU, or on a CPU."""
+
 CPU_RECIPE = Recipe(depths=5, sequence_length=256, answer_tokens=192)
 """For a small target: attention with an explicit mask takes the square of a step's tokens."""
 
@@ -69,11 +72,6 @@ class Setup:
     def states_bytes(self) -> int:
         """Bytes of the hidden states of a token."""
         return (len(self.layers) + 1) * self.hidden_size * (2 if self.gpu else 4)
-
-    @property
-    def requests(self) -> int:
-        """How many requests the trainer sends to the engine at a time."""
-        return 256 if self.gpu else 32
 
 
 def published_head(target: Target) -> Mapping[str, Any]:
@@ -107,8 +105,7 @@ def choose_mask_token(
     """The token of the masked slots: ``chosen``, else that of the published head, else a mask token
     of the tokenizer, else the first id that the tokenizer does not use. Raises UserError where
     there is none, and for one that ends or fills up text."""
-    size = target.architecture.vocab_size
-    tokenizer = model.tokenizer
+    size, tokenizer = target.architecture.vocab_size, model.tokenizer
     keys = (key for key in PLACEHOLDERS if key in published)
     token: int | None = next((published[key] for key in keys), None) if chosen is None else chosen
     if token is None and tokenizer:
@@ -178,6 +175,7 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
+        "log-freq": "10" if setup.gpu else "1",  # a step that is logged waits for the GPU
         **({"max-steps": str(recipe.max_steps)} if recipe.max_steps else {}),
         **({} if setup.gpu else _ON_CPU),
         **recipe.settings,
@@ -207,7 +205,7 @@ def regenerate_arguments(
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", setup.target),
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
-        *("--max-tokens", str(longest), "--concurrency", str(setup.requests)),
+        *("--max-tokens", str(longest), "--concurrency", str(REQUESTS[setup.gpu])),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 

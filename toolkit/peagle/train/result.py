@@ -36,6 +36,7 @@ from peagle.weights.layout import checkpoint_at
 
 RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", ".catalog"
 HELD_OUT = "held-out.jsonl"
+_PACKAGES = ("speculators", "torch", "transformers")
 _HEAD_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 
 _FLOOR_SHARE = 0.6
@@ -81,8 +82,7 @@ def write_result(training: Training, trained: Trained) -> Path:
 def _record(training: Training, trained: Trained) -> dict[str, Any]:
     """What is needed to repeat a training."""
     data, trainer = training.data, find_trainer(training.setup.gpu)
-    packages = ("speculators", "torch", "transformers")
-    versions = {name: read_package(trainer, name) for name in packages}
+    versions = {each: read_package(trainer, each) for each in _PACKAGES}
     return {
         "made": utc_now(),
         "target": training.plan.target.id,

@@ -174,8 +174,7 @@ class Run:
         return {name: spent for name, spent in seconds.items() if spent}
 
     def _report(self, progress: TrainProgress) -> None:
-        so_far = self._earlier + time.monotonic() - self._begun
-        self._observe(replace(progress, seconds=so_far))
+        self._observe(replace(progress, seconds=self._earlier + time.monotonic() - self._begun))
 
     def train(self) -> Trained:
         """Run all steps that are not done. Raises UserError where another process does, Refused for
@@ -287,8 +286,7 @@ class Run:
         conversations, answers = self.training.data.train, self._answers
         total = write_conversations(conversations, self._questions)
         has_turns = any(
-            sum(message["role"] == "user" for message in each.messages) > 1
-            for each in conversations
+            sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
         lines, answered = AppendedLines(answers), 0
 
@@ -329,9 +327,8 @@ class Run:
 
     def _serve_untrained(self) -> None:
         head = self.work / "untrained" / "head"
-        arguments = ["train", *recipes.train_arguments(self.recipe, self.setup)]
-        arguments += ["--dry-run", "--save-path", str(head)]
-        self._run_program("untrained", [str(TRAINER), *arguments])
+        words = [str(TRAINER), "train", *recipes.train_arguments(self.recipe, self.setup)]
+        self._run_program("untrained", [*words, "--dry-run", "--save-path", str(head)])
         try:
             with self._serving(self.training.plan_with(head), "untrained"):
                 pass
@@ -375,11 +372,12 @@ class Run:
             left = (time.monotonic() - begun) / done * (rows - done) if done else None
             return TrainProgress("states", done, rows, seconds_left=left)
 
-        words = ["--model", self.setup.target, "--endpoint", engine.openai_base_url]
+        clients = 4 if self.setup.gpu else 1  # each takes 14 ms of a core for a prompt
+        words = [str(TRAINER), "generate-offline-data", "--model", self.setup.target]
         words += ["--preprocessed-data", str(self._data), "--output", str(self._states)]
-        words += ["--concurrency", str(self.setup.requests)]
-        words = [str(TRAINER), "generate-offline-data", *words]
-        self._run_program("states", words, watch, engine)
+        words += ["--concurrency", str(recipes.REQUESTS[self.setup.gpu] // clients)]
+        words += ["--endpoint", engine.openai_base_url]
+        self._run_program("states", _in_processes(clients, words), watch, engine)
 
     def _fit(self, engine: LocalEngine | None) -> dict[str, Any]:
         """Train, with the hidden states of ``engine``, or with those that are saved."""
@@ -397,17 +395,14 @@ class Run:
             free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in taken]
             gpus = free or list(taken[:1])
             variables[VISIBLE_DEVICES] = ",".join(gpus)
-            if len(gpus) > 1:
-                launcher = ["-m", "torch.distributed.run", "--standalone"]
-                words = [*launcher, "--nproc-per-node", str(len(gpus)), *words]
+            words = _in_processes(len(gpus), words)
         reader = EventReader(events)
         self._run_program("training", words, reader.progress, engine, variables)
         reader.progress()
         return {"losses": reader.losses, "tokens_per_second": reader.tokens_per_second}
 
     def _measure(self, folder: Path, losses: Mapping[str, float]) -> Epoch:
-        file = self.work / "measured" / folder.name / "acceptance.json"
-        number = int(folder.name)
+        file, number = self.work / "measured" / folder.name / "acceptance.json", int(folder.name)
 
         def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
@@ -458,17 +453,16 @@ class Run:
 
     @property
     def _asked(self) -> dict[str, str]:
-        """The variables of an engine that the trainer asks: the trainer's name of the target first,
-        and as many requests at a time as it sends."""
+        """The variables of an engine that the trainer asks, by its own name of the target."""
         names = dict.fromkeys([self.setup.target, self.training.plan.target.id])
-        requests = str(self.setup.requests)
+        requests = str(recipes.REQUESTS[self.setup.gpu])
         return {SERVED_NAME: json.dumps(list(names)), f"{PREFIX}MAX_NUM_SEQS": requests}
 
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
-        states, share = self._states, self.training.states_share
-        shutil.rmtree(states, ignore_errors=True)
-        states.mkdir(parents=True)
-        settings = self._asked | recipes.states_variables(self.setup, states, share)
+        shutil.rmtree(self._states, ignore_errors=True)
+        self._states.mkdir(parents=True)
+        share = self.training.states_share
+        settings = self._asked | recipes.states_variables(self.setup, self._states, share)
         return self._serving(self.training.plan, "states", settings)
 
     @contextmanager
@@ -539,6 +533,12 @@ class Run:
 
 
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
+
+
+def _in_processes(count: int, words: list[str]) -> list[str]:
+    """The words of so many processes of the trainer that share the work."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return [*launcher, *words] if count > 1 else words
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
@@ -646,8 +646,7 @@ _CAUSES = (
 
 def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> TrainerFailed:
     """The error of a trainer that ended, from its exit status and its log after so many bytes."""
-    text = log.read_bytes()[before:].decode(errors="replace")
-    lines = text.replace("\r", "\n").splitlines()[-400:]
+    lines = log.read_bytes()[before:].decode(errors="replace").splitlines()[-400:]
     # Words of PyTorch for a worker of the trainer; the trainer itself writes nothing then.
     text = "\n".join(lines) + ("killed by signal" if status == -signal.SIGKILL else "")
     for words, code, message, fix in _CAUSES:

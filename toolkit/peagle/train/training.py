@@ -13,7 +13,7 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.data import weights_folder
-from peagle.engine.gpus import Gpus
+from peagle.engine.gpus import Gpus, visible_gpus
 from peagle.errors import Refused
 from peagle.findings import errors, refuse_errors
 from peagle.planning.plan import Plan
@@ -73,20 +73,21 @@ def make_training(
     checkpoint: Checkpoint | None,
     gpus: Gpus | None,
 ) -> Training:
-    """The training on ``gpus``, which are this machine in ``catalog``, else on its CPU.
+    """The training on those of this machine's ``gpus`` that are visible, else on its CPU.
     ``checkpoint`` is of a target that the catalogue does not have. Raises UserError for a target
     without a spare token or with too few layers, and Refused where it does not fit."""
     target = find_pair(catalog, request.pair).target
-    fields: dict[str, Any] = {"target_checkpoint": checkpoint}
-    fields |= {"instance_type": HERE} if gpus else {}
+    gpus = visible_gpus(gpus) if gpus else None
     pair = request.pair if checkpoint else target.id
 
     def plan_for(**speculation: Any) -> Plan:
         """The plan with the fewest GPUs, so that the trainer has the others."""
         count = len(gpus.gpus) if gpus else 1
         for copies in (n for n in range(count, 0, -1) if count % n == 0):
-            chosen = {**fields, **speculation, **({"copies": copies} if gpus else {})}
-            plan = plan_pair(pair, chosen, catalog)
+            here = {"instance_type": HERE, "copies": copies} if gpus else {}
+            plan = plan_pair(
+                pair, {"target_checkpoint": checkpoint, **here, **speculation}, catalog
+            )
             if not errors(plan.findings):
                 break
         refuse_errors(plan.findings)
@@ -95,11 +96,8 @@ def make_training(
     plan = plan_for(speculation=False)
     weights = plan.target.weights
     if weights.kind not in ("directory", "hub"):
-        raise Refused(
-            f"the weights of {target.id} are not on this machine",
-            "copy them to a folder, and name it",
-            code="weights-elsewhere",
-        )
+        message = f"the weights of {target.id} are not on this machine"
+        raise Refused(message, "copy them to a folder, and name it", "weights-elsewhere")
     is_folder = weights.kind == "directory"
     location = str(weights_folder(weights.location).resolve()) if is_folder else weights.location
     published, sizes = published_head(target), target.architecture

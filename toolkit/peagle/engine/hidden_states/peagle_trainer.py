@@ -106,6 +106,8 @@ def main() -> None:
         use_cpu()
     if sys.argv[1:2] == ["train"]:
         report_training()
+    elif "RANK" in os.environ:  # generate-offline-data, in processes of torch.distributed.run
+        sys.argv += ["--rank", os.environ["RANK"], "--world-size", os.environ["WORLD_SIZE"]]
     from speculators.__main__ import app
 
     app()
