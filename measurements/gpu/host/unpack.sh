@@ -36,6 +36,7 @@ chmod +x "$W/env/aiperf/bin/aiperf"
 printf '{"aiperf": "0.13.0", "lock": "%s", "megabytes": 249, "seconds": 1.0}' \
   "$(sha256sum <"$W/source/requirements/aiperf.txt" | cut -d' ' -f1)" >"$W/env/aiperf/aiperf.json"
 cat >"$W/env.sh" <<END
+unset PYTHONDONTWRITEBYTECODE
 export W=$W PATH=$W/bin:\$PATH HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 COLUMNS=110
 export PEAGLE_ENGINE_PYTHON=$W/env/engine/bin/python PEAGLE_TRAINER_PYTHON=$W/env/trainer/bin/python
 # queue NAME GPUS: what this shell runs has a home, records and GPUs of its own.
