@@ -47,13 +47,33 @@ def test_plans_set_the_cuda_graphs_of_their_load(
     assert not [finding for finding in plan.findings if finding.level == "error"]
 
 
-def test_cuda_graphs_are_for_the_requests_of_one_copy() -> None:
+@pytest.mark.parametrize(("concurrency", "each", "size"), [
+    (320, 40, "608"),
+    (1000, 125, "1888"),  # 146 requests fit with these graphs, 150 without
+])  # fmt: skip
+def test_cuda_graphs_are_for_the_requests_of_one_copy(
+    concurrency: int, each: int, size: str
+) -> None:
     options = Options(
         pair="qwen3-coder-30b", instance_type="ml.p5en.48xlarge", copies=8, k=14,
-        concurrency=320, prompt_tokens=128, output_tokens=1024,
+        concurrency=concurrency, prompt_tokens=128, output_tokens=1024,
     )  # fmt: skip
     plan = make_plan(options, load_catalog())
-    assert plan.environment["SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE"] == "608"  # 40 x (K + 1), rounded
-    assert plan.environment["SM_VLLM_MAX_NUM_SEQS"] == "320"
-    (because,) = [each for each in plan.reasons if each.code == "cuda-graphs-of-load"]
-    assert because.values["requests"] == 40
+    assert plan.environment["SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE"] == size
+    assert plan.environment["SM_VLLM_MAX_NUM_SEQS"] == str(concurrency)
+    (because,) = [reason for reason in plan.reasons if reason.code == "cuda-graphs-of-load"]
+    assert because.values["requests"] == each
+
+
+def test_cuda_graphs_in_the_arguments_are_in_the_fit_without_a_known_speed() -> None:
+    options = Options(
+        pair="qwen3-coder-30b+dflash", instance_type="ml.p5en.48xlarge", copies=8,
+        concurrency=640,
+    )  # fmt: skip
+    plan = make_plan(options, load_catalog())
+    size = plan.environment["SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE"]
+    without = make_plan(
+        options.model_copy(update={"settings": {"max-cudagraph-capture-size": ""}}), load_catalog()
+    )
+    assert int(size) > 512
+    assert plan.fit.kv_cache_gib < without.fit.kv_cache_gib

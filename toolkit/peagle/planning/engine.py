@@ -14,7 +14,7 @@ from peagle.errors import Refused, UserError
 from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, GraphSizes, Load
+from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.overrides import with_overrides
 from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
 from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
@@ -104,7 +104,7 @@ def configure_engine(
         "ami": options.ami or placement.ami,
         "environment": environment,
     }
-    if graphs := _planned_graphs(placement):
+    if graphs := candidate.engine.graphs:
         decided["settings"] = {**options.settings, CAPTURE_SIZE: str(graphs.size)}
     pair = placement.pair
     case = build_case(
@@ -150,8 +150,7 @@ def _build_arguments(
     settings = engine_settings(load.target, drafter, architecture, load.vllm, table)
     values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
     reasons = {name: _setting_reason(f"--{name}", setting) for name, setting in settings.items()}
-    graphs = _planned_graphs(placement)
-    if graphs is not None:
+    if graphs := candidate.engine.graphs:
         values[CAPTURE_SIZE] = graphs.size
         reasons[CAPTURE_SIZE] = reason(
             f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
@@ -195,15 +194,6 @@ def _build_arguments(
     if not {PREFIX_CACHING, NO_PREFIX_CACHING} & planned:
         decided += _prefix_caching_reasons(load, candidate)
     return Decision(tuple(arguments), tuple(decided))
-
-
-def _planned_graphs(placement: Placement) -> GraphSizes | None:
-    """The CUDA graphs beyond vLLM's default of the engine with the planned K."""
-    candidate = placement.candidate
-    engine = placement.load.engine(
-        candidate.instance, candidate.gpus, candidate.drafter, candidate.k
-    )
-    return engine.graphs
 
 
 def _prefix_caching_reasons(load: Load, candidate: Candidate) -> Iterator[Reason]:

@@ -255,7 +255,8 @@ class Load:
     ``settings`` are the user's own arguments of vLLM; an empty value leaves out one of the
     catalogue's. ``own_head`` is the user's own drafter, which runs name by its location only, even
     if it has the name of the catalogue's. ``of_one_size``: no request is longer than ``workload``,
-    as in a batch. ``engines`` share the requests evenly; each is able to run all of them.
+    as in a batch. ``engines`` is the number of those that share ``concurrency`` evenly; the
+    ``--max-num-seqs`` of each is still all of it.
 
     Loads are equal if the same is computed from them: of the catalogue they compare what fits and
     speeds are computed from, by identity. A catalogue that is loaded again keeps what has not
@@ -286,6 +287,11 @@ class Load:
         same = [*map(id, (self.target, *tables, *self.runs))]
         load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
         return same, load, self.settings, self.own_head, self.engines
+
+    @property
+    def requests_per_engine(self) -> int:
+        """The concurrent requests of each engine."""
+        return math.ceil(self.concurrency / self.engines)
 
     @cached_property
     def computed(self) -> Computed:
@@ -389,22 +395,21 @@ class Load:
             return engine
         case = _with_size(engine.case, graphs.size)
         larger = replace(engine, case=case, fit=compute_fit(case), graphs=graphs)
-        held = min(engine.most_requests, case.engine.max_num_seqs)
+        held = min(engine.most_requests, self.requests_per_engine)
         return larger if larger.fit.fits and larger.most_requests >= held else engine
 
     def _find_graphs(self, engine: EngineFit) -> GraphSizes | None:
         """The CUDA graphs for a step of an engine's requests; ``None`` where vLLM's default has
-        one, where the user decides, and where the requests that run together are not faster."""
+        one, where the user decides, and where the requests are not faster with them."""
         config, shape = engine.case.engine, engine.case.target.architecture
         gpu = self.catalog.speed_model.gpu(config.gpu, config.gpu_memory_gib)
-        together = min(math.ceil(self.concurrency / self.engines), config.max_num_seqs)
-        tokens = together * (config.k + 1)
+        tokens = self.requests_per_engine * (config.k + 1)
         if tokens <= capture_limit(config, shape.class_name)[0] or gpu is None:
             return None
         if any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
             return None
-        size, geometry = capture_size(together, config.k), engine.geometry
-        requests = min(together, slots(engine.case, engine.fit, self.workload))
+        size, geometry = capture_size(self.requests_per_engine, config.k), engine.geometry
+        requests = min(self.requests_per_engine, slots(engine.case, engine.fit, self.workload))
         if size > config.max_num_batched_tokens or geometry.holds(requests):
             return None
         context = self.workload.prompt_tokens + self.workload.output_tokens / 2

@@ -152,11 +152,12 @@ def _place(
     record(choose_concurrency(options))
     decisions.reasons += selection_reasons(selection, compared)
     decisions.findings += review(selection)
+    engine = load.engine(candidate.instance, candidate.gpus, candidate.drafter, candidate.k)
     return Placement(
         options=options,
         pair=pair,
         load=load,
-        candidate=candidate,
+        candidate=replace(candidate, engine=engine),
         name=name,
         region=region,
         runtime=runtime,

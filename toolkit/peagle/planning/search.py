@@ -255,9 +255,9 @@ class Search:
         tied = rank_settings(speeds, self.load.target.default_drafter).tied
         if not tied:
             return None
-        best, shared = settings[tied[0]], replace(self.load, engines=busy)
-        engine = shared.engine(instance, gpus, best.drafter, best.k)
-        return self._make_candidate(shared, instance, engine, best.drafter, count, best.k)
+        best, load = settings[tied[0]], replace(self.load, engines=busy)
+        engine = load.engine(instance, gpus, best.drafter, best.k)
+        return self._make_candidate(load, instance, engine, best.drafter, count, best.k)
 
     def _others_on(self, instance: Instance, of_pair: list[Candidate]) -> Iterator[Candidate]:
         """Candidates without speculation and with the target's other drafters, where speeds can be
