@@ -39,7 +39,8 @@ def train() -> None:
     event(kind="start", epochs=epochs, steps=10, step=first * 10)
     for epoch in range(first, epochs):
         for step in range(epoch * 10, epoch * 10 + 10):
-            event(kind="step", epoch=epoch, step=step, loss=5.0 - epoch, tokens_per_second=500.0)
+            loss, now = 5.0 - epoch, 0.5 * step
+            event(kind="step", epoch=epoch, step=step, loss=loss, time=now, tokens=250.0)
         shutil.copytree(HERE / "head", folder / str(epoch))
         with (folder / str(epoch) / "model.safetensors").open("r+b") as weights:
             weights.seek(-1, os.SEEK_END)

@@ -69,6 +69,13 @@ def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:
     assert passed["total-seq-len"] == "256"
 
 
+def test_a_gpu_logs_few_steps_of_a_training_and_enough_of_a_probe() -> None:
+    cpu = replace(SETUP, gpu=False)
+    recipes = (Recipe(), SETUP), (Recipe(max_steps=30), SETUP), (Recipe(max_steps=30), cpu)
+    logged = [options(train_arguments(*each))["log-freq"] for each in recipes]
+    assert logged == ["10", "3", "1"]
+
+
 def test_a_setting_of_the_user_replaces_the_toolkits() -> None:
     settings = parse_settings(["lr=0.002", "--gradient_checkpointing=true"])
     passed = options(train_arguments(Recipe(settings=settings), SETUP))

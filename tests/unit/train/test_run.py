@@ -130,6 +130,8 @@ def test_several_gpus_train_and_several_clients_ask_for_hidden_states(
     shop.training = replace(shop.training, setup=replace(shop.training.setup, gpu=True))
     assert len(shop.train().epochs) == 2
     assert shop.calls == [*ALL[:-2], "generate-offline-data in 4", "train in 2"]
+    asked = {step: shop.variables[step]["SM_VLLM_MAX_NUM_SEQS"] for step in ("answers", "states")}
+    assert asked == {"answers": "256", "states": "256"}
 
 
 def test_one_process_trains_at_a_time(shop: Workshop) -> None:
@@ -267,11 +269,11 @@ def test_states_that_are_not_the_targets_end_it_before_the_training(shop: Worksh
 RECORDED = """\
 {"time": 1795844079.1902273, "kind": "start", "epochs": 2, "steps": 25, "step": 0}
 {"time": 1795844092.8504403, "kind": "step", "epoch": 0, "step": 0, "loss": 7.797979354858398, \
-"tokens_per_second": 18.67113769156495}
+"tokens": 255.0}
 {"time": 1795844093.1, "kind": "step", "epoch": 0, "step": 1, "loss": 7.1, \
-"tokens_per_second": 800.0}
+"tokens": 254.0}
 {"time": 1795844109.1, "kind": "step", "epoch": 0, "step": 24, "loss": 5.328765869140625, \
-"tokens_per_second": 870.1435202005847}
+"tokens": 256.0}
 {"time": 1795844117.9192398, "kind": "val", "epoch": 0, "step": null, "loss": 5.123009204864502}
 """
 
@@ -291,14 +293,14 @@ def test_progress_is_read_from_the_trainers_events(tmp_path: Path) -> None:
     assert progress.loss == pytest.approx(5.33, abs=0.01)
     assert progress.seconds_left == pytest.approx(25 * 16 / 23)
     assert reader.losses == {"0": pytest.approx(5.12, abs=0.01)}
-    assert reader.tokens_per_second == pytest.approx(835, abs=1)
+    assert reader.tokens_per_second == pytest.approx(255 * 23 / 16)
 
 
 def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "events.jsonl"
-    step = {"kind": "step", "epoch": 1, "loss": 4.0, "tokens_per_second": 800.0}
+    step = {"kind": "step", "epoch": 1, "loss": 4.0, "tokens": 800.0}
     events = [
         {"kind": "start", "epochs": 2, "steps": 25, "step": 0},
         *({**step, "time": 100.0 + n, "step": n} for n in (0, 1, 54)),
@@ -317,6 +319,7 @@ def test_an_epoch_with_more_steps_than_the_first_has_no_time_left_below_zero(
         ),
         ("OSError: [Errno 28] No space left on device", "disk-full"),
         ("RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.", "trainer-killed"),
+        ("time: now\nexitcode: -9\nSignal 9 (SIGKILL) received by PID 7", "trainer-killed"),
         ("RuntimeError: Hidden-state generation circuit breaker tripped", "trainer-failed"),
     ],
 )
@@ -326,6 +329,13 @@ def test_a_failed_trainer_says_why(text: str, code: str, tmp_path: Path) -> None
     error = trainer_error(log, "training")
     assert error.code == code
     assert str(log) in str(error)
+
+
+def test_of_several_processes_the_error_of_one_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    error = "ValueError: no such model"
+    log.write_text(f"[rank1]: {error}\ntorch.distributed.elastic.ChildFailedError: \n")
+    assert error in trainer_error(log, "states").message
 
 
 def test_a_trainer_that_was_killed_says_so(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class Workshop:
     folder: Path
     training: Training
     engines: list[str] = field(default_factory=list)
+    variables: dict[str, Mapping[str, str]] = field(default_factory=dict)
     lengths: dict[str, float] = field(default_factory=dict)
     last_token: int = 3
     on_start: Callable[[Plan], None] = lambda plan: None
@@ -142,6 +143,7 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     def start(plan: Plan, runner: LocalRunner, **_: Any) -> LocalEngine:
         shop.on_start(plan)
         shop.engines.append(plan.name.rpartition("-")[2])
+        shop.variables[shop.engines[-1]] = runner.variables
         process = EngineProcess(os.getpid(), start_time(os.getpid()) or 0, 20_001, "engine.log")
         drafter = plan.drafter.weights.location if plan.drafter and plan.drafter.weights else ""
         environment: Mapping[str, str] = {"drafter": drafter}

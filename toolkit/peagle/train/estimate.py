@@ -31,7 +31,7 @@ from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_size, format_usd
 from peagle.train.data import TOKEN_BYTES, Conversation
-from peagle.train.recipe import CHECKPOINT_HEADS, REQUESTS, Recipe, slots_per_anchor
+from peagle.train.recipe import CHECKPOINT_HEADS, GPU_REQUESTS, Recipe, slots_per_anchor
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -388,7 +388,7 @@ def estimate_rates(
     sample, speeds = max(data.tokens // data.conversations, 1), list[Range]()
     for size in (data.request, Workload(sample, output_tokens=1)):
         length = max(size.tokens, recipe.sequence_length)
-        step = replace(load, workload=size, concurrency=REQUESTS[True], max_model_len=length)
+        step = replace(load, workload=size, concurrency=GPU_REQUESTS, max_model_len=length)
         gpus = step.engine_on(instance, 1, None, 0).case.engine.tensor_parallel_size
         speed = _Engine(step, instance, gpus).speed(None, 0)
         if not (speed.tokens_per_second and speed.low and speed.high):

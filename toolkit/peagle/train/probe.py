@@ -17,12 +17,11 @@ from tempfile import TemporaryDirectory
 from peagle.errors import NotProved
 from peagle.train.data import MOST_PROMPTS
 from peagle.train.estimate import Range, Rates, measure_data
-from peagle.train.recipe import REQUESTS
 from peagle.train.run import Run, Step, TrainProgress
 from peagle.train.training import Training
 
 ROUNDS, PROMPTS, STEPS = 4, 32, 30
-"""Conversations, in times what the engine is asked at a time; prompts to measure; steps."""
+"""Conversations per concurrent request; held-out prompts; training steps."""
 
 _SPREAD = 1.25
 """The ratio of a measured rate to the bounds of its range."""
@@ -35,7 +34,7 @@ class _Clock:
         self._observe = observe
         self._marks: dict[str, list[tuple[float, int]]] = {}
         self.totals: dict[str, int] = {}
-        self.training_step: float | None = None
+        self.seconds_per_training_step: float | None = None
 
     def observe(self, progress: TrainProgress) -> None:
         """Note the time at which more was done."""
@@ -44,7 +43,9 @@ class _Clock:
             marks.append((time.monotonic(), progress.done))
             self.totals[progress.step] = progress.total
         if progress.step == "training" and progress.seconds_left:
-            self.training_step = progress.seconds_left / (progress.total - progress.done)
+            self.seconds_per_training_step = progress.seconds_left / (
+                progress.total - progress.done
+            )
         self._observe(progress)
 
     def seconds_each(self, step: Step, otherwise: float) -> float:
@@ -62,7 +63,7 @@ def measure_rates(
     """The rates of this training, in a folder that is removed afterwards. ``answer_tokens`` is
     that of ``measure_data``, by whose tokens rates count. Raises what a training does."""
     request, data, clock = training.request, training.data, _Clock(observe)
-    train, held_out = data.train[: ROUNDS * REQUESTS[training.setup.gpu]], data.held_out[:PROMPTS]
+    train, held_out = data.train[: ROUNDS * training.setup.requests], data.held_out[:PROMPTS]
     begun = time.monotonic()
     with TemporaryDirectory(prefix=".peagle-probe-", dir=request.output) as folder:
         recipe = replace(request.recipe, epochs=1, max_steps=STEPS)
@@ -77,12 +78,12 @@ def measure_rates(
     answers = size.conversations * clock.seconds_each(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )
-    step = clock.training_step or seconds["training"] / STEPS
+    steps = clock.totals.get("training", STEPS)
+    step = clock.seconds_per_training_step or seconds["training"] / min(STEPS, steps)
     states = clock.totals.get("states", 0) * clock.seconds_each("states", 0.0)
     prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
-    others = min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
-    measuring = seconds["measured"] + others * prompt
-    steps = clock.totals.get("training", STEPS)
+    further = min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
+    measuring = seconds["measured"] + further * prompt
     rest = elapsed - answers - states - step * min(STEPS, steps) - seconds["measured"]
     regeneration = size.answer_tokens / answers if answers else 1.0
     epoch = steps * step + states / request.recipe.epochs  # saved once, for all epochs

@@ -45,8 +45,8 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-REQUESTS = {True: 256, False: 32}
-"""What the trainer asks at a time of an engine on a GPU, or on a CPU."""
+GPU_REQUESTS, CPU_REQUESTS = 256, 32
+"""Concurrent requests that the trainer sends to an engine."""
 
 CPU_RECIPE = Recipe(depths=5, sequence_length=256, answer_tokens=192)
 """For a small target: attention with an explicit mask takes the square of a step's tokens."""
@@ -72,6 +72,11 @@ class Setup:
     def states_bytes(self) -> int:
         """Bytes of the hidden states of a token."""
         return (len(self.layers) + 1) * self.hidden_size * (2 if self.gpu else 4)
+
+    @property
+    def requests(self) -> int:
+        """Concurrent requests of the trainer."""
+        return GPU_REQUESTS if self.gpu else CPU_REQUESTS
 
 
 def published_head(target: Target) -> Mapping[str, Any]:
@@ -175,7 +180,8 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
-        "log-freq": "10" if setup.gpu else "1",  # a step that is logged waits for the GPU
+        # Logging a step synchronizes the GPU.
+        "log-freq": "1" if not setup.gpu else "3" if recipe.max_steps else "10",
         **({"max-steps": str(recipe.max_steps)} if recipe.max_steps else {}),
         **({} if setup.gpu else _ON_CPU),
         **recipe.settings,
@@ -205,7 +211,7 @@ def regenerate_arguments(
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", setup.target),
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
-        *("--max-tokens", str(longest), "--concurrency", str(REQUESTS[setup.gpu])),
+        *("--max-tokens", str(longest), "--concurrency", str(setup.requests)),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
     ]
 

@@ -82,7 +82,7 @@ def write_result(training: Training, trained: Trained) -> Path:
 def _record(training: Training, trained: Trained) -> dict[str, Any]:
     """What is needed to repeat a training."""
     data, trainer = training.data, find_trainer(training.setup.gpu)
-    versions = {each: read_package(trainer, each) for each in _PACKAGES}
+    versions = {package: read_package(trainer, package) for package in _PACKAGES}
     return {
         "made": utc_now(),
         "target": training.plan.target.id,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -240,7 +241,7 @@ class Run:
     def _fixed_arguments(self) -> list[str]:
         """The trainer's arguments, with which a training is another one: without the epochs, of
         which more continue it, and the anchors, which depend on the GPU's memory."""
-        settings = {**self.recipe.settings, "max-anchors": ""}
+        settings = {**self.recipe.settings, "max-anchors": "", "log-freq": ""}
         recipe = replace(self.recipe, epochs=1, settings=settings)
         return recipes.train_arguments(recipe, self.setup)
 
@@ -302,7 +303,7 @@ class Run:
             left = seconds / new * (total - done) if new > total // 20 else None
             return TrainProgress("answers", done, total, seconds_left=left)
 
-        with self._serving(self.training.plan, "answers", self._asked) as engine:
+        with self._serving(self.training.plan, "answers", self._served_variables) as engine:
             url, before, begun = engine.openai_base_url, count_answered(), time.monotonic()
             words = recipes.regenerate_arguments(
                 self.recipe, self.setup, self._questions, answers, url, has_turns
@@ -322,7 +323,7 @@ class Run:
             return run(self._answers, None, None)
         private_folder(self._questions.parent)
         write_conversations(self.training.data.train, self._questions, keep_answers=True)
-        with self._serving(self.training.plan, "data", self._asked) as engine:
+        with self._serving(self.training.plan, "data", self._served_variables) as engine:
             return run(self._questions, engine.openai_base_url.removesuffix("/v1"), engine)
 
     def _serve_untrained(self) -> None:
@@ -372,12 +373,12 @@ class Run:
             left = (time.monotonic() - begun) / done * (rows - done) if done else None
             return TrainProgress("states", done, rows, seconds_left=left)
 
-        clients = 4 if self.setup.gpu else 1  # each takes 14 ms of a core for a prompt
+        clients = 4 if self.setup.gpu else 1  # each needs 14 ms of CPU for a prompt
         words = [str(TRAINER), "generate-offline-data", "--model", self.setup.target]
         words += ["--preprocessed-data", str(self._data), "--output", str(self._states)]
-        words += ["--concurrency", str(recipes.REQUESTS[self.setup.gpu] // clients)]
+        words += ["--concurrency", str(self.setup.requests // clients)]
         words += ["--endpoint", engine.openai_base_url]
-        self._run_program("states", _in_processes(clients, words), watch, engine)
+        self._run_program("states", _processes(clients, words), watch, engine)
 
     def _fit(self, engine: LocalEngine | None) -> dict[str, Any]:
         """Train, with the hidden states of ``engine``, or with those that are saved."""
@@ -395,7 +396,7 @@ class Run:
             free = [gpu.uuid for gpu in visible_gpus().gpus if gpu.uuid not in taken]
             gpus = free or list(taken[:1])
             variables[VISIBLE_DEVICES] = ",".join(gpus)
-            words = _in_processes(len(gpus), words)
+            words = _processes(len(gpus), words)
         reader = EventReader(events)
         self._run_program("training", words, reader.progress, engine, variables)
         reader.progress()
@@ -452,17 +453,18 @@ class Run:
                 "unexplained": len(compared.unexplained)}  # fmt: skip
 
     @property
-    def _asked(self) -> dict[str, str]:
-        """The variables of an engine that the trainer asks, by its own name of the target."""
-        names = dict.fromkeys([self.setup.target, self.training.plan.target.id])
-        requests = str(recipes.REQUESTS[self.setup.gpu])
-        return {SERVED_NAME: json.dumps(list(names)), f"{PREFIX}MAX_NUM_SEQS": requests}
+    def _served_variables(self) -> dict[str, str]:
+        """The variables of an engine that the trainer sends requests to, by its own name of it."""
+        names = json.dumps(list(dict.fromkeys([self.setup.target, self.training.plan.target.id])))
+        return {SERVED_NAME: names, f"{PREFIX}MAX_NUM_SEQS": str(self.setup.requests)}
 
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
         shutil.rmtree(self._states, ignore_errors=True)
         self._states.mkdir(parents=True)
         share = self.training.states_share
-        settings = self._asked | recipes.states_variables(self.setup, self._states, share)
+        settings = self._served_variables | recipes.states_variables(
+            self.setup, self._states, share
+        )
         return self._serving(self.training.plan, "states", settings)
 
     @contextmanager
@@ -535,8 +537,8 @@ class Run:
 _INHERITED = (*INHERITED_VARIABLES, *HUB_VARIABLES, "VIRTUAL_ENV", VISIBLE_DEVICES)
 
 
-def _in_processes(count: int, words: list[str]) -> list[str]:
-    """The words of so many processes of the trainer that share the work."""
+def _processes(count: int, words: list[str]) -> list[str]:
+    """The words that run ``words`` in ``count`` processes, which share the work."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     return [*launcher, *words] if count > 1 else words
 
@@ -606,8 +608,8 @@ class EventReader:
     @property
     def tokens_per_second(self) -> float | None:
         """The mean of the last steps, without the first."""
-        speeds = [step["tokens_per_second"] for step in self._steps if step["tokens_per_second"]]
-        return mean(speeds[1:]) if speeds[1:] else None
+        each = self.seconds_per_step
+        return mean(step.get("tokens", 0) for step in self._steps) / each if each else None
 
     def progress(self) -> TrainProgress:
         """Read what is new."""
@@ -637,10 +639,10 @@ _CAUSES = (
     (("OutOfMemoryError", "out of memory"), "trainer-out-of-memory",
      "the GPU's memory is too small for a step",
      "repeat it with --set max-anchors=512, or with a shorter --sequence-length"),
-    (("killed by signal",), "trainer-killed", "the trainer was killed, as when memory runs out",
+    (("killed by signal", "(SIGKILL)"), "trainer-killed",
+     "the trainer was killed, as when memory runs out",
      "free some memory, and repeat the command: it continues"),
-    (("No space left on device", "Disk quota exceeded"), "disk-full", "the disk is full",
-     _DISK_FIX),
+    (("No space left on device", "quota exceeded"), "disk-full", "the disk is full", _DISK_FIX),
 )  # fmt: skip
 
 
@@ -652,6 +654,7 @@ def trainer_error(log: Path, step: str, status: int = 1, before: int = 0) -> Tra
     for words, code, message, fix in _CAUSES:
         if any(word in text for word in words):
             return TrainerFailed(f"{message} (log: {log})", fix, code)
-    errors = [line.strip() for line in lines if "Error: " in line and not line.startswith(" ")]
+    errors = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines if "Error: " in line]
+    errors = [each for each in errors if each[:1] != " " and "ChildFailedError" not in each]
     reason = sanitize((errors or [last_line(log) or "no output"])[-1], 200)
     return TrainerFailed(f"the trainer ended while it made {step}: {reason}", f"read {log}")

@@ -42,7 +42,7 @@ class Events(logging.Handler):
             epoch=record.msg.get("epoch"),
             step=record.msg.get("global_step"),
             loss=metrics.get("loss", metrics.get("loss_epoch")),
-            tokens_per_second=profile.get("tokens_per_s"),
+            tokens=profile.get("tokens_per_s", 0) * profile.get("step_ms", 0) / 1000,
         )
 
 
