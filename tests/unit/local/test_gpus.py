@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -289,17 +290,16 @@ def test_engines_and_copies_run_on_gpus_of_their_own(
     assert in_process("local", "down", "e", "--json").document["ended"] == ["e-1", "e-2"]
     assert records.local_engine_names() == ("e0",)
     assert in_process("local", "down", "e").code == NotFound.exit_code
-    started, prove = list[str](), local._prove
+    started, met = list[list[str]](), Barrier(2, timeout=20)
 
-    def prove_first(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
-        started[:] = [running.name for running in records.local_engines()]
-        if engine.name == "e-2":
-            raise NotProved("no draft was accepted")
-        return prove(plan, engine, progress)
+    def fail_together(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
+        started.append([running.name for running in records.local_engines()])
+        met.wait()  # until both proofs run
+        raise NotProved("no draft was accepted")
 
-    monkeypatch.setattr(local, "_prove", prove_first)
+    monkeypatch.setattr(local, "_prove", fail_together)
     assert in_process(*up, "e", "--copies", "2").code == NotProved.exit_code
-    assert started == ["e-1", "e-2", "e0"]
+    assert started == [["e-1", "e-2", "e0"]] * 2
     assert [running.name for running in records.local_engines()] == ["e0"]
     assert in_process("local", "down", "e", "--json").document["removed"] == ["e-1", "e-2"]
 

@@ -88,15 +88,13 @@ def in_each_region(
         except CloudError as error:
             errors[region] = error
 
-    try:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        run_parallel([partial(answer, region) for region in regions], deadline)
-    except TimeoutError as late:
-        raise CloudError(
-            f"the regions did not answer within {DEADLINE_SECONDS:.0f} s",
-            "check the network, or choose one with --region",
-            "unreachable",
-        ) from late
+    late = CloudError(
+        f"the regions did not answer within {DEADLINE_SECONDS:.0f} s",
+        "check the network, or choose one with --region",
+        "unreachable",
+    )
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    run_parallel([partial(answer, region) for region in regions], deadline, late)
     enabled = {region: e for region, e in errors.items() if e.code not in UNKNOWN_KEY_CODES}
     if errors and not answers and not enabled:
         raise next(iter(errors.values()))

@@ -14,7 +14,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -50,7 +49,7 @@ from peagle.bench.targets import ANSWER_SECONDS, BenchTarget, OpenAiServer, Prob
 from peagle.bench.workloads import request_bodies
 from peagle.data import data_folder
 from peagle.engine.dummy import write_tokenizer
-from peagle.engine.machine import Environment, check_environment, environment_lock
+from peagle.engine.machine import Environment, environment_lock
 from peagle.errors import EngineError, Fix, PeagleError, UserError, parsing, to_count
 from peagle.protocol import Counters, engine_message
 from peagle.store import home, read_json, write_json
@@ -81,12 +80,9 @@ def install_sender(
     folder = _folder()
     with environment_lock(folder):
         if again or installed_sender() is None:
-            python = python or Path(sys.executable)
-            check_environment(python, folder, NEEDED_BYTES, "aiperf")
             started = time.monotonic()
-            environment = Environment(folder, python, progress)
+            environment = Environment(folder, python, progress, "aiperf", NEEDED_BYTES)
             environment.install(_lock())
-            progress("checking that it can be imported")
             environment.check_import("import aiperf.cli")
             files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
             marker = {

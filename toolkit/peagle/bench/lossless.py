@@ -28,7 +28,7 @@ from peagle.bench.result import (
 from peagle.bench.targets import BenchTarget, OpenAiServer, PromptRefused, RefusedPrompt
 from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
+from peagle.deploy.proving import DEFAULT_PROOF, find_pair_of_tag
 from peagle.errors import EngineError, NotProved, Unsupported, UserError, parsing, to_count
 from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
@@ -284,7 +284,7 @@ def find_prompts(catalog: Catalog, pair: str | None) -> PromptSet:
     """The prompts with which a deployment of ``pair`` is proved; of an unknown pair, some
     questions."""
     target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
-    texts = target.proof.prompts if target and target.proof else DEFAULT_PROMPTS
+    texts = ((target and target.proof) or DEFAULT_PROOF).prompts
     lines = [json.dumps({"prompt": text}) for text in texts]
     return parse_prompts("\n".join(lines).encode(), "the catalogue's prompts")
 

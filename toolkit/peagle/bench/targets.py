@@ -14,12 +14,10 @@ import http
 import http.client
 import json
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,7 +48,7 @@ from peagle.errors import (
     to_count,
 )
 from peagle.fit.building import read_capture_size
-from peagle.parallel import run_parallel
+from peagle.parallel import ask_parallel
 from peagle.planning import Options, make_plan
 from peagle.protocol import (
     Counters,
@@ -158,7 +156,7 @@ def ask_together(
     ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
     """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
-    Raises what ``ask`` raises, except PromptRefused, and TimeoutError."""
+    Raises what ``ask`` raises, except PromptRefused, and EngineError (no-answer)."""
 
     def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
         try:
@@ -167,8 +165,7 @@ def ask_together(
             return RefusedPrompt(prompt.line, error.message)
 
     calls = [partial(send, prompt, body) for prompt, body in asked]
-    until = time.monotonic() + ANSWER_SECONDS * ceil(len(calls) / concurrency)
-    answers = run_parallel(calls, until, concurrency)
+    answers = ask_parallel(calls, ANSWER_SECONDS, concurrency)
     refused = [answer for answer in answers if isinstance(answer, RefusedPrompt)]
     return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,14 +24,13 @@ from peagle.bench.targets import (
     served_models,
 )
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, make_model_request, make_plan_request
+from peagle.deploy import proving
+from peagle.deploy.proving import ProofRequest, Say
 from peagle.errors import EngineError, NotProved
-from peagle.parallel import run_parallel
+from peagle.parallel import ask_parallel
 from peagle.planning.plan import Plan
 from peagle.proof import MIN_DRAFTS, Counted, Proof
 from peagle.protocol import Counters, parse_piece
-
-Say = Callable[[str], object]
 
 
 def prove_url(
@@ -78,9 +76,9 @@ def prove_url(
         say(f"{len(engines)} of {instances} engines answer")
         clock.sleep(5.0)
     if plan:
-        request = make_plan_request(plan, url)
+        request = proving.make_plan_request(plan, url)
     else:
-        request = make_model_request(next(iter(engines.values())).model, url, catalog)
+        request = proving.make_model_request(next(iter(engines.values())).model, url, catalog)
     request = replace(request, min_drafts=min_drafts)
     if not request.speculates:
         if floor is not None:
@@ -125,7 +123,7 @@ def _addresses(url: str) -> dict[str, str]:
 
 def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) -> Proof:
     """The proof of all engines, at the same time."""
-    until = time.monotonic() + PROOF_SECONDS
+    until = time.monotonic() + proving.PROOF_SECONDS
     several = len(engines) > 1
 
     def count(address: str, server: OpenAiServer) -> Counted:
@@ -150,7 +148,7 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
 
     calls = [partial(count, address, server) for address, server in engines.items()]
     # A round of two turns may begin just before ``until``.
-    counts = run_parallel(calls, until + 2 * proof.TURN_SECONDS)
+    counts = ask_parallel(calls, proving.PROOF_SECONDS + 2 * proof.TURN_SECONDS)
     counted = dict(zip(engines if several else [None], counts, strict=True))
     return proof.evaluate(counted, request.floor, request.min_drafts, len(engines))
 

@@ -101,14 +101,12 @@ class _Reader:
 
     def parallel(self, *calls: Callable[[], Any]) -> list[Any]:
         """The results of the calls. Raises CheckpointError after the time limit."""
-        try:
-            return run_parallel(calls, self._until)
-        except TimeoutError as error:
-            raise CheckpointError(
-                f"{self._source.location} could not be read within {self._seconds:g} s",
-                "check the network and try again, or copy the model to this machine",
-                code="read-timeout",
-            ) from error
+        late = CheckpointError(
+            f"{self._source.location} could not be read within {self._seconds:g} s",
+            "check the network and try again, or copy the model to this machine",
+            code="read-timeout",
+        )
+        return run_parallel(calls, self._until, late)
 
     def whole(
         self, name: str, sizes: Mapping[str, int], limit: int, parse: Callable[[bytes], Any]

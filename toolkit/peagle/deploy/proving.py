@@ -22,7 +22,7 @@ from peagle.aws.errors import AccessDenied, EngineRejected, Missing
 from peagle.aws.runtime import LATE_MILLISECONDS, Tail
 from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.find import pair_name
-from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog.schema import Catalog, Drafter, ProofPrompts, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.deploy import records, revisions
 from peagle.deploy.context import DeploymentContext
@@ -33,17 +33,15 @@ from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import choose_floor
-from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, Turns, make_turns, parse_instance
+from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, Turns, build_turns, parse_instance
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.defaults import caches_prefixes
 from peagle.vllm.environment import settings_in
 
-DEFAULT_PROMPTS = (*PROOF_PROMPTS[:2], PROOF_PROMPTS[3])
+DEFAULT_PROOF = ProofPrompts(prompts=(*PROOF_PROMPTS[:2], PROOF_PROMPTS[3]), max_tokens=128)
 """For an endpoint whose pair the catalogue does not have: three of those for a target without
 prompts of its own, sent as chats."""
-
-_DEFAULT_MAX_TOKENS = 128
 
 _STATISTICS_SECONDS = LATE_MILLISECONDS / 1000 + 15.0
 """How long after the last answer its statistics may reach CloudWatch: vLLM writes them every 10 s,
@@ -87,7 +85,7 @@ class ProofRequest:
 
     def turns(self, ask: Callable[[dict[str, Any]], Any]) -> Turns:
         """The prompts for one engine, which ``ask`` sends to it."""
-        return make_turns(self.prompts, ask, self.chat, self.max_tokens, self.two_turns)
+        return build_turns(self.prompts, ask, self.chat, self.max_tokens, self.two_turns)
 
 
 def make_plan_request(plan: Plan, name: str) -> ProofRequest:
@@ -136,12 +134,12 @@ def make_model_request(model: str, name: str, catalog: Catalog) -> ProofRequest:
 
 
 def _make_target_request(target: Target | None, name: str) -> ProofRequest:
-    settings = target.proof if target else None
+    settings = (target and target.proof) or DEFAULT_PROOF
     return ProofRequest(
         name=name,
-        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
-        chat=settings.chat if settings else True,
-        max_tokens=settings.max_tokens if settings else _DEFAULT_MAX_TOKENS,
+        prompts=settings.prompts,
+        chat=settings.chat,
+        max_tokens=settings.max_tokens,
         speculates=True,
         floor=None,
         source="counters",
@@ -268,8 +266,7 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     if request.source == "counters" and live.engine_count <= 1:
         before = runtime.counters(aws, name, **target)
     if before is None:
-        proved = _prove_by_log(aws, request, live, clock, ask, say)
-        return replace(proved, floor_source=source)
+        return replace(_prove_by_log(aws, request, live, clock, ask, say), floor_source=source)
     until, latest = clock.now() + PROOF_SECONDS, before
 
     def read_counters() -> Counters:
@@ -293,8 +290,8 @@ def _prove_by_log(
     ask: Callable[..., dict[str, Any]],
     say: Say,
 ) -> Proof:
-    """Rounds of all prompts, once for each instance and to all at the same time, until every
-    instance has enough drafts, or one generates and never drafts."""
+    """In each round every prompt is sent once per instance, up to 10 requests at a time, until
+    every instance has enough drafts, or one generates and never drafts."""
     instances, least = max(live.engine_count, 1), request.min_drafts
     reader = StatisticsReader(aws, live, clock, request.revision_started)
     reader.read()  # what may not be read is reported before any prompt is sent
@@ -318,7 +315,7 @@ def _prove_by_log(
         rounds += 1
         for number, calls in enumerate(turns, start=1):
             counts.in_second_turn = number > 1
-            proof.send(calls)
+            proof.send_turn(calls)
             # A first turn is counted to its end, so that its statistics are not the second's.
             is_last = number == len(turns)
             reader.wait(

@@ -33,7 +33,7 @@ from peagle.engine.state import LocalEngine, local_engines
 from peagle.engine_log import log_text
 from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
-from peagle.parallel import run_parallel
+from peagle.parallel import ask_parallel
 from peagle.planning.plan import Plan
 from peagle.protocol import (
     Counters,
@@ -118,7 +118,7 @@ def start_copies(
             for engine in started:
                 _wait(engine, plan.startup_timeout_seconds, progress)
             proofs = [partial(_prove, plan, engine, progress) for engine in started]
-            for engine in run_parallel(proofs, time.monotonic() + 2 * proof.TURN_SECONDS):
+            for engine in ask_parallel(proofs, 2 * proof.TURN_SECONDS):
                 engines[engine.name] = engine
                 records.write(engine)
         except BaseException:  # an interrupt may come as soon as an engine is recorded
@@ -230,15 +230,19 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
 def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
-    progress("proving", "")
+
+    def ask_engine(body: dict[str, Any]) -> dict[str, Any]:
+        progress("proving", "")
+        return ask(port, body)
+
     if plan.speculation is None:
-        answer = ask(port, request_body(plan.proof.prompts[0], **settings))
+        answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
             fix = f"read the log: {engine.process.log}"
             raise NotProved("the engine returned an empty response", fix, code="empty-answer")
         return replace(engine, ready=True)
     measured = proof.prove(
-        partial(ask, port),
+        ask_engine,
         partial(counters, port),
         prompts=plan.proof.prompts,
         floor=plan.speculation.acceptance_floor,

@@ -47,14 +47,18 @@ MARKER = "engine.json"
 """The last file of an installation: a folder without it is not an engine."""
 
 _PRINT_VERSION = """
-import os, sys
+import glob, sys
 for name in {names}:
-    for entry in (entry for path in filter(os.path.isdir, sys.path) for entry in os.listdir(path)):
-        package, _, version = entry.removesuffix(".dist-info").partition("-")
-        if entry.endswith(".dist-info") and package == name.replace("-", "_"):
-            sys.exit(print(version))
+    for path in sys.path:
+        for file in glob.glob(glob.escape(path) + "/*.dist-info/METADATA"):
+            package, _, version = file.split("/")[-2].removesuffix(".dist-info").rpartition("-")
+            if package.casefold().replace("_", "-") == name:
+                sys.exit(print(version))
+from importlib.metadata import distributions
+versions = (package.version for name in {names} for package in distributions(name=name))
+print(next(filter(None, versions), ""))
 """
-"""A start asks for it several times, and importlib.metadata takes 0.1 s."""
+"""A start runs this several times; importing importlib.metadata takes 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -299,33 +303,33 @@ def environment_lock(folder: Path) -> AbstractContextManager[int]:
     return locked(folder.with_name(f"{folder.name}.lock"))
 
 
-def check_environment(python: Path, folder: Path, needed: int, what: str) -> None:
-    """Raise UserError unless this Python can be used and ``folder`` has ``needed`` bytes free."""
-    version = python_version(python)
-    if version not in PYTHONS:
-        problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
-        message = f"{python} is {problem or 'not a working Python'}"
-        raise UserError(message, "choose another Python with --python", "unusable-python")
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed:
-        raise UserError(
-            f"{what} needs {needed / 2**30:.1f} GiB in {folder.parent}, which has "
-            f"{free / 2**30:.1f} GiB free",
-            "free some space, or set PEAGLE_HOME to a folder on another disk",
-            "disk-full",
-        )
-
-
 def python_version(python: Path) -> str:
     """``3.11`` of that Python; "" when it does not run."""
     return run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
 
 
 class Environment:
-    """A new environment at the folder's real path, since a link to it may be removed. Raises
-    EngineError."""
+    """A new environment at the folder's real path, since a link to it may be removed; ``what`` is
+    installed there. Raises UserError unless ``python``, by default this one, can be used and
+    ``needed`` bytes are free, and EngineError."""
 
-    def __init__(self, folder: Path, python: Path, progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, python: Path | None, progress: Progress, what: str, needed: int
+    ) -> None:
+        python = python or Path(sys.executable)
+        version = python_version(python)
+        if version not in PYTHONS:
+            problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
+            message = f"{python} is {problem or 'not a working Python'}"
+            raise UserError(message, "choose another Python with --python", "unusable-python")
+        free = shutil.disk_usage(folder.parent).free
+        if free < needed:
+            raise UserError(
+                f"{what} needs {needed / 2**30:.1f} GiB in {folder.parent}, which has "
+                f"{free / 2**30:.1f} GiB free",
+                "free some space, or set PEAGLE_HOME to a folder on another disk",
+                "disk-full",
+            )
         self.folder, self._progress = folder.resolve(), progress
         self.python = self.folder / "bin" / "python"
         self.log = self.folder.with_name(f"{self.folder.name}.log")
@@ -382,6 +386,7 @@ class Environment:
 
     def check_import(self, statement: str) -> None:
         """Raise EngineError unless the environment can run ``statement``."""
+        self._progress("checking that it can be imported")
         if self._run(str(self.python), "-I", "-c", statement):
             raise install_error(self.log)
 
@@ -493,14 +498,11 @@ def install_engine(
     folder = engine_folder(vllm, gpu)
     with environment_lock(folder):
         if not is_installed(vllm, gpu):
-            python = python or Path(sys.executable)
             needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
-            check_environment(python, folder, needed, "the engine")
-            environment = Environment(folder, python, progress)
+            environment = Environment(folder, python, progress, "the engine", needed)
             if not gpu:
                 environment.install_torch(lock / "torch.txt")
             environment.install(lock / _LOCKS[gpu][0])
-            progress("checking that the server can be imported")
             environment.check_import("import vllm.entrypoints.openai.api_server")
             write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock, gpu)})
     return Engine(folder / "bin" / "python", vllm)
@@ -582,12 +584,10 @@ def install_trainer(
     with environment_lock(folder):
         if not _is_trainer(folder, gpu):
             needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
-            check_environment(python or Path(sys.executable), folder, needed, "the trainer")
-            environment = Environment(folder, python or Path(sys.executable), progress)
+            environment = Environment(folder, python, progress, "the trainer", needed)
             if not gpu:
                 environment.install_torch(_locks() / vllm / "torch.txt")
             environment.install(lock / _TRAINER_LOCKS[gpu])
-            progress("checking that the trainer can be imported")
             environment.check_import("import speculators.train.cli")
             write_json(folder / MARKER, {"lock": _trainer_digest(gpu)})
     return folder / "bin" / "python"
