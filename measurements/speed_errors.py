@@ -243,12 +243,12 @@ def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     return _compared((row for row in rows() if row.vllm != model.vllm), of, model)
 
 
-def incomplete(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
+def compared_only(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     """The rows of ``COMPARED``, with the constants and corrections of ``of``."""
     return _compared(rows(COMPARED), of, model)
 
 
-def turns(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
+def conversation_rows(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
     """The conversations of ``peagle bench``, with the constants and corrections of ``of``."""
     return _compared(rows(turns=True), of, model)
 

@@ -23,14 +23,14 @@ from measurements.speed_errors import (
     HELD_OUT,
     Compared,
     Errors,
+    compared_only,
+    conversation_rows,
     errors_of,
     held_out,
-    incomplete,
     other_versions,
     published,
     refitted,
     regrets_beside_measured,
-    turns,
 )
 from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, catalog, rows
@@ -156,8 +156,8 @@ def main() -> None:
     options = parser.parse_args()
     model = fitted(of, refitted(constants, of))
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
-    compared["conversations of peagle bench, not fitted"] = turns(of, model)
-    compared["single prompts of peagle bench, not fitted"] = incomplete(of, model)
+    compared["conversations of peagle bench, not fitted"] = conversation_rows(of, model)
+    compared["single prompts of peagle bench, not fitted"] = compared_only(of, model)
     compared["another vLLM version"] = other_versions(of, model)
     compared |= published(model)
     lines = summaries(compared)

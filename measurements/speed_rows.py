@@ -24,7 +24,7 @@ from peagle.workload import Workload
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 COMPARED = EVIDENCE / "compared"
-"""Rows that answer no plan and determine no constant: sweeps of a choice that are not complete."""
+"""Evidence that is neither used by plans nor fitted: incomplete sweeps."""
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py", SCRIPT)
 """The script, its earlier place, which evidence names, and ``peagle bench``. The script is in the
 history of the repository."""

@@ -2,8 +2,8 @@
 command with the same environment, until the server says that it is healthy.
 
 Goal: 2 s. On the GPUs of this machine (``--here``), where there are some, else on the CPU.
-Starts of vLLM differ by seconds, so the log tells besides what ``local up`` takes before vLLM
-begins, and once vLLM serves.
+Starts of vLLM differ by seconds, so the engine's log also gives the time before vLLM starts and
+after it serves.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _server() -> tuple[list[str], dict[str, str], int]:
     raise RuntimeError(f"no process of {leader.pid} listens on port {port}")
 
 
-def _around_start(begin: float, end: float) -> tuple[float, float]:
-    """Seconds from ``begin`` until vLLM begins, and from when it serves until ``end`` (epoch)."""
+def _time_before_and_after(begin: float, end: float) -> tuple[float, float]:
+    """Seconds from ``begin`` until vLLM starts, and from when it serves until ``end`` (epoch)."""
     moments = dict[str, float]()
     for line in log_of(NAME).read_text("utf-8").splitlines():
         if line.startswith("{"):
@@ -71,7 +71,7 @@ def _own_start(command: Sequence[str], environment: Mapping[str, str], port: int
 def main() -> None:
     """Print both times and their difference, in seconds."""
     up = ("local", "up", "tiny", "--name", NAME, *(("--here",) if find_gpus() else ()))
-    own, ours, around = list[float](), list[float](), list[tuple[float, float]]()
+    own, ours, outside = list[float](), list[float](), list[tuple[float, float]]()
     with temporary_home() as home:
         folder, kept = locate_folder(NAME), home / "kept"
         for number in range(ROUNDS + 1):
@@ -84,15 +84,15 @@ def main() -> None:
             kept.rename(folder)
             if number:  # the first one compiles
                 ours.append(end - begin)
-                around.append(_around_start(begin, end))
+                outside.append(_time_before_and_after(begin, end))
                 own.append(_own_start(*server))
             shutil.rmtree(folder)
     added = statistics.mean(ours) - statistics.mean(own)
     print(f"peagle local up   {' '.join(f'{seconds:.1f}' for seconds in ours)} s")
     print(f"vLLM alone        {' '.join(f'{seconds:.1f}' for seconds in own)} s")
     print(f"added             {added:.1f} s   goal 2 s")
-    for before, after in around:
-        print(f"around vLLM       {before:.2f} s before, {after:.2f} s once it serves")
+    for before, after in outside:
+        print(f"of these          {before:.2f} s before vLLM starts, {after:.2f} s after it serves")
 
 
 if __name__ == "__main__":

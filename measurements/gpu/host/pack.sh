@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pack vLLM, the toolkit, aiperf and the trainer for a GPU host without a network: pack.sh OUT [LOCK]
 #   OUT   a folder, such as .gpu; gets pieces of 62 MB (vllm.NN, tools.NN), source.tgz and zstd
-#   LOCK  of another vLLM than 0.28.0, with hashes
+#   LOCK  lock file with hashes, for another vLLM (default: 0.28.0)
 # For Linux on x86_64 and Python 3.12. Run it from the root of the repository; 4 minutes.
 set -euo pipefail
 lock=${2:-requirements/engine/0.28.0/gpu.txt}
@@ -31,7 +31,8 @@ find "$tree/vllm" -name '*.a' -delete; rm -rf "$tree/vllm/torch/test"
 pack vllm vllm
 install tools/core requirements/core.txt
 install tools/aiperf requirements/aiperf.txt
-# The trainer shares vLLM's packages where both locks have the same version, and its Triton.
+# The trainer shares vLLM's packages where both locks have the same version. It uses vLLM's Triton,
+# even if its lock has another version.
 shared=$(grep -ohE '^[a-z0-9._-]+=[^ ]+' "$lock" requirements/trainer/gpu.txt |
   sort | uniq -d | sed 's/=.*//' | paste -sd '|')
 without "triton|$shared|$HOST|$UNUSED" requirements/trainer/gpu.txt >"$tree/trainer.txt"

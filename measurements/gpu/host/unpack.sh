@@ -23,7 +23,7 @@ TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1 VLLM_CACHE_ROOT=$W/cac
 TRITON_CACHE_DIR=$W/cache/triton TORCHINDUCTOR_CACHE_DIR=$W/cache/inductor'''.split()]"
 set=$(echo "$set" | tr '\n' ' ')
 environment engine "$set" "$W/vllm" "$W/vllm/nvidia_cutlass_dsl/dsl_packages" "$host"
-environment trainer "$set" "$W/tools/trainer" "$W/vllm" "$host"  # its versions go first
+environment trainer "$set" "$W/tools/trainer" "$W/vllm" "$host"  # the trainer's versions take precedence
 environment toolkit "$W/tools/core" "$W/source/toolkit" "$W/source/containers" "$W/source"
 environment aiperf "$W/tools/aiperf"
 script() {  # script FILE PYTHON MODULE

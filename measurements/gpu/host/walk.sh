@@ -17,10 +17,10 @@ step prove 60 peagle prove walk
 step down 90 peagle local down walk
 step sweep 600 peagle bench tiny --sweep k=none,1,3,5,7 --workload prompts.jsonl --concurrency 1,8 \
   --output-tokens 200 --here --save mine -o sweep.json --yes
-# The load and size that were measured: K comes from that evidence.
-step plan-mine 60 $(grep -h '^  peagle --catalog mine plan' ./*-sweep.txt)
+# Plan with the measured load and size, so that K comes from the sweep.
+if plan=$(grep -h '^  peagle --catalog mine plan' ./*-sweep.txt); then step plan-mine 60 $plan; fi
 step lossless 400 peagle bench tiny --sweep k=none,5 --workload prompts.jsonl --concurrency 1 \
   --repetitions 1 --output-tokens 200 --lossless --here -o lossless.json --yes
-# What local up adds to vLLM's own start, in turn, when all is compiled.
+# What local up adds to vLLM's own start, when all is compiled.
 step overhead 400 "$W/env/toolkit/bin/python" -m measurements.gpu.start_overhead
 touch "$W/out/walk.done"

@@ -1,7 +1,5 @@
 """The acceptance length at any K: from rows, else from publications, else unknown."""
 
-import json
-import math
 import statistics
 from dataclasses import replace
 from datetime import date
@@ -101,36 +99,30 @@ def test_a_length_grows_with_k_and_is_at_most_k_plus_one(k: int, length: float, 
     assert curve.length(k) <= curve.length(k + more) <= k + more + 1
 
 
-def test_a_gpu_accepts_as_the_cpu_does_position_by_position() -> None:
-    """The tiny pair's real weights, with the same requests: within the 95 % interval of both."""
-    file = speed_rows.COMPARED / "acceptance-tiny-h200-and-cpu.json"
-    by_device = {run["device"]: run["results"] for run in json.loads(file.read_text())["runs"]}
-    compared = 0
-    for gpu, cpu in zip(by_device["H200"], by_device["CPU"], strict=True):
-        assert gpu["k"] == cpu["k"] == len(gpu["acceptance_per_position"])
-        rates = zip(gpu["acceptance_per_position"], cpu["acceptance_per_position"], strict=True)
-        for there, here in rates:
-            variances = there * (1 - there) / gpu["drafts"], here * (1 - here) / cpu["drafts"]
-            assert abs(there - here) <= 1.96 * math.sqrt(sum(variances))
-            compared += 1
-    assert compared == 1 + 3 + 5 + 7
-
-
 # The performance model against measured conversations, and what a cache keeps of them.
 CHAT = Workload(4096, 256, 3584)
 ALONE = case()
 
 
+LATER = frozenset({
+    "bench-gpt-oss-20b-h200-conversations-k7.json",
+    "bench-qwen3-coder-30b-h200-conversations-plain.json",
+})  # fmt: skip
+"""Measured after the formula for turns was made, on a host with half as many cores."""
+
+
 @pytest.mark.parametrize(
-    ("turns", "count", "largest", "median_first"), [(False, 16, 0.16, 0.2), (True, 14, 0.29, 0.2)]
+    ("turns", "later", "count", "largest", "median_first"),
+    [(False, False, 16, 0.16, 0.2), (True, False, 6, 0.22, 0.1), (True, True, 8, 0.29, 0.28)],
 )
 def test_every_measured_row_of_a_conversation_is_near_the_model(
-    turns: bool, count: int, largest: float, median_first: float
+    turns: bool, later: bool, count: int, largest: float, median_first: float
 ) -> None:
     """Without a correction by other rows."""
     with bundled_catalog():
         speed_rows.catalog.cache_clear()
-        of = [row for row in speed_rows.rows(turns=turns) if row.cached]
+        of = speed_rows.rows(turns=turns)
+        of = [row for row in of if row.cached and (row.file in LATER) == later]
         model = speed_rows.catalog().speed_model
         compared = [Compared(row, estimated(row, model, ())) for row in of]
     speed_rows.catalog.cache_clear()

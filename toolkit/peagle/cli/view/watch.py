@@ -37,7 +37,7 @@ from peagle.proof import Proof, SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.text import format_duration, format_price, format_usd, k_text, plain, shortened
 
-if TYPE_CHECKING:  # `local up` shows its engine without boto3 and asyncio, which these import
+if TYPE_CHECKING:  # these modules import boto3 and asyncio, which `local up` does not need
     from peagle.bench.variants import VariantComparison
     from peagle.deploy.drift import Drift
     from peagle.deploy.status import ComparedPlan, DeploymentStatus, ListedDeployment
