@@ -8,7 +8,6 @@ after it serves.
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from measurements.commands import run_peagle, temporary_home
 from peagle.engine.gpus import find_gpus
 from peagle.engine.process import is_healthy
 from peagle.engine.state import locate_folder, log_of, read_local_engine
+from peagle.engine_log import log_fields
 
 NAME, ROUNDS, PAUSE = "start-overhead", 2, 0.05
 _SERVES = "Application startup complete."
@@ -48,8 +48,7 @@ def _time_before_and_after(begin: float, end: float) -> tuple[float, float]:
     """Seconds from ``begin`` until vLLM starts, and from when it serves until ``end`` (epoch)."""
     moments = dict[str, float]()
     for line in log_of(NAME).read_text("utf-8").splitlines():
-        if line.startswith("{"):
-            entry = json.loads(line)
+        if entry := log_fields(line):
             moment = datetime.fromisoformat(entry["time"]).timestamp()
             moments.setdefault(entry.get("event") or entry["message"], moment)
     return moments["start"] - begin, end - moments[_SERVES]

@@ -34,7 +34,7 @@ class _Clock:
         self._observe = observe
         self._marks: dict[str, list[tuple[float, int]]] = {}
         self.totals: dict[str, int] = {}
-        self.seconds_per_training_step: float | None = None
+        self.seconds_per_step: float | None = None
 
     def observe(self, progress: TrainProgress) -> None:
         """Note the time at which more was done."""
@@ -43,9 +43,7 @@ class _Clock:
             marks.append((time.monotonic(), progress.done))
             self.totals[progress.step] = progress.total
         if progress.step == "training" and progress.seconds_left:
-            self.seconds_per_training_step = progress.seconds_left / (
-                progress.total - progress.done
-            )
+            self.seconds_per_step = progress.seconds_left / (progress.total - progress.done)
         self._observe(progress)
 
     def seconds_each(self, step: Step, otherwise: float) -> float:
@@ -79,7 +77,7 @@ def measure_rates(
         "answers", seconds.get("answers", 0.0) / size.conversations
     )
     steps = clock.totals.get("training", STEPS)
-    step = clock.seconds_per_training_step or seconds["training"] / min(STEPS, steps)
+    step = clock.seconds_per_step or seconds["training"] / min(STEPS, steps)
     states = clock.totals.get("states", 0) * clock.seconds_each("states", 0.0)
     prompt = clock.seconds_each("measured", seconds["measured"] / len(held_out))
     further = min(MOST_PROMPTS, len(data.held_out)) - len(held_out)

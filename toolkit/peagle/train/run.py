@@ -461,11 +461,8 @@ class Run:
     def _states_engine(self) -> AbstractContextManager[LocalEngine]:
         shutil.rmtree(self._states, ignore_errors=True)
         self._states.mkdir(parents=True)
-        share = self.training.states_share
-        settings = self._served_variables | recipes.states_variables(
-            self.setup, self._states, share
-        )
-        return self._serving(self.training.plan, "states", settings)
+        variables = recipes.states_variables(self.setup, self._states, self.training.states_share)
+        return self._serving(self.training.plan, "states", self._served_variables | variables)
 
     @contextmanager
     def _serving(

@@ -84,10 +84,9 @@ def make_training(
         """The plan with the fewest GPUs, so that the trainer has the others."""
         count = len(gpus.gpus) if gpus else 1
         for copies in (n for n in range(count, 0, -1) if count % n == 0):
-            here = {"instance_type": HERE, "copies": copies} if gpus else {}
-            plan = plan_pair(
-                pair, {"target_checkpoint": checkpoint, **here, **speculation}, catalog
-            )
+            chosen = {"target_checkpoint": checkpoint, **speculation}
+            chosen |= {"instance_type": HERE, "copies": copies} if gpus else {}
+            plan = plan_pair(pair, chosen, catalog)
             if not errors(plan.findings):
                 break
         refuse_errors(plan.findings)
