@@ -123,15 +123,19 @@ class Regret:
 
 
 def held_out(
-    of: Sequence[Row], model: SpeedModel, group: Callable[[Row], object]
+    of: Sequence[Row],
+    model: SpeedModel,
+    group: Callable[[Row], object],
+    turns: Sequence[Row] = (),
 ) -> list[Compared]:
-    """Estimates of each group's rows with constants and corrections from the other rows."""
+    """Estimates of each group's rows with constants and corrections from the other rows of ``of``.
+    ``turns`` are estimated instead, if there are any."""
     compared = []
-    for left_out in dict.fromkeys(map(group, of)):
+    for left_out in dict.fromkeys(map(group, turns or of)):
         others = [row for row in of if group(row) != left_out]
         constants = fitted(others, refitted(model, others))
         kept = {row.key for row in others}
-        for row in of:
+        for row in turns or of:
             if group(row) == left_out:
                 compared.append(Compared(row, estimated(row, constants, _runs(row, kept))))
     return compared

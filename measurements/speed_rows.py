@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -75,17 +76,14 @@ class Row:
     """Whether the KV cache holds all requests, so that a step has all of them."""
     turns: bool
     """Whether they are turns of conversations that follow one another."""
+    requests: int
+    """max-num-seqs of its engine: ``peagle bench`` sets the largest load of the sweep."""
 
     @property
     def key(self) -> tuple[object, ...]:
         """What tells this row from all others."""
         sizes = self.prompt, self.answer, self.cached
         return self.file, self.drafter, self.k, self.load, *sizes, self.graphs
-
-    @property
-    def requests(self) -> int:
-        """max-num-seqs of its engine."""
-        return max(self.load, MEASURED_REQUESTS)
 
     @property
     def workload(self) -> Workload:
@@ -214,6 +212,8 @@ def _fastest(raw: RawRow) -> RawRow:
 def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> Row:
     prompt, answer = speed.prompt_tokens, speed.output_tokens
     first, between = speed.ttft_seconds, speed.itl_seconds
+    loads = re.findall(r"--concurrency ([\d,]+)", " ".join(document.get("commands", ())))
+    most = max((int(load) for swept in loads for load in swept.split(",")), default=0)
     if not (prompt and answer and first and between):
         raise ValueError(f"{file}: a row without sizes or latencies")
     requests = speed.concurrency
@@ -238,6 +238,7 @@ def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> R
         step=between.p50,
         together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
         turns=speed.turns > 1,
+        requests=most if document["script"] == SCRIPT else max(requests, MEASURED_REQUESTS),
     )
 
 

@@ -224,7 +224,7 @@ def _measured(
     engine = case.engine
     if load > engine.max_num_seqs:
         return None
-    captured = geometry.holds(load)
+    captured, new = geometry.holds(load), workload.new_prompt_tokens
     is_stated = acceptance.basis in ("measured", "published", "assumed")
     for run in runs:
         here = is_on(run, engine.gpu, engine.tensor_parallel_size)
@@ -238,7 +238,8 @@ def _measured(
             and _alike(row.prompt_tokens, workload.prompt_tokens)
             and _alike(row.output_tokens, workload.output_tokens)
             and _computes_alike(_read_size(row), workload)
-            and _with_graphs(geometry, row, graphs).holds(row.concurrency) == captured
+            and (graph := _with_graphs(geometry, row, graphs)).holds(row.concurrency) == captured
+            and (at_once or row.turns > 1 or (new <= graph.captured) == (new <= geometry.captured))
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
         others = any(not _alike(length, acceptance.length) for length in lengths)

@@ -39,17 +39,18 @@ With a prefix cache the CPU hashes each block of a prompt, one prompt after the 
 seconds per token). It is counted where a part of the prompts is cached: the others were measured
 without a prefix cache.
 
-The next turn of a conversation arrives when its last answer ends, not with those of all others. So
-it finds each of the other ``C - 1`` conversations waiting for its first token as often as that is a
-share of the time of a turn, as if it were not there (mean value analysis of closed networks, Reiser
-and Lavenberg 1980, in Bard's approximation). With ``T`` the time of a turn it waits
+The next turn of a conversation arrives when its last answer ends. The CPU reads the text
+(``tokenized`` seconds per token) and hashes one prompt after the other. It finds each of the other
+``C - 1`` conversations there as often as that is a share of the time of a turn, ``T`` in the
+engine, as if it were not there (mean value analysis of closed networks, Reiser and Lavenberg 1980,
+in Bard's approximation):
 
-    R = cpu + (C - 1) R / T cpu             until it is a request of the engine
-    S = step + prompt + (C - 1) S / T prompt / 2         in the engine
+    R = cpu + (C - 1) R / (R + T) cpu
 
-since the CPU reads text (``tokenized`` seconds per token) and hashes one prompt after the other,
-and the engine ends the step of another prompt, half of it on average, before it begins this one; of
-the decode step of all others, half is left, and half is what it adds to the step of the prompt.
+Of the engine's step half is left, and the next one is in the queue already where vLLM schedules
+ahead (step_with_batch_queue in v1/engine/core.py); the prompt's own comes after it. The steps
+before it have another prompt in them as often as those are a share of ``T``. Without drafts all
+have: answers of one length end one after the other, as their prompts were processed.
 """
 
 from __future__ import annotations
@@ -479,8 +480,6 @@ class StepTimes:
         new = workload.new_prompt_tokens
         first_steps, steps, tokens = prefill_steps(requests, new, batched)
         first = first_steps * self.prefill_step_seconds(new / first_steps, workload)
-        if not steps:
-            return first, first
         step_seconds = self.prefill_step_seconds(tokens, workload)
         others = max(1 - 1 / requests, 0.0)
         waits = first_steps + max(steps, first_steps)
@@ -534,10 +533,11 @@ def closed_load(
     if at_once:
         return Timing(total * waves, first + total * (waves - 1) / 2, step)
     cpu = hashing + constants.tokenized * workload.prompt_tokens
-    alone, _ = engine.prefill_seconds(1, workload, batched)
-    others, first = (together - 1) / total, first + cpu
-    if others * max(cpu, alone / 2) < 1:
-        decode = step if together > 1 else 0.0
-        one_by_one = cpu / (1 - others * cpu) + (decode + alone) / (1 - others * alone / 2)
-        first = min(first, one_by_one)
+    left = together * cpu - total
+    read = (left + math.sqrt(left**2 + 4 * cpu * total)) / 2
+    decode = step if together > 1 else 0.0
+    prompt = max(engine.prefill_seconds(1, workload, batched)[0], decode)
+    share = min((together - 1) * (prompt / total if engine.geometry.k else 1.0), 1.0)
+    before = decode + share * (prompt - decode)
+    first = read + (engine.geometry.schedules_ahead + 0.5) * before + prompt
     return Timing(total * waves, first + total * (waves - 1), step)
