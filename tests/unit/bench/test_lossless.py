@@ -237,7 +237,7 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert result.total.acceptance.length == 1 + (60 + 60) / (20 + 60)
     assert result.total.interval.low < 2.5 < result.total.interval.high <= 4.0
     assert (result.k, result.incomplete, result.others_sent) == (3, "", False)
-    assert measure(Drafting(), *(f"code {n}" for n in range(45))).total.groups == 15
+    assert measure(Drafting(), *(f"code {n}" for n in range(45))).total.groups == 12
     target = Drafting().target(0.7, 0.4, 0.2)
     imposed = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
     assert (imposed.total.acceptance.basis, chat.acceptance.basis) == ("imposed", "measured")

@@ -315,7 +315,7 @@ def test_only_conversations_with_an_answer_keep_one(tmp_path: Path) -> None:
 def test_bench_reads_the_held_out_prompts(tmp_path: Path) -> None:
     rows = [{"messages": [USER, ANSWER], "domain": "chat"}, *questions(9, "code")]
     conversations, file = list(everything(read(tmp_path, rows)).values()), tmp_path / "held.jsonl"
-    assert write_prompts(conversations, file) == 10
+    write_prompts(conversations, file)
     prompts = read_prompts(file)
     assert prompts.domains["chat"][0].messages == [USER]
     assert {name: len(members) for name, members in prompts.domains.items()} == {
@@ -326,8 +326,9 @@ def test_bench_reads_the_held_out_prompts(tmp_path: Path) -> None:
 def test_acceptance_is_measured_on_as_many_prompts_of_each_domain(tmp_path: Path) -> None:
     data = read(tmp_path, [*questions(150, "code"), *questions(150, "chat"), *questions(3, "rare")])
     file = tmp_path / "held.jsonl"
-    assert write_prompts([*data.train, *data.held_out], file) <= MOST_PROMPTS
+    write_prompts([*data.train, *data.held_out], file)
     domains = read_prompts(file).domains
+    assert sum(map(len, domains.values())) <= MOST_PROMPTS
     assert len(domains["code"]) == len(domains["chat"]) > len(domains["rare"]) > 0
 
 

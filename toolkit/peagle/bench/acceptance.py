@@ -44,8 +44,8 @@ from peagle.text import plain
 GROUPS = 20
 """A domain is sent in so many groups, if it has as many prompts."""
 
-GROUPS_OF_LOG = 4
-"""The same where drafts are counted in a log, which is written every 10 s."""
+FEW_GROUPS = 4
+"""As many where drafts are counted in a log, which is written every 10 s; else at least so many."""
 
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
@@ -54,7 +54,7 @@ FEW_DRAFTS = 100
 @dataclass(frozen=True)
 class AcceptanceRequest:
     """How to send the prompts. ``max_tokens`` applies to lines without their own. A domain is sent
-    in so many ``groups``: more give a better interval."""
+    in at most so many ``groups``: more give a better interval."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
@@ -134,6 +134,7 @@ def measure_acceptance(
     every prompt is refused, and what the server raises."""
     started = utc_now()
     groups: list[_Group] = []
+    sent, total = 0, len(prompts.prompts)
 
     def read_counters() -> Counters:
         counted = target.read_counters()
@@ -150,9 +151,10 @@ def measure_acceptance(
     try:
         before = read_counters()
         for domain, members in prompts.domains.items():
-            size = max(1, math.ceil(len(members) / request.groups))
+            together = min(request.concurrency, len(members) // FEW_GROUPS)
+            size = max(1, together, math.ceil(len(members) / request.groups))
             for first in range(0, len(members), size):
-                progress(domain, first, len(members))
+                progress(domain, sent, total)
                 asked = [
                     (prompt, prompt.body(chat=target.server.chat, max_tokens=request.max_tokens,
                                          temperature=request.temperature))
@@ -162,12 +164,12 @@ def measure_acceptance(
                 after = read_counters()
                 tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
                 groups.append(_Group(domain, len(answers), tokens, after.since(before), refused))
-                before = after
+                before, sent = after, sent + len(asked)
                 tokens = sum(group.output_tokens for group in groups)
                 is_long = tokens > 2 * sum(group.prompts for group in groups)
                 if is_long and not any(group.counted.drafts for group in groups):
                     raise no_speculation(target.facts.name)
-            progress(domain, len(members), len(members))
+            progress(domain, sent, total)
     except (PeagleError, KeyboardInterrupt) as error:
         if any(group.counted.drafts for group in groups):
             why = incomplete_reason(error)

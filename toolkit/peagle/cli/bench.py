@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from peagle.bench.acceptance import (
+    FEW_GROUPS,
     GROUPS,
-    GROUPS_OF_LOG,
     AcceptanceRequest,
     AcceptanceResult,
     acceptance_bytes,
@@ -285,7 +285,7 @@ def _measure_text(
     file, alone = options["acceptance"], None
     prompts = read_prompts(file) if file else find_prompts(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
-    groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
+    groups = GROUPS if target.counted_by == "counters" else FEW_GROUPS
     concurrency = max(options["concurrency"])
     request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
     acceptance: list[AcceptanceResult] = []

@@ -475,16 +475,15 @@ def write_parts(data: TrainingData, folder: Path) -> None:
         _write_rows(rows, folder / name)
 
 
-def write_prompts(conversations: Sequence[Conversation], file: Path) -> int:
+def write_prompts(conversations: Sequence[Conversation], file: Path) -> None:
     """Write what ``peagle bench --acceptance`` sends: each conversation up to its last question, of
-    each domain as many as of another, at most ``MOST_PROMPTS``, and the same ones in each run.
-    Returns their number."""
+    each domain as many as of another, at most ``MOST_PROMPTS``, and the same ones in each run."""
     by_domain: dict[str, list[Conversation]] = {}
     for each in sorted(conversations, key=lambda each: (each.question, each.id)):
         by_domain.setdefault(each.domain, []).append(each)
     of_each = -(-MOST_PROMPTS // len(by_domain))
     chosen = [each for members in by_domain.values() for each in members[:of_each]]
-    return _write_rows([{"domain": each.domain, "messages": each.prompt} for each in chosen], file)
+    _write_rows([{"domain": each.domain, "messages": each.prompt} for each in chosen], file)
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> int:

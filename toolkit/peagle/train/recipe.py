@@ -203,9 +203,11 @@ def regenerate_arguments(
     recipe: Recipe, setup: Setup, questions: Path, answers: Path, url: str, has_turns: bool
 ) -> list[str]:
     """The argv that lets the target at ``url``, whose base is ``/v1``, answer; it continues where
-    it was interrupted. Three of four answers are greedy. Of conversations with several turns, which
-    ``has_turns`` says, the limit of an answer also ends the conversation, so it is half of the
-    context."""
+    it was interrupted. Three of four answers are greedy; one that repeats itself is ended, as the
+    head learns no more of it. Of conversations with several turns, which ``has_turns`` says, the
+    limit of an answer also ends the conversation, so it is half of the context."""
+    # A period of up to 64 tokens has a multiple in this range.
+    repetition = {"min_pattern_size": 33, "max_pattern_size": 64, "min_count": 3}
     longest = max(recipe.answer_tokens, setup.context // 2) if has_turns else recipe.answer_tokens
     return [
         "regenerate-responses",
@@ -213,6 +215,7 @@ def regenerate_arguments(
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
         *("--max-tokens", str(longest), "--concurrency", str(setup.requests)),
         *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
+        *("--sampling-params", json.dumps({"repetition_detection": repetition})),
     ]
 
 
