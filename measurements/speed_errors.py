@@ -129,7 +129,7 @@ def held_out(
     turns: Sequence[Row] = (),
 ) -> list[Compared]:
     """Estimates of each group's rows with constants and corrections from the other rows of ``of``.
-    ``turns`` are estimated instead, if there are any."""
+    Where there are ``turns``, these are estimated, and not the rows of ``of``."""
     compared = []
     for left_out in dict.fromkeys(map(group, turns or of)):
         others = [row for row in of if group(row) != left_out]

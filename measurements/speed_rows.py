@@ -213,7 +213,9 @@ def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> R
     prompt, answer = speed.prompt_tokens, speed.output_tokens
     first, between = speed.ttft_seconds, speed.itl_seconds
     loads = re.findall(r"--concurrency ([\d,]+)", " ".join(document.get("commands", ())))
-    most = max((int(load) for swept in loads for load in swept.split(",")), default=0)
+    most = max(
+        (int(load) for swept in loads for load in swept.split(",")), default=speed.concurrency
+    )
     if not (prompt and answer and first and between):
         raise ValueError(f"{file}: a row without sizes or latencies")
     requests = speed.concurrency

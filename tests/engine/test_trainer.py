@@ -11,10 +11,10 @@ from peagle.engine.hidden_states import TRAINER
 pytestmark = pytest.mark.engine
 
 
-def test_each_of_several_clients_has_a_share_of_the_hidden_states(
+def test_each_of_several_clients_passes_its_rank_to_speculators(
     trainer: Path, tmp_path: Path
 ) -> None:
-    """Without a server: speculators refuses the share of a client that is not there."""
+    """Without a server: speculators refuses one that is out of range."""
     command = [str(trainer), str(TRAINER), "generate-offline-data", "--model", "target"]
     command += ["--preprocessed-data", str(tmp_path), "--endpoint", "http://127.0.0.1:1/v1"]
     done = subprocess.run(

@@ -124,7 +124,8 @@ def test_every_measured_row_of_a_conversation_is_near_the_model(
         for column in ([row.error for row in compared], [row.first_error for row in compared])
     )
     assert len(errors) >= count
-    assert max(errors) <= largest
+    assert errors[-1] <= largest
+    assert errors[-2] <= 0.29  # the largest is of an engine without a graph for a turn's prompt
     assert statistics.median(errors) <= 0.1
     assert statistics.median(first) <= median_first
     assert first[len(first) * 9 // 10] <= p90_first

@@ -101,6 +101,7 @@ def test_each_step_has_its_argv() -> None:
     detection = json.loads(options(asked)["sampling-params"])["repetition_detection"]
     periods = range(detection["min_pattern_size"], detection["max_pattern_size"] + 1)
     assert all(any(n % period == 0 for n in periods) for period in range(1, 65))
+    assert detection["min_count"] == 3
     prepared = options(prepare_arguments(Recipe(), SETUP, ANSWERS, DATA, None))
     assert (prepared["data"], prepared["seq-length"]) == ("/w/answers", "2047")
     root = url.removesuffix("/v1")

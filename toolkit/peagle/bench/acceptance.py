@@ -42,10 +42,10 @@ from peagle.store import read_record
 from peagle.text import plain
 
 GROUPS = 20
-"""A domain is sent in so many groups, if it has as many prompts."""
+"""The most groups of a domain."""
 
 FEW_GROUPS = 4
-"""As many where drafts are counted in a log, which is written every 10 s; else at least so many."""
+"""The most where drafts are counted in a log, which is written every 10 s; else often the least."""
 
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
@@ -54,7 +54,7 @@ FEW_DRAFTS = 100
 @dataclass(frozen=True)
 class AcceptanceRequest:
     """How to send the prompts. ``max_tokens`` applies to lines without their own. A domain is sent
-    in at most so many ``groups``: more give a better interval."""
+    in at most so many ``groups``, of ``concurrency`` prompts or more: many give a good interval."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0

@@ -304,7 +304,7 @@ def _measure_text(
                     prompts,
                     request,
                     keep=acceptance.append,
-                    progress=lambda domain, *done: show(f"acceptance, {domain}", *done),
+                    progress=lambda _, *done: show("acceptance", *done),
                 )
                 acceptance.append(measured)
             if alone:

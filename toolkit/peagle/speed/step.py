@@ -41,16 +41,16 @@ without a prefix cache.
 
 The next turn of a conversation arrives when its last answer ends. The CPU reads the text
 (``tokenized`` seconds per token) and hashes one prompt after the other. It finds each of the other
-``C - 1`` conversations there as often as that is a share of the time of a turn, ``T`` in the
-engine, as if it were not there (mean value analysis of closed networks, Reiser and Lavenberg 1980,
-in Bard's approximation):
+``C - 1`` conversations there as often as that is a share of the time of a turn, ``T`` of which the
+engine takes, as if it were not there (mean value analysis of closed networks, Reiser and Lavenberg
+1980, in Bard's approximation):
 
     R = cpu + (C - 1) R / (R + T) cpu
 
-Of the engine's step half is left, and the next one is in the queue already where vLLM schedules
-ahead (step_with_batch_queue in v1/engine/core.py); the prompt's own comes after it. The steps
-before it have another prompt in them as often as those are a share of ``T``. Without drafts all
-have: answers of one length end one after the other, as their prompts were processed.
+Half of the engine's step is to go then, and the next one is in the queue already where vLLM
+schedules ahead (step_with_batch_queue in v1/engine/core.py); the prompt's own comes after it. The
+steps before it also process another prompt as often as prompts are a share of ``T``. Without drafts
+all do: answers of equal length end in the order in which their prompts were processed.
 """
 
 from __future__ import annotations
@@ -533,11 +533,11 @@ def closed_load(
     if at_once:
         return Timing(total * waves, first + total * (waves - 1) / 2, step)
     cpu = hashing + constants.tokenized * workload.prompt_tokens
-    left = together * cpu - total
-    read = (left + math.sqrt(left**2 + 4 * cpu * total)) / 2
+    more = together * cpu - total
+    read = (more + math.sqrt(more**2 + 4 * cpu * total)) / 2
     decode = step if together > 1 else 0.0
     prompt = max(engine.prefill_seconds(1, workload, batched)[0], decode)
-    share = min((together - 1) * (prompt / total if engine.geometry.k else 1.0), 1.0)
-    before = decode + share * (prompt - decode)
-    first = read + (engine.geometry.schedules_ahead + 0.5) * before + prompt
+    others = max(together - 1, 0.0) * (prompt / total if engine.geometry.k else 1.0)
+    before = decode + min(others, 1.0) * (prompt - decode)
+    first = read + (1.5 if engine.geometry.schedules_ahead else 0.5) * before + prompt
     return Timing(total * waves, first + total * (waves - 1), step)
