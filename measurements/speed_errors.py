@@ -126,16 +126,17 @@ def held_out(
     of: Sequence[Row],
     model: SpeedModel,
     group: Callable[[Row], object],
-    turns: Sequence[Row] = (),
+    estimate: Sequence[Row] | None = None,
 ) -> list[Compared]:
-    """Estimates of each group's rows with constants and corrections from the other rows of ``of``.
-    Where there are ``turns``, these are estimated, and not the rows of ``of``."""
+    """Estimates of each group's rows with constants and corrections from the rows of ``of`` in the
+    other groups. The rows to ``estimate`` are by default these."""
     compared = []
-    for left_out in dict.fromkeys(map(group, turns or of)):
+    to_estimate = of if estimate is None else estimate
+    for left_out in dict.fromkeys(map(group, to_estimate)):
         others = [row for row in of if group(row) != left_out]
         constants = fitted(others, refitted(model, others))
         kept = {row.key for row in others}
-        for row in turns or of:
+        for row in to_estimate:
             if group(row) == left_out:
                 compared.append(Compared(row, estimated(row, constants, _runs(row, kept))))
     return compared

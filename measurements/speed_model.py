@@ -157,9 +157,8 @@ def main() -> None:
     model = fitted(of, refitted(constants, of))
     compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
     compared["conversations of peagle bench, not fitted"] = conversation_rows(of, model)
-    turns = rows(turns=True)
     compared["conversations of peagle bench, one pair left out"] = held_out(
-        of, model, HELD_OUT[_BY_PLACE], turns
+        of, model, HELD_OUT[_BY_PLACE], rows(turns=True)
     )
     compared["single prompts of peagle bench, not fitted"] = compared_only(of, model)
     compared["another vLLM version"] = other_versions(of, model)

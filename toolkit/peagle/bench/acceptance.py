@@ -169,7 +169,7 @@ def measure_acceptance(
                 is_long = tokens > 2 * sum(group.prompts for group in groups)
                 if is_long and not any(group.counted.drafts for group in groups):
                     raise no_speculation(target.facts.name)
-            progress(domain, sent, total)
+        progress(domain, sent, total)
     except (PeagleError, KeyboardInterrupt) as error:
         if any(group.counted.drafts for group in groups):
             why = incomplete_reason(error)

@@ -412,8 +412,8 @@ class Run:
                     open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
                     request,
-                    progress=lambda domain, done, total: self._report(
-                        TrainProgress("measured", done, total, domain, epoch=number)
+                    progress=lambda _, done, total: self._report(
+                        TrainProgress("measured", done, total, epoch=number)
                     ),
                 )
             write_file(file, acceptance_bytes(result))
