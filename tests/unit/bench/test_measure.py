@@ -106,16 +106,19 @@ def test_of_conversations_the_later_turns_are_measured(
     shared: int, hits: int | None, cached: float | None
 ) -> None:
     """Warm-up and three repetitions of two conversations with two turns; a first turn takes long,
-    and hits what all share."""
+    and hits what all share. Second turns do not begin together: their speed is that of two."""
     workload = BenchWorkload("chat", Workload(128, 41, 110, shared), turns=2)
     load = BenchLoad(workload, 2, 4)
     sent = []
     for number in range(4):
         sent += [request(number, 20.0 * number, 10.0) for _ in range(2)]
-        sent += [replace(request(number, 20.0 * number + 10), turn=1) for _ in range(2)]
+        sent += [replace(request(number, 20.0 * number + at), turn=1) for at in (10, 14)]
     counted = Counters(cache_queries=1000, cache_hits=hits)
     row = evaluate(TARGET, load, Sent(tuple(sent)), counted)
     assert (row.incomplete, row.tokens_per_second.value) == ("", 82.0)
+    thinking = replace(load, workload=replace(workload, think_seconds=1.0))
+    slower = evaluate(TARGET, thinking, Sent(tuple(sent)), counted)
+    assert slower.tokens_per_second.value == 41.0
     assert row.ttft
     assert row.first_turn_ttft
     assert (row.ttft.count, row.ttft.p50) == (6, 0.2)

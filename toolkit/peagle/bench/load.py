@@ -512,7 +512,7 @@ def evaluate(
             target.server.fix,
             "load-failed",
         )
-    repetitions = [_repetition(group, sent) for group in groups]
+    repetitions = [_repetition(group, sent, load) for group in groups]
     complete = [
         repetition
         for repetition in repetitions
@@ -570,14 +570,19 @@ def _cached_tokens(load: BenchLoad, sent: Sent, counted: Counters) -> float | No
     return max(counted.cache_hits - shared, 0) / max(len(measured), 1)
 
 
-def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
+def _repetition(requests: Sequence[SentRequest], sent: Sent, load: BenchLoad) -> Repetition:
     good = [request for request in requests if not request.error]
     start, end = min(request.start for request in requests), max(request.end for request in good)
     readings = [reading for reading in sent.cpu if start <= reading.at <= end]
     times = summarize_times(request.end - request.start for request in good)
     assert times is not None
+    seconds = end - start
+    if load.workload.turns > 1:
+        # First turns run at the beginning, and fewer conversations at the end.
+        each = times.mean + load.workload.think_seconds
+        seconds = len(good) * each / load.concurrency
     return Repetition(
-        seconds=max(end - start, 1e-9),
+        seconds=max(seconds, 1e-9),
         requests=len(requests),
         output_tokens=sum(request.output_tokens or 0 for request in good),
         prompt_tokens=sum(request.prompt_tokens or 0 for request in good),
