@@ -519,9 +519,7 @@ def evaluate(
         if not repetition.errors and repetition.requests == load.measured_requests
     ]
     good = [request for group in groups for request in group if not request.error]
-    speed = ratio_interval(
-        [(repetition.tokens_per_second, 1.0) for repetition in complete or repetitions]
-    )
+    speed = ratio_interval([(each.tokens_per_second, 1.0) for each in complete or repetitions])
     assert speed is not None
     incomplete = ""
     if len(complete) < load.repetitions or failed:
@@ -563,9 +561,7 @@ def _cached_tokens(load: BenchLoad, sent: Sent, counted: Counters) -> float | No
     if counted.cache_hits is None:
         return None
     answered = [request for request in sent.requests if not request.error]
-    measured = answered
-    if load.workload.turns > 1:
-        measured = [request for request in answered if request.turn]
+    measured = [request for request in answered if request.turn or load.workload.turns == 1]
     shared = load.workload.size.shared_prompt_tokens * (len(answered) - len(measured))
     return max(counted.cache_hits - shared, 0) / max(len(measured), 1)
 
@@ -578,9 +574,7 @@ def _repetition(requests: Sequence[SentRequest], sent: Sent, load: BenchLoad) ->
     assert times is not None
     seconds = end - start
     if load.workload.turns > 1:
-        # First turns run at the beginning, and fewer conversations at the end.
-        each = times.mean + load.workload.think_seconds
-        seconds = len(good) * each / load.concurrency
+        seconds = len(good) * (times.mean + load.workload.think_seconds) / load.concurrency
     return Repetition(
         seconds=max(seconds, 1e-9),
         requests=len(requests),

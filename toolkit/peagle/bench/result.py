@@ -192,11 +192,11 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
 @dataclass(frozen=True)
 class Repetition:
     """One repetition of a load, without its warm-up. ``seconds`` is from the first request to the
-    last response; of conversations, the time that their measured turns take while all of the load
-    run (Little's law), since they neither begin nor end together. ``itl``: between two outputs of a request; ``tpot``: per token after the first.
-    ``errors`` are the messages of failed requests. ``sender_cpu_share`` is the share of one CPU
-    that the busiest process of the sender used; ``machine_cpu_share`` that of all CPUs of its
-    machine."""
+    last response; of conversations, which neither begin nor end together, the time that measured
+    turns take while all of them run (Little's law). ``itl``: between two outputs of a request;
+    ``tpot``: per token after the first. ``errors`` are the messages of failed requests.
+    ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender used;
+    ``machine_cpu_share`` that of all CPUs of its machine."""
 
     seconds: float
     requests: int
