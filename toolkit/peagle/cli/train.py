@@ -280,7 +280,7 @@ def run(
         usual,
         **given_options(chosen),
         depths=max(k, usual.depths),
-        settings=parse_settings(settings),
+        settings=parse_settings(settings, chosen["epochs"]),
     )
     inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
     kept = (work or output / ".work").absolute() / f"read-{digest}"
