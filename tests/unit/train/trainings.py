@@ -27,7 +27,7 @@ from peagle.store import write_json
 from peagle.train import run as running
 from peagle.train.data import read_training_data
 from peagle.train.recipe import CPU_RECIPE
-from peagle.train.training import Training, TrainingRequest, make_training
+from peagle.train.training import Training, make_training
 
 CATALOG = load_catalog()
 FAKE = Path(__file__).with_name("fake_trainer.py")
@@ -117,13 +117,13 @@ class Workshop:
         self, epochs: int = 2, observe: running.Observe = lambda progress: None, **recipe: Any
     ) -> running.Trained:
         """Train with so many epochs and other changes of the recipe for a CPU."""
-        self.request(recipe=replace(CPU_RECIPE, epochs=epochs, **recipe))
+        self.change(recipe=replace(CPU_RECIPE, epochs=epochs, **recipe))
         return running.Run(self.training, observe).train()
 
-    def request(self, **changes: Any) -> None:
-        """Change what is asked for."""
-        request = replace(self.training.request, **changes)
-        self.training = replace(self.training, request=request)
+    def change(self, **changes: Any) -> None:
+        """Change what is trained, with the work folder in the output."""
+        training = replace(self.training, **changes)
+        self.training = replace(training, work=training.output / ".work")
 
 
 def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
@@ -137,8 +137,9 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     rows = "".join(f'{{"prompt": "question {n}", "domain": "code"}}\n' for n in range(60))
     (folder / "data.jsonl").write_text(rows)
     data = read_training_data([str(folder / "data.jsonl")], lambda: pytest.fail("no account"))
-    request = TrainingRequest("tiny", folder / "output", 5, CPU_RECIPE)
-    shop = Workshop(folder, make_training(request, data, CATALOG, None, None))
+    output = folder / "output"
+    training = make_training("tiny", output, 5, CPU_RECIPE, data, CATALOG, None, None)
+    shop = Workshop(folder, training)
 
     def start(plan: Plan, runner: LocalRunner, **_: Any) -> LocalEngine:
         shop.on_start(plan)

@@ -77,7 +77,7 @@ from peagle.train.probe import measure_rates
 from peagle.train.recipe import CPU_RECIPE, Recipe, choose_layers, choose_mask_token, parse_settings
 from peagle.train.result import RECORD, require_own, write_result
 from peagle.train.run import Run
-from peagle.train.training import TrainingRequest, make_training
+from peagle.train.training import make_training
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import with_own_target
 
@@ -197,8 +197,9 @@ def plan(
     catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
     if probe:
-        request = TrainingRequest(pair, Path.cwd(), _K, recipe)
-        training = make_training(request, conversations, catalog, checkpoint, gpus)
+        training = make_training(
+            pair, Path.cwd(), _K, recipe, conversations, catalog, checkpoint, gpus
+        )
         with StatusLine() as status:
             show = partial(show_progress, status)
             rates = measure_rates(training, show, options["output_tokens"])
@@ -293,20 +294,22 @@ def run(
     if job["sagemaker"]:
         train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
         return
-    request = TrainingRequest(pair, output.absolute(), k, recipe, work and work.absolute())
-    training = make_training(request, conversations, catalog, checkpoint, gpus)
+    training = make_training(
+        pair, output.absolute(), k, recipe, conversations, catalog, checkpoint, gpus,
+        work and work.absolute(),
+    )  # fmt: skip
     size = measure_data(conversations.train, recipe)
     require_own(training)
     if not training.work.exists():  # else a part is written
-        require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), request.output)
+        require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), training.output)
     if grows(data) and not is_kept:
         write_parts(conversations, kept)
     with StatusLine() as status:
         show = partial(show_progress, status, usd_per_hour=usd_per_hour)
         trained = Run(training, show).train()
     entry = write_result(training, trained)
-    document = {"head": str(request.output), "catalog_entry": str(entry)}
-    document |= read_json(request.output / RECORD)
+    document = {"head": str(training.output), "catalog_entry": str(entry)}
+    document |= read_json(training.output / RECORD)
     print_result(document, lambda _: print_trained(output, trained))
     if not trained.lossless["passed"]:
         raise NotProved(
