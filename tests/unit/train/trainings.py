@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from peagle.bench import lossless
 from peagle.bench.acceptance import AcceptanceRequest, AcceptanceResult, DomainAcceptance
 from peagle.bench.lossless import Answers, Transcript
 from peagle.bench.result import BenchedServer, BenchSetting, Interval, MeasuredAcceptance
 from peagle.bench.workloads import PromptSet
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
@@ -152,6 +154,12 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
             plan.name, plan.pair, plan.target.id, "0.28.0", dict(environment), (), process, 0.0
         )
 
+    def open_engine(engine: LocalEngine, _: Catalog) -> SimpleNamespace:
+        facts = SimpleNamespace(name=engine.name)
+        return SimpleNamespace(
+            server=engine, facts=facts, runs_alone=False, read_counters=lambda: None
+        )
+
     def measure(target: SimpleNamespace, *_: Any, **__: Any) -> AcceptanceResult:
         return acceptance(shop.lengths.get(Path(target.server.environment["drafter"]).name, 1.5))
 
@@ -162,8 +170,8 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     patch.setattr(running, "find_trainer", lambda gpu: python)
     patch.setattr(running, "start_local", start)
     patch.setattr(running, "stop_local", lambda name, now: None)
-    patch.setattr(running, "open_engine", lambda engine, _: SimpleNamespace(server=engine))
-    patch.setattr(running, "transcripts", answer)
+    patch.setattr(running, "open_engine", open_engine)
+    patch.setattr(lossless, "transcripts", answer)
     patch.setattr(running, "measure_acceptance", measure)
     patch.setattr(running, "_POLL_SECONDS", 0.01)
     return shop

@@ -42,9 +42,8 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     read_acceptance,
 )
-from peagle.bench.lossless import Answers, compare_transcripts, transcripts
-from peagle.bench.result import utc_now
-from peagle.bench.targets import open_engine
+from peagle.bench.lossless import check_lossless
+from peagle.bench.targets import BenchTarget, open_engine
 from peagle.bench.workloads import read_prompts
 from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
@@ -58,7 +57,7 @@ from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.store import locked, private_folder, read_json, write_file, write_json
-from peagle.text import json_digest, sanitize
+from peagle.text import json_digest, json_object, sanitize
 from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
 from peagle.train.training import Training
@@ -425,24 +424,22 @@ class Run:
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
         measured_on = self.work / "measured" / head.name / "prompts.jsonl"
-        held_out, started = read_prompts(measured_on), utc_now()
+        held_out = read_prompts(measured_on)
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
-        def ask(plan: Plan, name: str) -> Answers:
-            with self._serving(plan, "lossless", _UNCOMPILED) as engine:
-                return transcripts(
-                    prompts, open_engine(engine, self.training.catalog).server, name,
-                    _COMPARED_TOKENS, name == "target",
-                    lambda name, done, total: self._report(
-                        TrainProgress("lossless", done, total, name)
-                    ),
-                )  # fmt: skip
+        @contextmanager
+        def opened(plan: Plan) -> Iterator[BenchTarget]:
+            serving.close()  # the engine with the head, so that both fit on a GPU
+            engine = serving.enter_context(self._serving(plan, "lossless", _UNCOMPILED))
+            yield open_engine(engine, self.training.catalog)
 
-        answers = ask(self.training.plan_with(head), "head"), ask(self.training.plan, "target")
-        compared = compare_transcripts(
-            prompts, *answers, server="head", against="target", started=started,
-            max_tokens=_COMPARED_TOKENS,
-        )  # fmt: skip
+        with ExitStack() as serving, opened(self.training.plan_with(head)) as target:
+            compared = check_lossless(
+                target, opened(self.training.plan), prompts, _COMPARED_TOKENS,
+                lambda name, done, total: self._report(
+                    TrainProgress("lossless", done, total, name)
+                ),
+            )  # fmt: skip
         return {"prompts": compared.prompts, "tokens": compared.tokens, "passed": compared.passed,
                 "differences": len(compared.differences),
                 "unexplained": len(compared.unexplained)}  # fmt: skip
@@ -536,10 +533,7 @@ def _processes(count: int, words: list[str]) -> list[str]:
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    with suppress(ValueError):
-        document = read_json(path)
-        return document if isinstance(document, dict) else {}
-    return {}
+    return json_object(path.read_bytes() if path.exists() else None)
 
 
 def _size(folder: Path, pattern: str) -> int:
