@@ -277,12 +277,8 @@ def run(
         raise OptionsConflict(message, "leave it out")
     gpus = None if job["sagemaker"] else machine_gpus(ctx)
     usual = Recipe() if gpus or job["sagemaker"] else CPU_RECIPE
-    recipe = replace(
-        usual,
-        **given_options(chosen),
-        depths=max(k, usual.depths),
-        settings=parse_settings(settings, chosen["epochs"]),
-    )
+    changes = {"depths": max(k, usual.depths), **given_options(chosen)}
+    recipe = replace(usual, **changes, settings=parse_settings(settings, chosen["epochs"]))
     inputs, digest = dict(ctx.params), json_digest([data, str(held_out)])[:8]
     kept = (work or output / ".work").absolute() / f"read-{digest}"
     is_kept = (kept / TRAIN_FILE).exists() and not job["sagemaker"]
