@@ -159,7 +159,6 @@ class Run:
         self.training, self._observe = training, observe
         self.recipe, self.setup = training.recipe, training.setup
         self.work, self._begun = training.work, time.monotonic()
-        self._questions = self.work / "answers" / "questions.jsonl"
         self._answers = self.work / "answers" / "answers.jsonl"
         self._data = self.work / "data" / "prepared"
         self._checkpoints = self.work / "training" / "checkpoints"
@@ -288,7 +287,8 @@ class Run:
 
     def _regenerate(self) -> None:
         conversations = self.training.data.train
-        total = write_conversations(conversations, self._questions)
+        questions = self._answers.with_name("questions.jsonl")
+        total = write_conversations(conversations, questions)
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
@@ -303,7 +303,7 @@ class Run:
         with self._serving(self.training.plan, "answers", self._served_variables) as engine:
             url = engine.openai_base_url
             words = recipes.regenerate_arguments(
-                self.recipe, self.setup, self._questions, self._answers, url, has_turns
+                self.recipe, self.setup, questions, self._answers, url, has_turns
             )
             self._run_program("answers", [str(TRAINER), *words], watch, engine)
         if watch().done < _LEAST_ANSWERED * total:
