@@ -115,7 +115,7 @@ def capture_size_in(log: Path) -> int | None:
     """The tokens of the largest batch with a CUDA graph, which vLLM logs with its configuration as
     it starts; ``None`` without graphs."""
     sizes = _CAPTURED.findall(log.read_text("utf-8", "replace"))
-    return int(sizes[-1]) if sizes else None
+    return int(sizes[-1]) or None if sizes else None
 
 
 def log_fields(line: str) -> dict[str, Any]:
