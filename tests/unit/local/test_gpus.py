@@ -33,7 +33,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.train.data import TrainingData
 from peagle.train.recipe import Recipe
-from peagle.train.training import TrainingRequest, make_training
+from peagle.train.training import make_training
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
 from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml
@@ -348,8 +348,7 @@ def test_a_training_is_planned_for_the_visible_gpus(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     machine = find_gpus()
     data = cast(TrainingData, None)  # is not read before the training begins
-    request = TrainingRequest("tiny", tmp_path / "head", 5, Recipe())
     catalog = this_machine_in(load_catalog(), machine)
-    training = make_training(request, data, catalog, None, machine)
+    training = make_training("tiny", tmp_path / "head", 5, Recipe(), data, catalog, None, machine)
     assert training.setup.gpu
     assert training.states_share  # the engine and the trainer share the one GPU

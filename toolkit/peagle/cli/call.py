@@ -16,12 +16,12 @@ from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import is_typed
 from peagle.cli.options import (
     COUNT,
+    DURATION,
     OUTPUT,
     TOKENS,
     Decimal,
     add_options,
     command,
-    duration,
     option,
 )
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
@@ -55,7 +55,7 @@ _INVOKE_OPTIONS = (
     option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256),
     option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0),
     option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
-           "such as 10m; 0s: not at all.", callback=duration, default="30m"),
+           "such as 10m; 0s: not at all.", DURATION, default="30m"),
 )  # fmt: skip
 
 
@@ -170,7 +170,7 @@ _PROVE_OPTIONS = (
     option("--model", "Served model, for --url.  [default: the only one]"),
     option("--instances", "Number of engines that --url must have.", COUNT, default=1),
     option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
-           "[default: not at all]", callback=duration),
+           "[default: not at all]", DURATION),
     option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
            "the catalogue]", Decimal(min=1.0)),
     option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
@@ -244,7 +244,7 @@ def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str | No
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
-@option("--duration", "Validity: 30m, 2h; 12h at most.", callback=duration, default="12h")
+@option("--duration", "Validity: 30m, 2h; 12h at most.", DURATION, default="12h")
 def token(name: str, session: Session, duration: int) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

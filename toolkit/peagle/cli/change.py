@@ -13,8 +13,9 @@ import click
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.bench.variants import comparison_report
-from peagle.cli.context import command_text, is_plan_file, is_set, status_in_context
+from peagle.cli.context import command_text, is_plan_file, is_set
 from peagle.cli.options import (
+    DURATION,
     POSITIVE,
     Parsed,
     add_options,
@@ -23,7 +24,6 @@ from peagle.cli.options import (
     complete_pair,
     complete_region,
     deploy_options,
-    duration,
     option,
     refuse_errors,
     yes_option,
@@ -75,27 +75,13 @@ from peagle.errors import (
     UserError,
 )
 from peagle.findings import errors
-from peagle.frozen import Result
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import counted, format_price, k_text, parse_share
+from peagle.text import counted, format_price, k_text, parse_share, plain
 
 _DEFAULT_SHARE = 0.1
-
-
-class ChangedStatus(DeploymentStatus):
-    """A deployment after a change of it; of its other keys a command has those that it sets."""
-
-    changed: bool | None = None
-    changes: tuple[Change, ...] | None = None
-    instances_desired: int | None = None
-    copies_desired: int | None = None
-
-
-def _read_status(change: DeploymentChange, **changed: Any) -> ChangedStatus:
-    return ChangedStatus(**dict(status_in_context(change.status())), **changed)
 
 
 def _change_and_prove(
@@ -111,15 +97,14 @@ def _change_and_prove(
         change.run(verb, command_catalog())
     except NotProved as error:
         unproved = error
-    status = _read_status(change, changes=changes)
-
-    def show(status: ChangedStatus) -> None:
+    status = change.status()
+    if wants_json():
+        print_json(plain(status) | ({} if changes is None else {"changes": changes}))
+    elif not unproved:
         print_line(f"{status.name} is {status.state}{measured(status)}", bold=True)
         print_line(f"It serves configuration {status.endpoint_config} {how}.")
         price = format_price(status.price_per_hour_usd, change.account.sandbox)
-        print_status(f"Costs    {price}")
-
-    print_result(status, (lambda _: None) if unproved else show)
+        print_facts([("Costs", price)], indent=0)
     if unproved:
         raise unproved
 
@@ -182,10 +167,10 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
             change.run(apply_scale, scaling, continues=False)
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
-    status = _read_status(change, **changed)
+    status = change.status()
     if wants_json():
-        return print_json(status)
+        changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+        return print_json(plain(status) | changed)
     running = status.instances_running
     if live.hosts_components:
         running = status.copies_running or 0
@@ -227,7 +212,7 @@ _COMPARE_OPTIONS = (
     option("--share SHARE", "Its share of the requests.  [default: 10%]",
            Parsed("share", parse_share)),
     option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
-           "comparison began]", callback=duration),
+           "comparison began]", DURATION),
 )  # fmt: skip
 
 
@@ -301,38 +286,32 @@ def compare(
         print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
-        print_facts([("Price", price), *facts], label=9, err=False)
+        print_facts([("Price", price), *facts], err=False)
 
-    return print_result(status_in_context(change.status()), show)
+    return print_result(change.status(), show)
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``. Raises UserError for another name or
     region."""
     pair, options = options_in(ctx, text, "--with")
-    place = {"name": record.name, "region": record.region}
-    for key in place.keys() & options.keys():
-        if options[key] != place[key]:
-            message = f"--{key} {options[key]} within --with is not that of {record.name}"
-            raise UserError(message, f"omit --{key}")
-    if is_plan_file(pair):
-        plan = planned(ctx, pair, options)
-        if {"name": plan.name, "region": plan.region} != place:
+    if not is_plan_file(pair):
+        deployed = (record.serving or record.current).plan
+        if deployed is None:
             raise UserError(
-                f"{pair} is for {plan.name} in {plan.region}",
-                f"plan it with --name {record.name} --region {record.region}",
-                code="plan-of-another-deployment",
+                f"another machine deployed {record.name}: the options of its plan are unknown here",
+                "name a plan file, or deploy its plan from here first",
+                code="no-plan",
             )
-        return plan
-    revision = record.serving or record.current
-    catalog = command_catalog(ctx)
-    if revision.plan is None:
+        pair, options = candidate_options(deployed, (pair, options), command_catalog(ctx))
+    plan = planned(ctx, pair, options)
+    if (plan.name, plan.region) != (record.name, record.region):
         raise UserError(
-            f"another machine deployed {record.name}: the options of its plan are unknown here",
-            "name a plan file, or deploy its plan from here first",
-            code="no-plan",
+            f"{text} is for {plan.name} in {plan.region}",
+            f"plan it with --name {record.name} --region {record.region}",
+            code="plan-of-another-deployment",
         )
-    return planned(ctx, *candidate_options(revision.plan, (pair, options), catalog))
+    return plan
 
 
 def _end_comparison(
@@ -505,34 +484,29 @@ def _confirm_removal(
         confirm(question, "not removed")
 
 
-class RemovalResult(Result):
-    """What ``destroy`` removed, what others use, and what it leaves."""
-
-    name: str
-    removed: tuple[ResourceName, ...]
-    kept: tuple[ResourceName, ...]
-    left: tuple[ResourceName, ...]
-
-
 def _report(
     name: str,
     removed: Sequence[Resource],
     kept: Sequence[Resource] = (),
     left: Sequence[Resource] = (),
 ) -> None:
-    groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
-    print_result(RemovalResult(name=name, **groups), _print_result)
-
-
-def _print_result(result: RemovalResult) -> None:
-    _print_removed(result.removed, result.kept)
-    for resource in result.removed:
+    """Print what ``destroy`` removed, what others use, and what it leaves."""
+    if wants_json():
+        groups = {"removed": removed, "kept": kept, "left": left}
+        names = {
+            group: [{"type": resource.type, "name": resource.name} for resource in resources]
+            for group, resources in groups.items()
+        }
+        return print_json({"name": name, **names})
+    _print_removed(removed, kept)
+    for resource in removed:
         if resource.type == "LifecycleRule":
             print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
-    if result.left:
-        command = command_text(("peagle", "destroy", result.name, "--all"))
-        texts = ", ".join(resource.text for resource in result.left)
+    if left:
+        command = command_text(("peagle", "destroy", name, "--all"))
+        texts = ", ".join(resource.text for resource in left)
         print_status(f"Left: {texts}; to remove this too", command)
+    return None
 
 
 def _print_removed(

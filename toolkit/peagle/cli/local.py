@@ -15,6 +15,7 @@ from peagle.cli.context import command_text
 from peagle.cli.options import (
     OUTPUT,
     Decimal,
+    Parsed,
     add_options,
     command,
     command_catalog,
@@ -461,12 +462,12 @@ have it. Kinds:
 """ + "\n".join(f"{kind:<24}{what}" for kind, what in KINDS.items())
 
 
-def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    if value in ("once", "always"):
-        return 1 if value == "once" else None
-    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is not once, always or a number above 0")
-    return int(value)
+def _times(text: str) -> int | None:
+    if text in ("once", "always"):
+        return 1 if text == "once" else None
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise ValueError(f"{text!r} is not once, always or a number above 0")
+    return int(text)
 
 
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
@@ -483,7 +484,7 @@ def fault() -> None:
 
 _ADD_OPTIONS = (
     option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
-           callback=_times, show_default=False),
+           type=Parsed("text", _times), show_default=False),
     option("--instance-type TYPE", "Only endpoints with this instance type.",
            shell_complete=complete_instance_type),
     option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),

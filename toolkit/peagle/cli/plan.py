@@ -13,7 +13,7 @@ import click
 from peagle.cli.context import (
     FileKey,
     command_text,
-    findings_in_context,
+    in_context,
     is_plan_file,
     is_typed,
     typed_command,
@@ -219,7 +219,10 @@ def plan(
         raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
     if wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
-        findings = findings_in_context(plan.findings)
+        findings = tuple(
+            finding.model_copy(update={"command": in_context(finding.command or ()) or None})
+            for finding in plan.findings
+        )
         print_json(plan_document(plan.model_copy(update={"findings": findings})))
     else:
         from peagle.cli.view.plan import print_answer, print_details  # imports rich

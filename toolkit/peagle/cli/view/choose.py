@@ -96,8 +96,7 @@ def print_pair(
 def print_changes(changes: Sequence[Change]) -> None:
     """One line per change; prices that AWS confirms are only counted."""
     new = [change for change in changes if not change.confirmed]
-    keys = ("file", "entry", "key", "before", "after")
-    print_table(keys, ([getattr(change, key) or "" for key in keys] for change in new))
+    print_documents(new, ("file", "entry", "key", "before", "after"))
     if confirmed := len(changes) - len(new):
         print_line(f"{confirmed} prices are unchanged and get today's date")
 

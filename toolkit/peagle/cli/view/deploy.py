@@ -159,7 +159,6 @@ ContentType='application/json', Body=body)
             ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
             ("Remove it", ("", command_text(("peagle", "destroy", name)))),
         ),
-        label=17,
         err=False,
     )
 
@@ -180,11 +179,10 @@ def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> 
             print_status("These resources exist:")
             for resource in record.resources:
                 print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-        print_status(f"Costs    {format_price(usd_per_hour, change.account.sandbox)}")
-        if again:
-            shown = commands | ({"Remove": ()} if "destroy" in again else {})
-            facts = ((label, ("", command_line(argv))) for label, argv in shown.items())
-            print_facts(facts, label=9, indent=0)
+        shown = commands | ({"Remove": ()} if "destroy" in again or not again else {})
+        price = format_price(usd_per_hour, change.account.sandbox)
+        facts = [(label, ("", command_line(argv))) for label, argv in shown.items()]
+        print_facts([("Costs", price), *facts], indent=0)
     else:
         print_status("Nothing remains.")
 
