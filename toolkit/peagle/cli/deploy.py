@@ -15,7 +15,6 @@ from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
     DURATION,
-    add_options,
     command,
     complete_instance_types,
     deploy_options,
@@ -57,23 +56,6 @@ _QUESTIONS = {
 """The changes that need a confirmation, and its question."""
 
 
-_DEPLOY_OPTIONS = (
-    option("--bucket", "S3 bucket for uploading local weights.  [default: "
-           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
-           bool),
-    option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
-           "it is removed.", bool),
-    option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
-           "what served before]", bool),
-    option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
-           "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-           "after asking]", shell_complete=complete_instance_types),
-    option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
-           "such as 2h.", DURATION),
-)  # fmt: skip
-
-
 @command(
     "peagle deploy tiny --sandbox",
     "peagle deploy gpt-oss-20b --role MyRole",
@@ -84,7 +66,19 @@ _DEPLOY_OPTIONS = (
 @plan_options
 @account_options
 @deploy_options
-@add_options(_DEPLOY_OPTIONS)
+@option("--bucket", "S3 bucket for uploading local weights.  [default: "
+        "peagle-sagemaker-REGION-ACCOUNT, created if needed]")  # fmt: skip
+@option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
+        bool)  # fmt: skip
+@option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
+        "it is removed.", bool)  # fmt: skip
+@option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
+        "what served before]", bool)  # fmt: skip
+@option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
+        "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
+        "after asking]", shell_complete=complete_instance_types)  # fmt: skip
+@option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
+        "such as 2h.", DURATION)  # fmt: skip
 @click.pass_context
 def deploy(
     ctx: click.Context,

@@ -152,15 +152,13 @@ def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account
 ContentType='application/json', Body=body)
   print(json.load(answer['Body']))
 """)
-    print_facts(
-        (
-            ("OpenAI base URL", ("", str(status.openai_base_url))),
-            ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
-            ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
-            ("Remove it", ("", command_text(("peagle", "destroy", name)))),
-        ),
-        err=False,
+    facts = (
+        ("OpenAI base URL", ("", str(status.openai_base_url))),
+        ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
+        ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
+        ("Remove it", ("", command_text(("peagle", "destroy", name)))),
     )
+    print_facts(facts, err=False)
 
 
 def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:
@@ -238,16 +236,15 @@ def show_candidate(
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
     suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
-    print_facts(
-        (
-            ("pair", plan.pair),
-            ("where", where),
-            *proof_facts(plan),
-            ("share", f"{share:.1%} of the requests"),
-            ("price", price),
-            ("change", f"two variants; while they start, SageMaker runs {more} more"),
-            ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
-            ("promote", f"only then this plan's {AT_PROMOTION} apply"),
-        )
+    facts = (
+        ("pair", plan.pair),
+        ("where", where),
+        *proof_facts(plan),
+        ("share", f"{share:.1%} of the requests"),
+        ("price", price),
+        ("change", f"two variants; while they start, SageMaker runs {more} more"),
+        ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
+        ("promote", f"only then this plan's {AT_PROMOTION} apply"),
     )
+    print_facts(facts)
     show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")
