@@ -172,9 +172,8 @@ def prove(
     model: str | None,
     instances: int,
     wait: int | None,
-    floor: float | None,
-    min_drafts: int,
     session: Session,
+    **limits: Any,
 ) -> None:
     """Prove that the endpoint or local engine NAME speculates: send prompts until every instance
     has drafted enough, and compare its acceptance length with the floor.
@@ -188,38 +187,28 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
+    if url is None and (plan_file or model or wait or instances > 1):
+        raise OptionsConflict(
+            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
+        )
+    proved = name or endpoint or url or ""
     with StatusLine() as status:
-        if url is not None:
+
+        def report(proof: Proof, region: str = "") -> None:
+            status.clear()
+            place = {"url": url} if url else {"name": proved, "region": region or None}
+            print_result({**place, **plain(proof)}, lambda _: print_proof(proved, proof))
+
+        limits |= {"say": partial(status.show, f"Proving {proved}"), "report": report}
+        if url is None:
+            session.prove(proved, **limits)
+        else:
+            plan = read_plan(plan_file) if plan_file else None
+            key = os.environ.get(KEY_VARIABLE)
             session.prove_url(
-                url,
-                plan=read_plan(plan_file) if plan_file else None,
-                model=model,
-                key=os.environ.get(KEY_VARIABLE),
-                floor=floor,
-                min_drafts=min_drafts,
-                instances=instances,
-                wait_seconds=wait or 0,
-                say=partial(status.show, f"Proving {url}"),
-                report=lambda proof: _show(status, url, proof, {"url": url}),
-            )
-            return
-        if plan_file or model or wait or instances > 1:
-            raise OptionsConflict(
-                "--plan, --model, --instances and --wait are for --url",
-                "leave them out, or add --url",
-            )
-        chosen = name or endpoint or ""
-
-        def report(proof: Proof, region: str) -> None:
-            _show(status, chosen, proof, {"name": chosen, "region": region or None})
-
-        say = partial(status.show, f"Proving {chosen}")
-        session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
-
-
-def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str | None]) -> None:
-    status.clear()
-    print_result({**place, **plain(proof)}, lambda _: print_proof(name, proof))
+                url, plan=plan, model=model, key=key, instances=instances, wait_seconds=wait or 0,
+                **limits,
+            )  # fmt: skip
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')

@@ -266,8 +266,7 @@ def compare(
                     plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
-            fix = Fix("review the above, then pass --yes", options=("--yes",))
-            confirm("Serve both plans?", "not compared", fix)
+            confirm("Serve both plans?", "not compared")
             change.run(start_comparison, preflight, chosen, session.catalog)
 
     def show(status: DeploymentStatus) -> None:

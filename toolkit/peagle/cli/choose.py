@@ -18,7 +18,7 @@ from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
-from peagle.cli.context import command_text, is_set, typed_command
+from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
     FILE,
     OUTPUT,
@@ -259,9 +259,8 @@ def refresh(
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*typed_command(), "--yes"))
     question = f"Write these changes to {folder}?"
-    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
+    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question))):
         written = write_texts(folder, texts)
     if wants_json():
         document = {

@@ -28,6 +28,7 @@ from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
+    print_facts,
     print_json,
     print_status,
     show_hashing,
@@ -40,7 +41,7 @@ from peagle.deploy.context import WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
 from peagle.deploy.status import reported_warm_start
-from peagle.errors import Fix, NotProved, OptionsConflict, Refused, UserError, command_line
+from peagle.errors import NotProved, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative
@@ -122,10 +123,8 @@ def deploy(
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
-                print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
-            fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            question = _QUESTIONS.get(preflight.change, _QUESTIONS["scale"])
-            confirm(question, "not deployed", fix)
+                print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
+            confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(
             prepare,
             lambda error: _choose_plans(ctx, plan, fallbacks, error),

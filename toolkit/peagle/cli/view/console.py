@@ -378,22 +378,20 @@ def bar(parts: Iterable[tuple[float, str | None]], width: int) -> str:
     return text + click.style("░" * (width - drawn), dim=True)
 
 
-_PASS_YES = Fix("pass --yes", options=("--yes",))
-
-
-def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
+def confirmed(question: str) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
+        fix = Fix("review what is shown above, then pass --yes", options=("--yes",))
         raise UserError(
             "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
         )
     return click.confirm(question, err=True)
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
+def confirm(question: str, declined: str) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees, by ``--yes`` or
     now."""
-    if not is_set("yes") and not confirmed(question, fix):
+    if not is_set("yes") and not confirmed(question):
         message = f"{declined}; nothing was changed"
         raise UserError(message, "answer y, or pass --yes", code="declined")
 
