@@ -304,11 +304,17 @@ def test_engines_and_copies_run_on_gpus_of_their_own(
     assert in_process("local", "down", "e", "--json").document["removed"] == ["e-1", "e-2"]
 
 
-def test_a_measured_engine_has_its_gpus_and_their_driver(cards: Cards) -> None:
+def test_a_measured_engine_has_its_gpus_their_driver_and_its_cuda_graphs(
+    cards: Cards, tmp_path: Path
+) -> None:
     cards(L4, H100, H100)
-    process = EngineProcess(1, 0, 8123, "log")
+    log = tmp_path / "engine.log"
+    log.write_text("INFO config: compilation_config={'max_cudagraph_capture_size': 512, 'mode': 3}")
+    process = EngineProcess(1, 0, 8123, str(log))
     engine = LocalEngine("e", "a+b", "a", "0.28.0", {}, (), process, 1.0, gpus=("GPU-1", "GPU-2"))
-    facts = open_engine(engine, load_catalog()).facts
+    target = open_engine(engine, load_catalog())
+    facts = target.facts
+    assert target.max_cudagraph_capture_size == 512
     assert (facts.gpu, facts.gpu_count, facts.tensor_parallel_size) == ("H100", 2, 2)
     assert (facts.driver, facts.cuda) == ("580.159.04", "13.0")
     assert open_engine(replace(engine, gpus=()), load_catalog()).facts.gpu is None

@@ -18,7 +18,6 @@ from peagle.cli.options import (
     DURATION,
     POSITIVE,
     Parsed,
-    add_options,
     command,
     command_catalog,
     complete_pair,
@@ -109,25 +108,20 @@ def _change_and_prove(
         raise unproved
 
 
-_SCALE_OPTIONS = (
-    option("--to N", "A fixed number.", click.IntRange(1)),
-    option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
-           "--scale-to-zero.", click.IntRange(0)),
-    option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
-           click.IntRange(1)),
-    option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
-           "[default: the plan's]", POSITIVE),
-    option("--off", "End automatic scaling; what runs stays.", bool),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle scale peagle-gpt-oss-20b --to 2",
     "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
     "peagle scale peagle-gpt-oss-20b --off --to 1",
     yes=True,
 )
-@add_options(_SCALE_OPTIONS)
+@option("--to N", "A fixed number.", click.IntRange(1))
+@option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
+        "--scale-to-zero.", click.IntRange(0))  # fmt: skip
+@option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
+        click.IntRange(1))  # fmt: skip
+@option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
+        "[default: the plan's]", POSITIVE)  # fmt: skip
+@option("--off", "End automatic scaling; what runs stays.", bool)
 def scale(name: str, session: Session, **numbers: Any) -> None:
     """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
     deployment with --copies, the numbers are those of its copies.
@@ -152,16 +146,15 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
             costs = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
         is_fixed = scaling.count is not None
         print_status(name, bold=True)
-        print_facts(
-            (
-                ("where", session.where(change.record.region)),
-                (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
-                ("scaling", scaling.scaling.text if scaling.scaling else ""),
-                ("price", costs),
-                ("ends", scaling.end_text),
-                ("change", "none" if scaling.is_nothing else ""),
-            )
+        facts = (
+            ("where", session.where(change.record.region)),
+            (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
+            ("scaling", scaling.scaling.text if scaling.scaling else ""),
+            ("price", costs),
+            ("ends", scaling.end_text),
+            ("change", "none" if scaling.is_nothing else ""),
         )
+        print_facts(facts)
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled")
             change.run(apply_scale, scaling, continues=False)
@@ -206,16 +199,6 @@ def rollback(name: str, session: Session) -> None:
         _change_and_prove(change, roll_back, "again", planned.changes)
 
 
-_COMPARE_OPTIONS = (
-    option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
-           "options in quotes, such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
-    option("--share SHARE", "Its share of the requests.  [default: 10%]",
-           Parsed("share", parse_share)),
-    option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
-           "comparison began]", DURATION),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle sandbox quota set ml.g6.xlarge 3",
     "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
@@ -223,7 +206,13 @@ _COMPARE_OPTIONS = (
     "peagle compare peagle-gpt-oss-20b",
     keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@add_options(_COMPARE_OPTIONS)
+@option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
+        "options in quotes, such as 'gpt-oss-20b --k 3'.",
+        shell_complete=complete_pair)  # fmt: skip
+@option("--share SHARE", "Its share of the requests.  [default: 10%]",
+        Parsed("share", parse_share))  # fmt: skip
+@option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
+        "comparison began]", DURATION)  # fmt: skip
 @deploy_options
 @click.pass_context
 def compare(
@@ -277,8 +266,7 @@ def compare(
                     plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
-            fix = Fix("review the above, then pass --yes", options=("--yes",))
-            confirm("Serve both plans?", "not compared", fix)
+            confirm("Serve both plans?", "not compared")
             change.run(start_comparison, preflight, chosen, session.catalog)
 
     def show(status: DeploymentStatus) -> None:
@@ -323,14 +311,13 @@ def _end_comparison(
         comparison = required_comparison(change.record)
         served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
         print_status(change.record.name, bold=True)
-        print_facts(
-            (
-                ("where", session.where(change.record.region)),
-                ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
-                ("change", "all instances are replaced, then the proof is repeated"),
-                ("then", then),
-            )
+        facts = (
+            ("where", session.where(change.record.region)),
+            ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
+            ("change", "all instances are replaced, then the proof is repeated"),
+            ("then", then),
         )
+        print_facts(facts)
         confirm(question, "the comparison goes on")
         _change_and_prove(change, end, "alone")
 
@@ -369,15 +356,6 @@ _ALIKE = 0.8
 """Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
-_DESTROY_OPTIONS = (
-    option("--images", "Remove what `peagle image` created, with the images.", bool),
-    option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
-           "template left.", bool),
-    option("--previous", "Remove only what the previous revision needs, which then cannot be "
-           "returned to.", bool),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle destroy peagle-gpt-oss-20b --yes",
     "peagle destroy --images",
@@ -385,7 +363,11 @@ _DESTROY_OPTIONS = (
     instead=("images",),
     implicit=False,
 )
-@add_options(_DESTROY_OPTIONS)
+@option("--images", "Remove what `peagle image` created, with the images.", bool)
+@option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
+        "template left.", bool)  # fmt: skip
+@option("--previous", "Remove only what the previous revision needs, which then cannot be "
+        "returned to.", bool)  # fmt: skip
 def destroy(
     session: Session, name: str | None, images: bool, everything: bool, previous: bool
 ) -> None:
@@ -576,16 +558,15 @@ def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     if wants_json():
         unknown = [{"region": region, **error.document()}
                    for region, error in search.unknown.items()]  # fmt: skip
-        print_json(
-            {
-                "dry_run": dry_run,
-                "ended": search.removable,
-                "reaped": [ended for ended in done if not ended.error],
-                "failed": failed,
-                "left": search.of_others,
-                "unknown": unknown,
-            }
-        )
+        document = {
+            "dry_run": dry_run,
+            "ended": search.removable,
+            "reaped": [ended for ended in done if not ended.error],
+            "failed": failed,
+            "left": search.of_others,
+            "unknown": unknown,
+        }
+        print_json(document)
     else:
         if not search.removable and not search.unknown:
             print_line("Nothing to delete: no deployment is past its end.")

@@ -18,11 +18,10 @@ from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
-from peagle.cli.context import command_text, is_set, typed_command
+from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
     FILE,
     OUTPUT,
-    add_options,
     catalog_of,
     command,
     command_catalog,
@@ -37,11 +36,20 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, account_options, cloud_options, new_session
+from peagle.cli.view.choose import (
+    print_changes,
+    print_check,
+    print_fit,
+    print_list,
+    print_pair,
+    print_verdict,
+)
 from peagle.cli.view.console import (
     confirmed,
     print_findings,
     print_json,
     print_line,
+    print_result,
     print_status,
     print_table,
     print_written,
@@ -82,11 +90,7 @@ def list_pairs() -> None:
     """List all targets with their drafters."""
     loaded = command_catalog()
     targets = [summarize_target(loaded, target) for target in loaded.targets.values()]
-    if wants_json():
-        return print_json({"targets": targets})
-    from peagle.cli.view.choose import print_list
-
-    return print_list(targets)
+    print_result({"targets": targets}, lambda _: print_list(targets))
 
 
 @command("peagle catalog show gpt-oss-20b+eagle3", name="show", of=catalog)
@@ -100,8 +104,6 @@ def show_pair(pair: str) -> None:
     catalog_pair = find_pair(loaded, pair)
     if wants_json():
         return print_json(describe_pair(loaded, catalog_pair))
-    from peagle.cli.view.choose import print_pair
-
     target, drafter = catalog_pair.target, catalog_pair.drafter
     measured = find_evidence(loaded, target, drafter) if drafter else ()
     support = default_support(loaded, drafter)
@@ -186,15 +188,14 @@ def init_entry(
         file.parent.mkdir(parents=True, exist_ok=True)
         write_output(file, text.encode())
     if wants_json():
-        print_json(
-            {
-                "id": entry.target.id,
-                "file": str(file) if output else None,
-                "unknown": entry.reasons,
-                "text": text,
-                "findings": findings,
-            }
-        )
+        document = {
+            "id": entry.target.id,
+            "file": str(file) if output else None,
+            "unknown": entry.reasons,
+            "text": text,
+            "findings": findings,
+        }
+        print_json(document)
     elif output is None:
         click.echo(text, nl=False)
     else:
@@ -204,20 +205,15 @@ def init_entry(
         print_status("Next", command_text(words))
 
 
-_REFRESH_OPTIONS = (
-    option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool),
-    option("--digests", "Digests of the images, from ECR.", bool),
-    option("--prices", "Prices of hosting, from the Pricing API.", bool),
-    option("--region regions", "Region of the prices; may be repeated.  [default: regions with a "
-           "price in the catalogue]", multiple=True),
-    option("--to DIR", "Folder for the tables.  [default: peagle --catalog DIR, else the bundled "
-           "catalogue]", click.Path(file_okay=False, path_type=Path)),
-    option("--dry-run", "Show the changes and exit.", bool),
-)  # fmt: skip
-
-
 @command("peagle catalog refresh --prices --region eu-west-1", of=catalog)
-@add_options(_REFRESH_OPTIONS)
+@option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool)
+@option("--digests", "Digests of the images, from ECR.", bool)
+@option("--prices", "Prices of hosting, from the Pricing API.", bool)
+@option("--region regions", "Region of the prices; may be repeated.  [default: regions with a "
+        "price in the catalogue]", multiple=True)  # fmt: skip
+@option("--to DIR", "Folder for the tables.  [default: peagle --catalog DIR, else the bundled "
+        "catalogue]", click.Path(file_okay=False, path_type=Path))  # fmt: skip
+@option("--dry-run", "Show the changes and exit.", bool)
 @yes_option
 @account_options
 @click.pass_context
@@ -238,7 +234,6 @@ def refresh(
     or a package are missing.
     """
     from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes  # imports boto3
-    from peagle.cli.view.choose import print_changes
 
     own_folder = ctx.find_root().params.get("catalog_folder")  # it may be empty
     if to is None and own_folder is None and session.sandbox:
@@ -264,20 +259,18 @@ def refresh(
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    fix = Fix("review the changes above, then pass --yes", (*typed_command(), "--yes"))
     question = f"Write these changes to {folder}?"
-    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question, fix))):
+    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question))):
         written = write_texts(folder, texts)
     if wants_json():
-        print_json(
-            {
-                "folder": str(folder),
-                "changes": changes,
-                "findings": refreshed.findings,
-                "failed": list(refreshed.failed),
-                "written": written,
-            }
-        )
+        document = {
+            "folder": str(folder),
+            "changes": changes,
+            "findings": refreshed.findings,
+            "failed": list(refreshed.failed),
+            "written": written,
+        }
+        print_json(document)
     elif changes:
         print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
     elif not failures:
@@ -333,12 +326,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
         report = report.model_copy(update={"findings": kept})
-    if wants_json():
-        print_json(report)
-    else:
-        from peagle.cli.view.choose import print_check
-
-        print_check(report, time.monotonic() - start)
+    print_result(report, lambda _: print_check(report, time.monotonic() - start))
     if errors(report.findings):
         ctx.exit(Refused.exit_code)
     return None
@@ -380,12 +368,7 @@ def fit(pair: str | None, **options: Any) -> None:
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **given_options(options))
-    if wants_json():
-        print_json(report)
-    else:
-        from peagle.cli.view.choose import print_fit
-
-        print_fit(report)
+    print_result(report, print_fit)
     if report.refusal:
         fix = Fix("no single change helps")
         if best := mildest(report.advice):
@@ -446,9 +429,4 @@ def verdict(
     if output is not None:
         write_output(output, verdict_bytes(made))
         print_written(output)
-    if wants_json():
-        print_json(made)
-    else:
-        from peagle.cli.view.choose import print_verdict
-
-        print_verdict(made, output)
+    print_result(made, lambda _: print_verdict(made, output))

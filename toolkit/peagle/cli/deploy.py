@@ -15,7 +15,6 @@ from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
     DURATION,
-    add_options,
     command,
     complete_instance_types,
     deploy_options,
@@ -29,6 +28,7 @@ from peagle.cli.session import NOT_REPEATED, Session, account_options
 from peagle.cli.view.console import (
     confirm,
     confirmed,
+    print_facts,
     print_json,
     print_status,
     show_hashing,
@@ -41,7 +41,7 @@ from peagle.deploy.context import WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
 from peagle.deploy.status import reported_warm_start
-from peagle.errors import Fix, NotProved, OptionsConflict, Refused, UserError, command_line
+from peagle.errors import NotProved, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative
@@ -57,23 +57,6 @@ _QUESTIONS = {
 """The changes that need a confirmation, and its question."""
 
 
-_DEPLOY_OPTIONS = (
-    option("--bucket", "S3 bucket for uploading local weights.  [default: "
-           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
-           bool),
-    option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
-           "it is removed.", bool),
-    option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
-           "what served before]", bool),
-    option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
-           "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-           "after asking]", shell_complete=complete_instance_types),
-    option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
-           "such as 2h.", DURATION),
-)  # fmt: skip
-
-
 @command(
     "peagle deploy tiny --sandbox",
     "peagle deploy gpt-oss-20b --role MyRole",
@@ -84,7 +67,19 @@ _DEPLOY_OPTIONS = (
 @plan_options
 @account_options
 @deploy_options
-@add_options(_DEPLOY_OPTIONS)
+@option("--bucket", "S3 bucket for uploading local weights.  [default: "
+        "peagle-sagemaker-REGION-ACCOUNT, created if needed]")  # fmt: skip
+@option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
+        bool)  # fmt: skip
+@option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
+        "it is removed.", bool)  # fmt: skip
+@option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
+        "what served before]", bool)  # fmt: skip
+@option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
+        "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
+        "after asking]", shell_complete=complete_instance_types)  # fmt: skip
+@option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
+        "such as 2h.", DURATION)  # fmt: skip
 @click.pass_context
 def deploy(
     ctx: click.Context,
@@ -128,10 +123,8 @@ def deploy(
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
-                print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
-            fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            question = _QUESTIONS.get(preflight.change, _QUESTIONS["scale"])
-            confirm(question, "not deployed", fix)
+                print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
+            confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(
             prepare,
             lambda error: _choose_plans(ctx, plan, fallbacks, error),

@@ -16,7 +16,6 @@ from peagle.cli.options import (
     OUTPUT,
     Decimal,
     Parsed,
-    add_options,
     command,
     command_catalog,
     complete_instance_type,
@@ -108,22 +107,17 @@ def local() -> None:
     """
 
 
-_UP_OPTIONS = (
-    option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535)),
-    option("--engine engine_kind", "Run the engine as a process or in a container.",
-           ("process", "docker"), default="process"),
-    option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
-    option("--compile compiled", "On a CPU: compile the model.", bool),
-    option("--build build_first", "Docker: build the image first.", bool),
-    option("--base IMAGE", "Docker, with --build: base image."),
-    option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
-           OUTPUT),
-)  # fmt: skip
-
-
 @command("peagle local up tiny --port 8000", of=local, cls=ProjectCommand)
 @partial(plan_options, tag_flag=None)
-@add_options(_UP_OPTIONS)
+@option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535))
+@option("--engine engine_kind", "Run the engine as a process or in a container.",
+        ("process", "docker"), default="process")  # fmt: skip
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--compile compiled", "On a CPU: compile the model.", bool)
+@option("--build build_first", "Docker: build the image first.", bool)
+@option("--base IMAGE", "Docker, with --build: base image.")
+@option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
+        OUTPUT)  # fmt: skip
 @partial(here_option, is_local=True)
 def up(
     plan: Plan,
@@ -482,20 +476,15 @@ def fault() -> None:
     """
 
 
-_ADD_OPTIONS = (
-    option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
-           type=Parsed("text", _times), show_default=False),
-    option("--instance-type TYPE", "Only endpoints with this instance type.",
-           shell_complete=complete_instance_type),
-    option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
-           default=DEFAULT_SECONDS, show_default=False),
-)  # fmt: skip
-
-
 @command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
-@add_options(_ADD_OPTIONS)
+@option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
+        type=Parsed("text", _times), show_default=False)  # fmt: skip
+@option("--instance-type TYPE", "Only endpoints with this instance type.",
+        shell_complete=complete_instance_type)  # fmt: skip
+@option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
+        default=DEFAULT_SECONDS, show_default=False)  # fmt: skip
 def add(
     operation: str, kind: str, times: int | None, instance_type: str | None, seconds: float
 ) -> None:

@@ -70,7 +70,6 @@ from peagle.cli.view.train import (
 )
 from peagle.engine.gpus import Gpus, this_machine_in
 from peagle.errors import (
-    Fix,
     NotFound,
     NotProved,
     OptionMissing,
@@ -202,9 +201,6 @@ def plan(
     pair: str,
     data: tuple[str, ...],
     held_out: float | Path,
-    keep_answers: bool,
-    epochs: int,
-    mask_token_id: int | None,
     budget: float | None,
     usd_per_hour: float | None,
     probe: bool,
@@ -225,9 +221,7 @@ def plan(
 
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
-        epochs=epochs,
-        keep_answers=keep_answers,
-        mask_token_id=mask_token_id,
+        **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
     )
     catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
@@ -343,8 +337,7 @@ def _train_on_sagemaker(
             request = training_job_request(name, run, pair, arguments, job)
             print_job_request(request, job, planned, session.where(region))
             refuse_errors(tuple(job_findings(aws, job)))
-            fix = Fix("review the job above, then pass --yes", options=("--yes",))
-            confirm("Start this job?", "not started", fix)
+            confirm("Start this job?", "not started")
             start_job(aws, run, data, request, company)
         else:
             print_status(f"The job {name} trains this head already.")

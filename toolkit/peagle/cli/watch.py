@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import is_plan_file
-from peagle.cli.options import DURATION, add_options, command, option
+from peagle.cli.options import DURATION, command, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
@@ -190,16 +190,11 @@ money."""
 _SHORTEST_WINDOW = 60
 
 
-_TOP_OPTIONS = (
-    option("--once", "Print one screen and end.  [default without a terminal]", bool),
-    option("--window", "How far back to measure; 1m at least.  [default: 5m]", DURATION),
-    option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
-           "local engine]", DURATION),
-)  # fmt: skip
-
-
 @deployment_command("peagle top peagle-tiny --sandbox --once")
-@add_options(_TOP_OPTIONS)
+@option("--once", "Print one screen and end.  [default without a terminal]", bool)
+@option("--window", "How far back to measure; 1m at least.  [default: 5m]", DURATION)
+@option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
+        "local engine]", DURATION)  # fmt: skip
 def top(name: str, session: Session, once: bool, window: int | None, every: int | None) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.

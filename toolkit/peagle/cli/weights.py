@@ -20,7 +20,6 @@ from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image, show_copy
 from peagle.cli.options import (
-    add_options,
     catalog_of,
     command,
     complete_pair,
@@ -184,29 +183,28 @@ def sync_command(
         files = _files_text(len(plan.files), plan.size)
         print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
         return print_status("Use it", use)
-    return print_json(
-        {
-            "pair": pair,
-            "uri": place.uri,
-            "region": plan.region,
-            "bytes": plan.size,
-            "bytes_moved": result.moved,
-            "seconds": round(seconds, 3),
-            "usd_per_month": _usd_per_month(plan.size, price),
-            "folders": {
-                part: {
-                    "uri": place.part_uri(part),
-                    "source": folder.source,
-                    "files": {
-                        name: {"bytes": entry.size, "checksum": entry.checksum}
-                        for name, entry in folder.files.items()
-                    },
-                }
-                for part, folder in result.manifest.items()
-            },
-            "next": use,
-        }
-    )
+    document = {
+        "pair": pair,
+        "uri": place.uri,
+        "region": plan.region,
+        "bytes": plan.size,
+        "bytes_moved": result.moved,
+        "seconds": round(seconds, 3),
+        "usd_per_month": _usd_per_month(plan.size, price),
+        "folders": {
+            part: {
+                "uri": place.part_uri(part),
+                "source": folder.source,
+                "files": {
+                    name: {"bytes": entry.size, "checksum": entry.checksum}
+                    for name, entry in folder.files.items()
+                },
+            }
+            for part, folder in result.manifest.items()
+        },
+        "next": use,
+    }
+    return print_json(document)
 
 
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
@@ -280,18 +278,17 @@ def list_command(ctx: click.Context, /, place: str, region: str, session: Sessio
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
     if wants_json():
-        print_json(
-            {
-                "uri": weights.prefix.uri,
-                "complete": weights.complete,
-                **_list_contents(weights),
-                "finish": command_text(weights.finish) if weights.finish else None,
-                "bytes": weights.size,
-                "usd_per_month": _usd_per_month(weights.size, price),
-                "at_work": weights.lock.holder if weights.lock else None,
-                "findings": weights.findings,
-            }
-        )
+        document = {
+            "uri": weights.prefix.uri,
+            "complete": weights.complete,
+            **_list_contents(weights),
+            "finish": command_text(weights.finish) if weights.finish else None,
+            "bytes": weights.size,
+            "usd_per_month": _usd_per_month(weights.size, price),
+            "at_work": weights.lock.holder if weights.lock else None,
+            "findings": weights.findings,
+        }
+        print_json(document)
     else:
         _print_weights(weights, price)
         print_findings(weights.findings, err=True)
@@ -392,15 +389,6 @@ _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
 
 
-_WARM_OPTIONS = (
-    option("--local local", "Run on this machine and store the caches here.", bool),
-    option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
-           ("process", "docker")),
-    option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool),
-    option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
-)  # fmt: skip
-
-
 @command(
     "peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\\n"
     "    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI",
@@ -410,7 +398,11 @@ _WARM_OPTIONS = (
 @plan_options
 @account_options
 @deploy_options
-@add_options(_WARM_OPTIONS)
+@option("--local local", "Run on this machine and store the caches here.", bool)
+@option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
+        ("process", "docker"))  # fmt: skip
+@option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool)
+@option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]")
 def warm(
     plan: Plan,
     session: Session,

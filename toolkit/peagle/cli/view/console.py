@@ -28,7 +28,6 @@ from peagle.text import format_duration, format_size, format_usd, plain, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from peagle.aws.runtime import LogEvent
     from peagle.deploy.context import Progress
@@ -73,12 +72,11 @@ def wants_json() -> bool:
 def print_result(result: T, view: Callable[[T], object] | None = None) -> None:
     """Print the result of a command: as JSON, else by ``view``, by default its keys and values;
     several as a table."""
-    document = plain(result)
     if wants_json():
-        print_json(document)
+        print_json(result)
     elif view is not None:
         view(result)
-    elif isinstance(document, dict):
+    elif isinstance(document := plain(result), dict):
         print_document(document)
     elif document:
         print_documents(document, [*document[0]])
@@ -317,7 +315,7 @@ def make_console() -> Console:
     """rich's console on stdout."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=line_width(), highlight=False, emoji=False)
+    return Console(file=sys.stdout, width=line_width(), markup=False, highlight=False, emoji=False)
 
 
 _WORD, _PART = 20, 12
@@ -370,33 +368,30 @@ def print_table(
         click.echo(line.rstrip())
 
 
-def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
-    """A bar of ``width`` characters; each part is a share of it and rich's style."""
-    from rich.text import Text
-
-    text, filled = Text(), 0.0
-    for share, style in parts:
+def bar(parts: Iterable[tuple[float, str | None]], width: int) -> str:
+    """A bar of ``width`` characters; each part is a share of it and its colour."""
+    text, drawn, filled = "", 0, 0.0
+    for share, color in parts:
         filled = min(max(filled + share, 0.0), 1.0)
-        text.append("█" * (round(width * filled) - len(text)), style)
-    return text.append("░" * (width - len(text)), "dim")
+        count = round(width * filled) - drawn
+        text, drawn = text + click.style("█" * count, fg=color), drawn + count
+    return text + click.style("░" * (width - drawn), dim=True)
 
 
-_PASS_YES = Fix("pass --yes", options=("--yes",))
-
-
-def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
+def confirmed(question: str) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
+        fix = Fix("review what is shown above, then pass --yes", options=("--yes",))
         raise UserError(
             "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
         )
     return click.confirm(question, err=True)
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
+def confirm(question: str, declined: str) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees, by ``--yes`` or
     now."""
-    if not is_set("yes") and not confirmed(question, fix):
+    if not is_set("yes") and not confirmed(question):
         message = f"{declined}; nothing was changed"
         raise UserError(message, "answer y, or pass --yes", code="declined")
 

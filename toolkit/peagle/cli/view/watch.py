@@ -283,7 +283,9 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
     yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
     share = usage.kv_cache_share
-    gauge = _UNKNOWN if share is None else f"{bar([(share, '')], _GAUGE).plain} {share:.1%}"
+    gauge = (
+        _UNKNOWN if share is None else f"{click.unstyle(bar([(share, None)], _GAUGE))} {share:.1%}"
+    )
     yield "KV cache", gauge
     acceptance = "no speculation"
     if usage.k is not None:
