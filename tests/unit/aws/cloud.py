@@ -466,6 +466,7 @@ class Cloud:
         startTime: int,
         endTime: int | None = None,
         logStreamNames: list[str] | None = None,
+        logStreamNamePrefix: str = "",
         filterPattern: str = "",
     ) -> Any:
         """Every event: what is asked for by a pattern is a part of them."""
@@ -480,6 +481,7 @@ class Cloud:
                 for event in self.log
                 if startTime <= event["timestamp"] <= last
                 and (logStreamNames is None or event["logStreamName"] in logStreamNames)
+                and event["logStreamName"].startswith(logStreamNamePrefix)
             ]
         }
 
