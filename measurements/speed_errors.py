@@ -164,7 +164,7 @@ def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
 
 def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performance:
     """The performance that the model gives for a row's engine, with the row's acceptance."""
-    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.requests)
+    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.load)
     workload = row.workload
     if row.cached:
         # The row has what a hit loses with a drafter taken off.

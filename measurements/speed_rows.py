@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -76,8 +75,6 @@ class Row:
     """Whether the KV cache holds all requests, so that a step has all of them."""
     turns: bool
     """Whether they are turns of conversations that follow one another."""
-    requests: int
-    """max-num-seqs of its engine: ``peagle bench`` sets the largest load of the sweep."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -212,10 +209,6 @@ def _fastest(raw: RawRow) -> RawRow:
 def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> Row:
     prompt, answer = speed.prompt_tokens, speed.output_tokens
     first, between = speed.ttft_seconds, speed.itl_seconds
-    loads = re.findall(r"--concurrency ([\d,]+)", " ".join(document.get("commands", ())))
-    most = max(
-        (int(load) for swept in loads for load in swept.split(",")), default=speed.concurrency
-    )
     if not (prompt and answer and first and between):
         raise ValueError(f"{file}: a row without sizes or latencies")
     requests = speed.concurrency
@@ -240,7 +233,6 @@ def _row(file: str, document: Mapping[str, Any], speed: Speed, raw: RawRow) -> R
         step=between.p50,
         together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
         turns=speed.turns > 1,
-        requests=most if document["script"] == SCRIPT else max(requests, MEASURED_REQUESTS),
     )
 
 
@@ -258,7 +250,7 @@ def case_of(
     k: int,
     tp: int = 1,
     graphs: int | None = None,
-    requests: int = MEASURED_REQUESTS,
+    load: int = MEASURED_REQUESTS,
 ) -> FitCase:
     """The pair on the smallest instance with this GPU, with the options of the measured engines."""
     bundled = catalog()
@@ -273,7 +265,7 @@ def case_of(
         pair=pair,
         k=k or None,
         instance_type=instance.type,
-        concurrency=requests,
+        concurrency=max(load, MEASURED_REQUESTS),
         settings=settings,
     )
     case = build_case(bundled, target, head, options, tensor_parallel_size=tp)
@@ -282,11 +274,11 @@ def case_of(
 
 @cache
 def reference_times(
-    pair: str, gpu: str, drafter: str | None, k: int, tp: int, graphs: int | None, requests: int
+    pair: str, gpu: str, drafter: str | None, k: int, tp: int, graphs: int | None, load: int
 ) -> StepTimes:
     """The step times of an engine with the bundled constants."""
     model = catalog().speed_model
-    case = case_of(pair, gpu, drafter, k, tp, graphs, requests)
+    case = case_of(pair, gpu, drafter, k, tp, graphs, load)
     speed = model.gpu(gpu, case.engine.gpu_memory_gib)
     if speed is None:
         raise ValueError(f"{gpu} is not in speed_model.yaml")
@@ -295,6 +287,6 @@ def reference_times(
 
 def summarize_times(row: Row, model: SpeedModel) -> StepTimes:
     """The step times of a row's engine with these constants."""
-    engine = row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.requests
+    engine = row.pair, row.gpu, row.drafter, row.k, row.gpus, row.graphs, row.load
     times = reference_times(*engine)
     return replace(times, model=model)

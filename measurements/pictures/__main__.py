@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from peagle.bench.evidence import read_result
 from peagle.bench.winners import settings
-from peagle.cli.view.report import draw_gain, svg
+from peagle.cli.view.bench import draw_gain, svg
 
 FOLDER = Path(__file__).parent
 EVIDENCE = "speed-gpt-oss-20b-h200.json"

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from peagle.errors import fix_text
@@ -31,6 +32,7 @@ _RUNNING = re.compile(rf"\bRunning: ({_WHOLE}) reqs")
 _WAITING = re.compile(rf"\bWaiting: ({_WHOLE}) reqs")
 _HIT_RATE = re.compile(rf"(?<!External )Prefix cache hit rate: ({_NUMBER})%")
 _KV_CACHE = re.compile(rf"KV cache usage: ({_NUMBER})%")
+_CAPTURED = re.compile(rf"'max_cudagraph_capture_size': ({_WHOLE})")
 
 LOG_INTERVAL_VARIABLE = "VLLM_LOG_STATS_INTERVAL"
 LOG_SECONDS = 10.0
@@ -107,6 +109,13 @@ def load_in_log(line: str) -> EngineLoad | None:
         int(waiting[1]) if waiting else 0,
         float(cache[1]) / 100 if cache else None,
     )
+
+
+def capture_size_in(log: Path) -> int | None:
+    """The tokens of the largest batch with a CUDA graph, which vLLM logs with its configuration as
+    it starts; ``None`` without graphs."""
+    sizes = _CAPTURED.findall(log.read_text("utf-8", "replace"))
+    return int(sizes[-1]) or None if sizes else None
 
 
 def log_fields(line: str) -> dict[str, Any]:

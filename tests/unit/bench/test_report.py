@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from peagle.bench.result import BenchResult, BenchSetting, BenchWorkload, Interval
-from peagle.cli.view.report import report
+from peagle.cli.view.bench import report
 from peagle.workload import Slo, Workload
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, RESULT, ROWS, row, two_workloads

@@ -14,8 +14,8 @@ from peagle.bench.winners import crossovers
 from peagle.bench.workloads import find_workload
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
+from peagle.cli.view.bench import summarize_workload
 from peagle.cli.view.choose import crossover_text
-from peagle.cli.view.report import summarize_workload
 from peagle.errors import UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.verdict import VerdictOptions, make_verdict

@@ -110,7 +110,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
 @pytest.mark.parametrize(("words", "code", "message"), [
     (("compare", NAME, "--with", "tiny", "--share", "0%"), 2, "between 0.1% and 99.9%"),
     (("compare", NAME, "--with", "tiny", "--share", "many"), 2, "such as 10%"),
-    (("compare", NAME, "--with", "tiny --name other"), 2, "omit --name"),
+    (("compare", NAME, "--with", "tiny --name other"), 2, "is for other"),
     (("compare", NAME, "--with", "tiny --verbose"), 2, "--verbose cannot be used"),
     (("compare", NAME, "--with", "tiny", "--last", "1h"), 2, "--last"),
     (("compare", NAME, "--with", "tiny", "--yes"), 3, "serves this plan already"),

@@ -116,7 +116,7 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
     assert "max_tokens is too large" in done.error
     assert "--max-model-len" in done.error
     assert price_shown() in done.err
-    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert f"Remove      peagle destroy {NAME}" in done.err
 
 
 def test_sandbox_without_engine_is_refused_before_it_starts(peagle: Peagle, own_home: Path) -> None:
@@ -171,7 +171,7 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
     assert '"tried": [{"instance_type": "ml.g5.xlarge"' in done.error
     assert done.refusal["fix"].endswith("--fallback-instance-types ml.g6.xlarge,ml.g6.2xlarge")
     assert full.cloud.calls.count("create_endpoint") == 1
-    assert "Costs    $0.00 per hour" in done.err
+    assert "Costs       $0.00 per hour" in done.err
 
 
 @pytest.mark.thorough
@@ -225,7 +225,7 @@ def _kept(done: Done, terminal: Terminal) -> None:
     assert done.code == 4
     assert "CUDA out of memory" in done.error
     assert f"Endpoint {NAME}" in done.err
-    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert f"Remove      peagle destroy {NAME}" in done.err
     assert NAME in terminal.cloud.endpoints
     assert terminal.cloud.now - START < 10
 
@@ -239,7 +239,7 @@ def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None
     done = failing.run(*FIRST, "--yes", "--json")
     assert done.code == 130
     assert f"Endpoint {NAME}" in done.err
-    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert f"Remove      peagle destroy {NAME}" in done.err
     document = json.loads(done.err.splitlines()[-1])
     assert document["error"]["code"] == "interrupted"
     assert document["remaining"]["remove_command"] == ["peagle", "destroy", NAME, "--yes"]

@@ -15,7 +15,7 @@ from moto import mock_aws
 from moto.sagemaker.models import sagemaker_backends
 
 from peagle.aws.client import Aws
-from peagle.cli import training_jobs
+from peagle.cli import train as cli_train
 from peagle.errors import UserError
 from peagle.render.resources import trust_policy
 from peagle.s3uri import S3Uri
@@ -42,7 +42,7 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         aws.call("s3", "put_object", Bucket=place.bucket, Key=place.key, Body=packed.getvalue())
 
     original = start_job
-    monkeypatch.setattr(training_jobs, "start_job", start)
+    monkeypatch.setattr(cli_train, "start_job", start)
     monkeypatch.setattr("peagle.aws.client.connect", lambda *_, **__: moto_connection())
     with mock_aws():
         aws = moto_connection()
@@ -118,8 +118,8 @@ def test_a_job_that_failed_says_why(
         job.training_job_status = job.secondary_status = "Failed"
         job.failure_reason = "AlgorithmError: no spare token, exit code: 2"
 
-    start = vars(training_jobs)["start_job"]
-    monkeypatch.setattr(training_jobs, "start_job", fail)
+    start = vars(cli_train)["start_job"]
+    monkeypatch.setattr(cli_train, "start_job", fail)
     done = train(tmp_path, *JOB, "--yes", "--json")
     assert (done.code, done.refusal["code"]) == (4, "job-failed")
     assert "no spare token" in done.refusal["message"]
@@ -180,7 +180,7 @@ def test_a_job_leaves_its_error_where_sagemaker_reads_it(
 ) -> None:
     monkeypatch.setenv("PEAGLE_ML_ROOT", str(tmp_path))
 
-    @training_jobs.reporting_failure()
+    @cli_train.reporting_failure()
     def fail() -> None:
         raise UserError("no spare token", "choose one", "no-mask-token")
 

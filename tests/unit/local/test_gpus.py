@@ -33,7 +33,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.train.data import TrainingData
 from peagle.train.recipe import Recipe
-from peagle.train.training import TrainingRequest, make_training
+from peagle.train.training import make_training
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
 from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml
@@ -304,11 +304,17 @@ def test_engines_and_copies_run_on_gpus_of_their_own(
     assert in_process("local", "down", "e", "--json").document["removed"] == ["e-1", "e-2"]
 
 
-def test_a_measured_engine_has_its_gpus_and_their_driver(cards: Cards) -> None:
+def test_a_measured_engine_has_its_gpus_their_driver_and_its_cuda_graphs(
+    cards: Cards, tmp_path: Path
+) -> None:
     cards(L4, H100, H100)
-    process = EngineProcess(1, 0, 8123, "log")
+    log = tmp_path / "engine.log"
+    log.write_text("INFO config: compilation_config={'max_cudagraph_capture_size': 512, 'mode': 3}")
+    process = EngineProcess(1, 0, 8123, str(log))
     engine = LocalEngine("e", "a+b", "a", "0.28.0", {}, (), process, 1.0, gpus=("GPU-1", "GPU-2"))
-    facts = open_engine(engine, load_catalog()).facts
+    target = open_engine(engine, load_catalog())
+    facts = target.facts
+    assert target.max_cudagraph_capture_size == 512
     assert (facts.gpu, facts.gpu_count, facts.tensor_parallel_size) == ("H100", 2, 2)
     assert (facts.driver, facts.cuda) == ("580.159.04", "13.0")
     assert open_engine(replace(engine, gpus=()), load_catalog()).facts.gpu is None
@@ -342,8 +348,7 @@ def test_a_training_is_planned_for_the_visible_gpus(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     machine = find_gpus()
     data = cast(TrainingData, None)  # is not read before the training begins
-    request = TrainingRequest("tiny", tmp_path / "head", 5, Recipe())
     catalog = this_machine_in(load_catalog(), machine)
-    training = make_training(request, data, catalog, None, machine)
+    training = make_training("tiny", tmp_path / "head", 5, Recipe(), data, catalog, None, machine)
     assert training.setup.gpu
     assert training.states_share  # the engine and the trainer share the one GPU

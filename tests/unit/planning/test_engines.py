@@ -11,6 +11,7 @@ from tests.unit.planning.small_catalog import CHAT, P_EAGLE
 from tests.unit.planning.speeds import measured, row, run
 
 UNPUBLISHED = P_EAGLE.model_copy(update={"weights": "s3://my-bucket/head", "published": ()})
+_GRAPHS = "cuda-graphs-of-load"
 RUN = run(speeds=(row("p-eagle", 5, 8, 900.0, acceptance_length=3.1),))
 
 
@@ -42,7 +43,7 @@ def test_plans_set_the_cuda_graphs_of_their_load(
     )  # fmt: skip
     plan = make_plan(options, load_catalog())
     assert plan.environment.get("SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE") == size
-    reasons = [because for because in plan.reasons if because.code == "cuda-graphs-of-load"]
+    reasons = [because for because in plan.reasons if because.code == _GRAPHS]
     assert [because.value for because in reasons] == ([size] if size and not settings else [])
     assert not [finding for finding in plan.findings if finding.level == "error"]
 
@@ -61,8 +62,28 @@ def test_cuda_graphs_are_for_the_requests_of_one_copy(
     plan = make_plan(options, load_catalog())
     assert plan.environment["SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE"] == size
     assert plan.environment["SM_VLLM_MAX_NUM_SEQS"] == str(concurrency)
-    (because,) = [reason for reason in plan.reasons if reason.code == "cuda-graphs-of-load"]
+    (because,) = [reason for reason in plan.reasons if reason.code == _GRAPHS]
     assert because.values["requests"] == each
+
+
+@pytest.mark.parametrize(("pair", "k", "concurrency", "size"), [
+    ("qwen3-coder-30b", 3, 32, "400"),  # 272 new tokens, and the steps of 31 others
+    ("qwen3-coder-30b", 0, 8, "272"),
+    ("qwen3-coder-30b", 7, 64, None),  # vLLM's default holds a prompt
+    ("gpt-oss-20b", 3, 32, None),
+])  # fmt: skip
+def test_cuda_graphs_of_conversations_hold_the_prompt_of_a_turn(
+    pair: str, k: int, concurrency: int, size: str | None
+) -> None:
+    speculation = {"k": k} if k else {"speculation": False}
+    options = Options(
+        pair=pair, instance_type="ml.g7e.2xlarge", concurrency=concurrency, prompt_tokens=6912,
+        output_tokens=256, cached_prompt_tokens=6656, **speculation,
+    )  # fmt: skip
+    plan = make_plan(options, load_catalog())
+    assert plan.environment.get("SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE") == size
+    turns = [because.values["turn"] for because in plan.reasons if because.code == _GRAPHS]
+    assert turns == ([True] if size else [])
 
 
 def test_cuda_graphs_in_the_arguments_are_in_the_fit_without_a_known_speed() -> None:

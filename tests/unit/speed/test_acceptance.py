@@ -107,7 +107,7 @@ ALONE = case()
 
 @pytest.mark.parametrize(
     ("turns", "count", "largest", "median_first", "p90_first"),
-    [(False, 16, 0.16, 0.12, 0.3), (True, 24, 0.4, 0.13, 0.3)],
+    [(False, 16, 0.16, 0.12, 0.3), (True, 38, 0.26, 0.13, 0.32)],
 )
 def test_every_measured_row_of_a_conversation_is_near_the_model(
     turns: bool, count: int, largest: float, median_first: float, p90_first: float
@@ -125,8 +125,8 @@ def test_every_measured_row_of_a_conversation_is_near_the_model(
     )
     assert len(errors) >= count
     assert errors[-1] <= largest
-    assert errors[-2] <= 0.29  # the largest is of an engine without a graph for a turn's prompt
-    assert statistics.median(errors) <= 0.1
+    assert errors[len(errors) * 9 // 10] <= 0.13
+    assert statistics.median(errors) <= 0.08
     assert statistics.median(first) <= median_first
     assert first[len(first) * 9 // 10] <= p90_first
 
@@ -152,17 +152,19 @@ def test_a_turn_waits_for_a_part_of_the_others(load: int, cached: int, k: int) -
     assert speed(ALONE, load, size) == speed(ALONE, load, size, at_once=False)
 
 
-@pytest.mark.parametrize(("sent", "requests", "basis"), [
-    (1, 128, "measured"), (1, 32, "estimated"), (3, 32, "measured"),
+@pytest.mark.parametrize(("captured", "requests", "basis"), [
+    (None, 128, "measured"), (None, 32, "estimated"), (256, 32, "measured"),
 ])  # fmt: skip
-def test_a_row_sent_at_once_answers_for_turns_if_both_or_neither_have_a_graph_for_a_prompt(
-    sent: int, requests: int, basis: str
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_row_answers_for_turns_if_both_or_neither_have_a_graph_for_a_prompt(
+    captured: int | None, requests: int, basis: str, turns: int
 ) -> None:
     """Of 512 tokens, with K=3: vLLM's default has 512 with 128 requests, 256 with 32."""
     of = case(CODER, "p-eagle", 3, max_num_seqs=requests)
     measured = row(
         8, 2000, drafter="p-eagle", k=3, acceptance_length=2.0, prompt_tokens=4096,
-        output_tokens=256, cached_prompt_tokens=3584, turns=sent,
+        output_tokens=256, cached_prompt_tokens=3584, turns=turns,
+        max_cudagraph_capture_size=captured,
     )  # fmt: skip
     runs = [run(measured, target=CODER)]
     answer = speed(of, 8, Workload(4096, 256, 3600), length=2.0, runs=runs, names={"p-eagle"})

@@ -25,6 +25,7 @@ from peagle.train.estimate import (
     plan_training,
     require_disk,
     training_hours,
+    training_rate,
 )
 from peagle.train.recipe import Recipe
 from tests.support import raises_code
@@ -112,6 +113,23 @@ def test_hours_are_amounts_over_rates() -> None:
     assert hours["total"].low < hours["total"].likely < hours["total"].high
     kept = training_hours(replace(data_of(10_000), regenerates=False), RATES, epochs=2)
     assert kept["regeneration"] == Range(0, 0, 0)
+
+
+@pytest.mark.parametrize(("step", "measured"), [(4096, 80_000), (8192, 190_000)])
+def test_the_steps_of_a_small_head_are_as_fast_as_measured(step: int, measured: int) -> None:
+    target, recipe = find_pair(CATALOG, "tiny").target, Recipe(sequence_length=step)
+    data = data_of(36_015, 50, 130)
+    rate = training_rate(target, new_head(target, recipe), data, recipe, 989.0, TABLE)
+    assert rate.likely == pytest.approx(measured, rel=0.2)
+    assert rate.low < measured < rate.high
+
+
+def test_the_arithmetic_decides_for_a_large_head() -> None:
+    target, data = find_pair(CATALOG, "qwen3-8b").target, data_of(100)
+    head, longer = new_head(target, RECIPE), Recipe(sequence_length=16_384)
+    rates = [training_rate(target, head, data, each, 989.0, TABLE) for each in (RECIPE, longer)]
+    assert rates[1].likely == pytest.approx(rates[0].likely, rel=0.05)
+    assert rates[0].low < rates[0].likely < rates[0].high
 
 
 def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:

@@ -12,8 +12,8 @@ from peagle.train import probe as probing
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, training_hours
 from peagle.train.recipe import Recipe, Setup
-from peagle.train.run import Step, TrainProgress
-from peagle.train.training import Training, TrainingRequest
+from peagle.train.run import Counted, Step, TrainProgress
+from peagle.train.training import Training
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
 SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)
@@ -34,15 +34,15 @@ class FakeRun:
         self.seconds: dict[str, float] = {}
 
     def train(self) -> None:
-        request, data = self._training.request, self._training.data
-        assert request.recipe.epochs == 1
+        recipe, data = self._training.recipe, self._training.data
+        assert recipe.epochs == 1
         self.seconds = {
             "untrained": self._step("untrained", 0, 0, 0.0),
             "states": self._step("states", len(data.train), len(data.train), STATES),
-            "training": self._train(request.recipe.max_steps or 0),
+            "training": self._train(recipe.max_steps or 0),
             "measured": self._step("measured", len(data.held_out), len(data.held_out), PROMPT),
         }
-        if not request.recipe.keep_answers:
+        if not recipe.keep_answers:
             count = len(data.train)
             self.seconds["answers"] = self._step("answers", count, count, ANSWER)
 
@@ -50,15 +50,16 @@ class FakeRun:
         FakeRun.now += START + COMPILED * COMPILE
         for done in range(1, steps + 1):
             FakeRun.now += STEP
-            left = STEP * (30 - done) if done > COMPILED else None
-            self._observe(TrainProgress("training", done, 30, seconds_left=left))
+            each = STEP if done > COMPILED else None
+            self._observe(TrainProgress("training", done, 30, seconds_each=each))
         return START + COMPILED * COMPILE + steps * STEP
 
     def _step(self, step: Step, count: int, total: int, each: float) -> float:
         FakeRun.now += START
+        counted = Counted(step)
         for done in range(1, count + 1):
             FakeRun.now += each
-            self._observe(TrainProgress(step, done, total))
+            self._observe(counted.progress(done, total))
         return START + count * each
 
 
@@ -75,8 +76,7 @@ def read_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingData:
 def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates:
     nothing = cast(Any, None)
     recipe = replace(RECIPE, keep_answers=keep_answers)
-    request = TrainingRequest("tiny", folder, 5, recipe)
-    training = Training(request, SETUP, data, nothing, nothing, nothing)
+    training = Training(folder, folder, 5, recipe, SETUP, data, nothing, nothing, nothing)
     return probing.measure_rates(training, lambda progress: None)
 
 

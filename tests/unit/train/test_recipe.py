@@ -50,7 +50,7 @@ def test_the_settings_of_p_eagle_are_explicit() -> None:
         "speculator-type": "peagle", "num-layers": "4", "draft-arch": "llama",
         "full-attention-indices": "0 1 2 3", "max-anchors": "8192", "num-depths": "8",
         "mask-token-id": "2", "target-layer-ids": "2 5 7", "no-norm-before-residual": "",
-        "down-sample-ratio": "0.8", "optimizer": "adamw",
+        "down-sample-ratio": "0.8", "optimizer": "muon", "lr": "1e-3",
     } == passed  # fmt: skip
     assert not {"draft-attn-impl", "from-pretrained", "save-best"} & passed.keys()
 
@@ -66,6 +66,7 @@ def test_a_cpu_multiplies_in_32_bits_and_without_triton() -> None:
     passed = options(train_arguments(CPU_RECIPE, cpu))
     assert passed["hidden-states-dtype"] == "float32"
     assert (passed["draft-attn-impl"], passed["loss-implementation"]) == ("sdpa", "eager")
+    assert (passed["optimizer"], passed["lr"]) == ("adamw", "3e-3")
     assert passed["total-seq-len"] == "256"
 
 
@@ -77,15 +78,27 @@ def test_a_gpu_logs_few_steps_of_a_training_and_enough_of_a_probe() -> None:
 
 
 def test_a_setting_of_the_user_replaces_the_toolkits() -> None:
-    settings = parse_settings(["lr=0.002", "--gradient_checkpointing=true"])
+    settings = parse_settings(["lr=6e-4", "optimizer=adamw", "--gradient_checkpointing=true"], 5)
     passed = options(train_arguments(Recipe(settings=settings), SETUP))
-    assert (passed["lr"], passed["gradient-checkpointing"]) == ("0.002", "")
+    assert (passed["optimizer"], passed["lr"]) == ("adamw", "6e-4")
+    assert passed["gradient-checkpointing"] == ""
 
 
-@pytest.mark.parametrize("text", ["num-depths=5", "save_path=/tmp"])
+@pytest.mark.parametrize("text", ["num-depths=5", "save_path=/tmp", "save-best=true"])
 def test_what_the_toolkit_has_to_choose_is_no_setting(text: str) -> None:
     with pytest.raises(OptionsConflict):
-        parse_settings([text])
+        parse_settings([text], 5)
+
+
+@pytest.mark.parametrize(("every", "epochs"), [("7", 6), ("7.0", 13), ("2", 1)])
+def test_checkpoints_without_the_last_epoch_are_refused(every: str, epochs: int) -> None:
+    with pytest.raises(OptionsConflict):
+        parse_settings([f"checkpoint-freq={every}"], epochs)
+
+
+@pytest.mark.parametrize(("every", "epochs"), [("7", 14), ("0.5", 3), ("1", 5), ("often", 5)])
+def test_other_checkpoints_are_the_trainers_affair(every: str, epochs: int) -> None:
+    assert parse_settings([f"checkpoint-freq={every}"], epochs) == {"checkpoint-freq": every}
 
 
 def test_each_step_has_its_argv() -> None:

@@ -20,7 +20,7 @@ def test_the_name_of_any_folder_becomes_one_of_the_catalogue(
 ) -> None:
     shop = make_workshop(tmp_path, monkeypatch)
     monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
-    shop.request(output=tmp_path / name)
+    shop.change(output=tmp_path / name)
     entry = results.write_result(shop.training, shop.train(epochs=1))
     (drafter,) = (each.parent.name for each in entry.parent.glob("*-head/config.json"))
     command = ("--catalog", str(tmp_path / name / ".catalog"), "plan", f"tiny+{drafter}", "--json")
@@ -33,15 +33,15 @@ def test_a_head_is_not_replaced_by_that_of_another_training(
     shop = make_workshop(tmp_path, monkeypatch)
     monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
     results.write_result(shop.training, shop.train())
-    recipe = shop.training.request.recipe
+    recipe = shop.training.recipe
     for more in (recipe, replace(recipe, epochs=9)):
-        shop.request(recipe=more)
+        shop.change(recipe=more)
         results.require_own(shop.training)
-    shop.request(recipe=replace(recipe, answer_tokens=7))
+    shop.change(recipe=replace(recipe, answer_tokens=7))
     with pytest.raises(UserError) as refused:
         results.require_own(shop.training)
     assert refused.value.code == "other-training"
-    (shop.training.request.output / "training.json").write_text("{}")  # of another program
+    (shop.training.output / "training.json").write_text("{}")  # of another program
     with pytest.raises(UserError) as refused:
         results.require_own(shop.training)
     assert refused.value.code == "other-training"
@@ -52,7 +52,7 @@ def test_other_commands_take_the_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(results, "find_trainer", lambda gpu: tmp_path / "no-python")
     shop.lengths = {"0": 2.0, "1": 3.0}
     entry = results.write_result(shop.training, shop.train())
-    head = shop.training.request.output
+    head = shop.training.output
     assert entry == head / ".catalog" / "peagle" / "tiny.yaml"
     assert read_acceptance(head / "acceptance.json").total.acceptance.length == 3.0
     record = json.loads((head / "training.json").read_text())

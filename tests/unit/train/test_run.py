@@ -199,7 +199,7 @@ def test_two_trainings_of_a_target_have_engines_of_their_own(shop: Workshop) -> 
     shop.train(epochs=1)
     first = set(names)
     names.clear()
-    shop.request(output=shop.folder / "other")
+    shop.change(output=shop.folder / "other")
     shop.train(epochs=1)
     assert not first & set(names)
 

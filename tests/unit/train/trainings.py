@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from peagle.bench import lossless
 from peagle.bench.acceptance import AcceptanceRequest, AcceptanceResult, DomainAcceptance
 from peagle.bench.lossless import Answers, Transcript
 from peagle.bench.result import BenchedServer, BenchSetting, Interval, MeasuredAcceptance
 from peagle.bench.workloads import PromptSet
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
@@ -27,7 +29,7 @@ from peagle.store import write_json
 from peagle.train import run as running
 from peagle.train.data import read_training_data
 from peagle.train.recipe import CPU_RECIPE
-from peagle.train.training import Training, TrainingRequest, make_training
+from peagle.train.training import Training, make_training
 
 CATALOG = load_catalog()
 FAKE = Path(__file__).with_name("fake_trainer.py")
@@ -117,13 +119,13 @@ class Workshop:
         self, epochs: int = 2, observe: running.Observe = lambda progress: None, **recipe: Any
     ) -> running.Trained:
         """Train with so many epochs and other changes of the recipe for a CPU."""
-        self.request(recipe=replace(CPU_RECIPE, epochs=epochs, **recipe))
+        self.change(recipe=replace(CPU_RECIPE, epochs=epochs, **recipe))
         return running.Run(self.training, observe).train()
 
-    def request(self, **changes: Any) -> None:
-        """Change what is asked for."""
-        request = replace(self.training.request, **changes)
-        self.training = replace(self.training, request=request)
+    def change(self, **changes: Any) -> None:
+        """Change what is trained, with the work folder in the output."""
+        training = replace(self.training, **changes)
+        self.training = replace(training, work=training.output / ".work")
 
 
 def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
@@ -137,8 +139,9 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     rows = "".join(f'{{"prompt": "question {n}", "domain": "code"}}\n' for n in range(60))
     (folder / "data.jsonl").write_text(rows)
     data = read_training_data([str(folder / "data.jsonl")], lambda: pytest.fail("no account"))
-    request = TrainingRequest("tiny", folder / "output", 5, CPU_RECIPE)
-    shop = Workshop(folder, make_training(request, data, CATALOG, None, None))
+    output = folder / "output"
+    training = make_training("tiny", output, 5, CPU_RECIPE, data, CATALOG, None, None)
+    shop = Workshop(folder, training)
 
     def start(plan: Plan, runner: LocalRunner, **_: Any) -> LocalEngine:
         shop.on_start(plan)
@@ -151,6 +154,12 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
             plan.name, plan.pair, plan.target.id, "0.28.0", dict(environment), (), process, 0.0
         )
 
+    def open_engine(engine: LocalEngine, _: Catalog) -> SimpleNamespace:
+        facts = SimpleNamespace(name=engine.name)
+        return SimpleNamespace(
+            server=engine, facts=facts, runs_alone=False, read_counters=lambda: None
+        )
+
     def measure(target: SimpleNamespace, *_: Any, **__: Any) -> AcceptanceResult:
         return acceptance(shop.lengths.get(Path(target.server.environment["drafter"]).name, 1.5))
 
@@ -161,8 +170,8 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     patch.setattr(running, "find_trainer", lambda gpu: python)
     patch.setattr(running, "start_local", start)
     patch.setattr(running, "stop_local", lambda name, now: None)
-    patch.setattr(running, "open_engine", lambda engine, _: SimpleNamespace(server=engine))
-    patch.setattr(running, "transcripts", answer)
+    patch.setattr(running, "open_engine", open_engine)
+    patch.setattr(lossless, "transcripts", answer)
     patch.setattr(running, "measure_acceptance", measure)
     patch.setattr(running, "_POLL_SECONDS", 0.01)
     return shop

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +38,7 @@ from peagle.engine.local import StepProgress, start_local, stop_local
 from peagle.engine.logs import crash_fix
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
+from peagle.engine_log import capture_size_in
 from peagle.errors import (
     EngineError,
     EngineFailed,
@@ -61,7 +63,6 @@ from peagle.protocol import (
 )
 from peagle.text import json_object, sanitize
 from peagle.vllm.defaults import inferred_method, method_id
-from peagle.vllm.environment import settings_in
 from peagle_serve.contract import SPECULATION
 from peagle_serve.middleware import sum_counters
 
@@ -259,7 +260,7 @@ def fetch_counters(server: OpenAiServer) -> Counters | None:
 class BenchTarget:
     """A server to measure, what is known about it, and how to read its counters, ``None`` where
     unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances.
-    ``max_cudagraph_capture_size`` is the engine's setting, ``None`` without one."""
+    ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens."""
 
     server: OpenAiServer
     facts: BenchedServer
@@ -349,7 +350,7 @@ def open_engine(engine: LocalEngine, catalog: Catalog) -> BenchTarget:
         facts,
         setting,
         partial(local.counters, engine.process.port),
-        max_cudagraph_capture_size=read_capture_size(settings_in(engine.environment)),
+        max_cudagraph_capture_size=capture_size_in(Path(engine.process.log)),
     )
 
 

@@ -531,14 +531,15 @@ class LikelyRange(Frozen):
 class TrainingTable(Frozen):
     """``training.yaml``: published heads by the tokens of their training, in ascending order;
     ``domains`` are the accepted drafts on other texts over those on theirs, and ``efficiency`` the
-    share of the data sheet's FLOPs in training. More than ``repeats`` further epochs are worth
-    nothing."""
+    share of the data sheet's FLOPs in training, beside the ``launch_seconds`` of a step. More than
+    ``repeats`` further epochs are worth nothing."""
 
     checked: date
     repeats: Constant
     heads: Annotated[tuple[PublishedHead, ...], Field(min_length=2)]
     domains: LikelyRange
     efficiency: LikelyRange
+    launch_seconds: LikelyRange
     start_seconds: LikelyRange
 
     def effective_epochs(self, epochs: float) -> float:

@@ -18,7 +18,6 @@ from peagle.bench.acceptance import (
     FEW_GROUPS,
     GROUPS,
     AcceptanceRequest,
-    AcceptanceResult,
     acceptance_bytes,
     measure_acceptance,
     require_none_refused,
@@ -86,7 +85,10 @@ from peagle.cli.view.bench import (
     print_sweep,
     print_sweep_price,
     progress_text,
+    require_report,
+    summaries,
 )
+from peagle.cli.view.bench import report as report_html
 from peagle.cli.view.console import (
     StatusLine,
     confirm,
@@ -97,8 +99,6 @@ from peagle.cli.view.console import (
     print_written,
     wants_json,
 )
-from peagle.cli.view.report import report as report_html
-from peagle.cli.view.report import require_report, summaries
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.deploy.state import Deployment
@@ -137,34 +137,6 @@ _LOAD_OPTIONS = (
     option("--think-time think_seconds SECONDS", "Time between an answer and the next turn.",
            POSITIVE),
 )  # fmt: skip
-_RUN_OPTIONS = (
-    option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt"),
-    option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",
-           LOADS, default="8"),
-    option("--prompt-tokens N", "Size of the random prompts.", TOKENS),
-    option("--output-tokens N", "Size of the answers.", TOKENS),
-    option("--model ID", "Model in the requests.  [default: the served one]"),
-    option("--price-per-hour USD", "Price of the server.  [default: the endpoint's, on demand]",
-           POSITIVE),
-    option("--acceptance FILE", "Measure the acceptance on these prompts instead: JSON lines "
-           "with prompt or messages, and optionally domain and max_tokens.", OUTPUT),
-    option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
-           "--acceptance`.", OUTPUT),
-    option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
-           Decimal(min=0, max=10), default=0.0),
-    option("--lossless", "Check that speculation does not change greedy answers to the prompts "
-           "of --acceptance.  [default: the catalogue's prompts]", bool),
-    option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
-           "started on this machine]"),
-    option("--slo TIMES", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.",
-           SLO),
-    option("--min-tokens-per-second N", "Exit with 3 if a load has fewer output tokens per "
-           "second.", POSITIVE),
-    option("--max-usd-per-million-tokens USD", "Exit with 3 if a million output tokens cost more.",
-           POSITIVE),
-    option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
-           Decimal(min=1)),
-)  # fmt: skip
 
 
 class _Bench(DefaultGroup):
@@ -198,7 +170,33 @@ def bench() -> None:
 
 @command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
 @endpoint_argument(complete_name, "NAME|URL|local")
-@add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
+@add_options(_LOAD_OPTIONS)
+@option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt")
+@option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",
+        LOADS, default="8")  # fmt: skip
+@option("--prompt-tokens N", "Size of the random prompts.", TOKENS)
+@option("--output-tokens N", "Size of the answers.", TOKENS)
+@option("--model ID", "Model in the requests.  [default: the served one]")
+@option("--price-per-hour USD", "Price of the server.  [default: the endpoint's, on demand]",
+        POSITIVE)  # fmt: skip
+@option("--acceptance FILE", "Measure the acceptance on these prompts instead: JSON lines "
+        "with prompt or messages, and optionally domain and max_tokens.", OUTPUT)  # fmt: skip
+@option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
+        "--acceptance`.", OUTPUT)  # fmt: skip
+@option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
+        Decimal(min=0, max=10), default=0.0)  # fmt: skip
+@option("--lossless", "Check that speculation does not change greedy answers to the prompts "
+        "of --acceptance.  [default: the catalogue's prompts]", bool)  # fmt: skip
+@option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
+        "started on this machine]")  # fmt: skip
+@option("--slo TIMES", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.",
+        SLO)  # fmt: skip
+@option("--min-tokens-per-second N", "Exit with 3 if a load has fewer output tokens per "
+        "second.", POSITIVE)  # fmt: skip
+@option("--max-usd-per-million-tokens USD", "Exit with 3 if a million output tokens cost more.",
+        POSITIVE)  # fmt: skip
+@option("--min-acceptance-length N", "Exit with 3 if fewer tokens are accepted per step.",
+        Decimal(min=1))  # fmt: skip
 @cloud_options
 def run(**options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
@@ -288,8 +286,8 @@ def _measure_text(
     groups = GROUPS if target.counted_by == "counters" else FEW_GROUPS
     concurrency = max(options["concurrency"])
     request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
-    acceptance: list[AcceptanceResult] = []
-    lossless: list[LosslessResult] = []
+    results: dict[str, Any] = {"acceptance": None, "lossless": None}
+    keep = partial(results.__setitem__, "acceptance")
     with StatusLine() as status:
 
         def show(what: str, done: int, count: int) -> None:
@@ -300,42 +298,31 @@ def _measure_text(
         try:
             if file:
                 measured = measure_acceptance(
-                    target,
-                    prompts,
-                    request,
-                    keep=acceptance.append,
+                    target, prompts, request, keep=keep,
                     progress=lambda _, *done: show("acceptance", *done),
-                )
-                acceptance.append(measured)
+                )  # fmt: skip
+                keep(measured)
             if alone:
-                compared = check_lossless(
-                    target,
-                    alone,
-                    prompts,
-                    max_tokens,
+                results["lossless"] = check_lossless(
+                    target, alone, prompts, max_tokens,
                     lambda server, *done: show(f"greedy answers of {server}", *done),
-                )
-                lossless.append(compared)
+                )  # fmt: skip
         finally:  # also after an error
+            acceptance, lossless = results.values()
             if acceptance and options["save_acceptance"]:
-                write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
+                write_output(options["save_acceptance"], acceptance_bytes(acceptance))
                 print_written(options["save_acceptance"])
             if wants_json() and (acceptance or lossless):
-                print_json(
-                    {
-                        "acceptance": next(iter(acceptance), None),
-                        "lossless": next(iter(lossless), None),
-                    }
-                )
+                print_json(results)
             elif not wants_json():
-                for measured in acceptance:
-                    print_acceptance(measured)
-                for compared in lossless:
-                    print_lossless(compared)
-    for compared in lossless:
-        require_lossless(compared)
-    for measured in acceptance:
-        require_none_refused(measured)
+                if acceptance:
+                    print_acceptance(acceptance)
+                if lossless:
+                    print_lossless(lossless)
+    if lossless:
+        require_lossless(lossless)
+    if acceptance:
+        require_none_refused(acceptance)
 
 
 def _target_alone(
@@ -373,36 +360,6 @@ _NOT_OF_SWEEP = {
 _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 """Planning options that a sweep of a deployment takes too."""
 
-_SWEEP_OPTIONS = (
-    option("--sweep k=LIST", "K of each setting, and none for no speculation: k=none,1,3,5.",
-           required=True),
-    option("--concurrency loads N[,N...]", "Requests at a time; several loads are measured in "
-           "turn.", LOADS, default="1,8,32"),
-    option("--workload workloads NAME|FILE", _WORKLOAD_HELP + "; repeatable.  [default: "
-           "short-prompt]", multiple=True),
-    option("--engine engine_kind", "Run the engines as processes or in containers.",
-           ("process", "docker"), default="process"),
-    option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
-    option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
-           "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
-           "mean length.", Parsed("path", parse_imposed)),
-    option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
-           bool),
-    option("--domain", "With --impose-acceptance: of this domain only."),
-    option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
-           "workload's file, else the catalogue's.", bool),
-    option("--price-per-hour USD", "Price of this machine.  [default: of its GPUs in the "
-           "catalogue]", POSITIVE),
-    option("--max-cost USD", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
-           "times the shown cost]", POSITIVE),
-    option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]",
-           OUTPUT),
-    option("--again", "Measure again what FILE has.", bool),
-    option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.",
-           OUTPUT),
-    option("--report report_file HTML", "Write the HTML report.", OUTPUT),
-)  # fmt: skip
-
 
 @command(
     "peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2",
@@ -413,7 +370,34 @@ _SWEEP_OPTIONS = (
 )
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
-@add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
+@add_options(_LOAD_OPTIONS)
+@option("--sweep k=LIST", "K of each setting, and none for no speculation: k=none,1,3,5.",
+        required=True)  # fmt: skip
+@option("--concurrency loads N[,N...]", "Requests at a time; several loads are measured in "
+        "turn.", LOADS, default="1,8,32")  # fmt: skip
+@option("--workload workloads NAME|FILE", _WORKLOAD_HELP + "; repeatable.  [default: "
+        "short-prompt]", multiple=True)  # fmt: skip
+@option("--engine engine_kind", "Run the engines as processes or in containers.",
+        ("process", "docker"), default="process")  # fmt: skip
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
+        "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
+        "mean length.", Parsed("path", parse_imposed))  # fmt: skip
+@option("--dummy-weights", "Measure random weights, made from the config.json files of PAIR.",
+        bool)  # fmt: skip
+@option("--domain", "With --impose-acceptance: of this domain only.")
+@option("--lossless", "Check that speculation changes no greedy answer to the prompts of the "
+        "workload's file, else the catalogue's.", bool)  # fmt: skip
+@option("--price-per-hour USD", "Price of this machine.  [default: of its GPUs in the "
+        "catalogue]", POSITIVE)  # fmt: skip
+@option("--max-cost USD", "Deployment: limit of what the sweep costs in all.  [default: 1.5 "
+        "times the shown cost]", POSITIVE)  # fmt: skip
+@option("-o --output FILE", "Result, written after each row.  [default: bench-NAME.json]",
+        OUTPUT)  # fmt: skip
+@option("--again", "Measure again what FILE has.", bool)
+@option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.",
+        OUTPUT)  # fmt: skip
+@option("--report report_file HTML", "Write the HTML report.", OUTPUT)
 @partial(here_option, is_local=True)
 @account_options
 @yes_option

@@ -14,16 +14,7 @@ import click
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import is_typed
-from peagle.cli.options import (
-    COUNT,
-    OUTPUT,
-    TOKENS,
-    Decimal,
-    add_options,
-    command,
-    duration,
-    option,
-)
+from peagle.cli.options import COUNT, DURATION, OUTPUT, TOKENS, Decimal, command, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
@@ -48,31 +39,22 @@ _IN_BODY = {
 """Parameter -> option that a body of JSON has in place of it."""
 
 
-_INVOKE_OPTIONS = (
-    option("--stream/--no-stream", "Print the answer as it is generated.  [default: stream]",
-           default=True, show_default=False),
-    option("--chat/--completion", "[default: depends on the target]", default=None),
-    option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256),
-    option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0),
-    option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
-           "such as 10m; 0s: not at all.", callback=duration, default="30m"),
-)  # fmt: skip
-
-
 @command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
-@add_options(_INVOKE_OPTIONS)
+@option("--stream/--no-stream", "Print the answer as it is generated.  [default: stream]",
+        default=True, show_default=False)  # fmt: skip
+@option("--chat/--completion", "[default: depends on the target]", default=None)
+@option("--max-tokens TOKENS", "Maximum length of the answer, in tokens.", TOKENS, default=256)
+@option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
+@option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
+        "such as 10m; 0s: not at all.", DURATION, default="30m")  # fmt: skip
 def invoke(
     name: str,
     session: Session,
     prompt: str,
-    stream: bool,
-    chat: bool | None,
-    max_tokens: int,
-    temperature: float,
-    wake_timeout: int,
+    **request: Any,
 ) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
@@ -90,7 +72,11 @@ def invoke(
         if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
             print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
         on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
-        if on_cpu and temperature > 0 and (record is None or record.current.served.k > 0):
+        if (
+            on_cpu
+            and request["temperature"] > 0
+            and (record is None or record.current.served.k > 0)
+        ):
             print_status(
                 "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): "
                 "use --temperature 0 here."
@@ -108,9 +94,7 @@ def invoke(
 
     try:
         result = session.invoke(
-            name, text,
-            chat=chat, max_tokens=max_tokens, temperature=temperature, stream=stream,
-            payload=_payload(text), wake_timeout=wake_timeout,
+            name, text, **request, payload=_payload(text),
             on_text=show, say=line.show_line, review=review,
         )  # fmt: skip
     finally:
@@ -159,32 +143,27 @@ def _payload(text: str) -> dict[str, Any] | None:
     return body
 
 
-_PROVE_OPTIONS = (
-    option("--endpoint NAME", "An endpoint of the account, made by a template, a pipeline or "
-           "another machine."),
-    option("--url URL", "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With "
-           "HTTP every address of the host is an engine, as of a headless Service. "
-           "$OPENAI_API_KEY is its key."),
-    option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
-           "catalogue's prompts for the served model; any accepted draft passes]", OUTPUT),
-    option("--model", "Served model, for --url.  [default: the only one]"),
-    option("--instances", "Number of engines that --url must have.", COUNT, default=1),
-    option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
-           "[default: not at all]", callback=duration),
-    option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
-           "the catalogue]", Decimal(min=1.0)),
-    option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
-           default=MIN_DRAFTS),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle prove peagle-tiny --sandbox",
     "peagle prove --endpoint my-endpoint --floor 2.1 --json",
     "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
     instead=("endpoint", "url"),
 )
-@add_options(_PROVE_OPTIONS)
+@option("--endpoint NAME", "An endpoint of the account, made by a template, a pipeline or "
+        "another machine.")  # fmt: skip
+@option("--url URL", "Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With "
+        "HTTP every address of the host is an engine, as of a headless Service. "
+        "$OPENAI_API_KEY is its key.")  # fmt: skip
+@option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
+        "catalogue's prompts for the served model; any accepted draft passes]", OUTPUT)  # fmt: skip
+@option("--model", "Served model, for --url.  [default: the only one]")
+@option("--instances", "Number of engines that --url must have.", COUNT, default=1)
+@option("--wait DURATION", "How long to wait for the engines of --url, such as 30m.  "
+        "[default: not at all]", DURATION)  # fmt: skip
+@option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
+        "the catalogue]", Decimal(min=1.0))  # fmt: skip
+@option("--min-drafts", "Number of drafts that each instance must have made.", COUNT,
+        default=MIN_DRAFTS)  # fmt: skip
 def prove(
     name: str | None,
     endpoint: str | None,
@@ -193,9 +172,8 @@ def prove(
     model: str | None,
     instances: int,
     wait: int | None,
-    floor: float | None,
-    min_drafts: int,
     session: Session,
+    **limits: Any,
 ) -> None:
     """Prove that the endpoint or local engine NAME speculates: send prompts until every instance
     has drafted enough, and compare its acceptance length with the floor.
@@ -209,42 +187,32 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
+    if url is None and (plan_file or model or wait or instances > 1):
+        raise OptionsConflict(
+            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
+        )
+    proved = name or endpoint or url or ""
     with StatusLine() as status:
-        if url is not None:
+
+        def report(proof: Proof, region: str = "") -> None:
+            status.clear()
+            place = {"url": url} if url else {"name": proved, "region": region or None}
+            print_result({**place, **plain(proof)}, lambda _: print_proof(proved, proof))
+
+        limits |= {"say": partial(status.show, f"Proving {proved}"), "report": report}
+        if url is None:
+            session.prove(proved, **limits)
+        else:
+            plan = read_plan(plan_file) if plan_file else None
+            key = os.environ.get(KEY_VARIABLE)
             session.prove_url(
-                url,
-                plan=read_plan(plan_file) if plan_file else None,
-                model=model,
-                key=os.environ.get(KEY_VARIABLE),
-                floor=floor,
-                min_drafts=min_drafts,
-                instances=instances,
-                wait_seconds=wait or 0,
-                say=partial(status.show, f"Proving {url}"),
-                report=lambda proof: _show(status, url, proof, {"url": url}),
-            )
-            return
-        if plan_file or model or wait or instances > 1:
-            raise OptionsConflict(
-                "--plan, --model, --instances and --wait are for --url",
-                "leave them out, or add --url",
-            )
-        chosen = name or endpoint or ""
-
-        def report(proof: Proof, region: str) -> None:
-            _show(status, chosen, proof, {"name": chosen, "region": region or None})
-
-        say = partial(status.show, f"Proving {chosen}")
-        session.prove(chosen, floor=floor, min_drafts=min_drafts, say=say, report=report)
-
-
-def _show(status: StatusLine, name: str, proof: Proof, place: dict[str, str | None]) -> None:
-    status.clear()
-    print_result({**place, **plain(proof)}, lambda _: print_proof(name, proof))
+                url, plan=plan, model=model, key=key, instances=instances, wait_seconds=wait or 0,
+                **limits,
+            )  # fmt: skip
 
 
 @deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
-@option("--duration", "Validity: 30m, 2h; 12h at most.", callback=duration, default="12h")
+@option("--duration", "Validity: 30m, 2h; 12h at most.", DURATION, default="12h")
 def token(name: str, session: Session, duration: int) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

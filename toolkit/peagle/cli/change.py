@@ -13,17 +13,16 @@ import click
 from peagle.account import DeploymentChange
 from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.bench.variants import comparison_report
-from peagle.cli.context import command_text, is_plan_file, is_set, status_in_context
+from peagle.cli.context import command_text, is_plan_file, is_set
 from peagle.cli.options import (
+    DURATION,
     POSITIVE,
     Parsed,
-    add_options,
     command,
     command_catalog,
     complete_pair,
     complete_region,
     deploy_options,
-    duration,
     option,
     refuse_errors,
     yes_option,
@@ -75,27 +74,13 @@ from peagle.errors import (
     UserError,
 )
 from peagle.findings import errors
-from peagle.frozen import Result
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import counted, format_price, k_text, parse_share
+from peagle.text import counted, format_price, k_text, parse_share, plain
 
 _DEFAULT_SHARE = 0.1
-
-
-class ChangedStatus(DeploymentStatus):
-    """A deployment after a change of it; of its other keys a command has those that it sets."""
-
-    changed: bool | None = None
-    changes: tuple[Change, ...] | None = None
-    instances_desired: int | None = None
-    copies_desired: int | None = None
-
-
-def _read_status(change: DeploymentChange, **changed: Any) -> ChangedStatus:
-    return ChangedStatus(**dict(status_in_context(change.status())), **changed)
 
 
 def _change_and_prove(
@@ -111,29 +96,16 @@ def _change_and_prove(
         change.run(verb, command_catalog())
     except NotProved as error:
         unproved = error
-    status = _read_status(change, changes=changes)
-
-    def show(status: ChangedStatus) -> None:
+    status = change.status()
+    if wants_json():
+        print_json(plain(status) | ({} if changes is None else {"changes": changes}))
+    elif not unproved:
         print_line(f"{status.name} is {status.state}{measured(status)}", bold=True)
         print_line(f"It serves configuration {status.endpoint_config} {how}.")
         price = format_price(status.price_per_hour_usd, change.account.sandbox)
-        print_status(f"Costs    {price}")
-
-    print_result(status, (lambda _: None) if unproved else show)
+        print_facts([("Costs", price)], indent=0)
     if unproved:
         raise unproved
-
-
-_SCALE_OPTIONS = (
-    option("--to N", "A fixed number.", click.IntRange(1)),
-    option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
-           "--scale-to-zero.", click.IntRange(0)),
-    option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
-           click.IntRange(1)),
-    option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
-           "[default: the plan's]", POSITIVE),
-    option("--off", "End automatic scaling; what runs stays.", bool),
-)  # fmt: skip
 
 
 @deployment_command(
@@ -142,7 +114,14 @@ _SCALE_OPTIONS = (
     "peagle scale peagle-gpt-oss-20b --off --to 1",
     yes=True,
 )
-@add_options(_SCALE_OPTIONS)
+@option("--to N", "A fixed number.", click.IntRange(1))
+@option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
+        "--scale-to-zero.", click.IntRange(0))  # fmt: skip
+@option("--max maximum N", "Most that scaling starts; begins to scale automatically.",
+        click.IntRange(1))  # fmt: skip
+@option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
+        "[default: the plan's]", POSITIVE)  # fmt: skip
+@option("--off", "End automatic scaling; what runs stays.", bool)
 def scale(name: str, session: Session, **numbers: Any) -> None:
     """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
     deployment with --copies, the numbers are those of its copies.
@@ -167,25 +146,24 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
             costs = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
         is_fixed = scaling.count is not None
         print_status(name, bold=True)
-        print_facts(
-            (
-                ("where", session.where(change.record.region)),
-                (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
-                ("scaling", scaling.scaling.text if scaling.scaling else ""),
-                ("price", costs),
-                ("ends", scaling.end_text),
-                ("change", "none" if scaling.is_nothing else ""),
-            )
+        facts = (
+            ("where", session.where(change.record.region)),
+            (counts, f"{live.engine_count} -> {scaling.count}" if is_fixed else ""),
+            ("scaling", scaling.scaling.text if scaling.scaling else ""),
+            ("price", costs),
+            ("ends", scaling.end_text),
+            ("change", "none" if scaling.is_nothing else ""),
         )
+        print_facts(facts)
         if not scaling.is_nothing:
             confirm("Scale?", "not scaled")
             change.run(apply_scale, scaling, continues=False)
     component = live.component
     desired = scaling.count or (component.desired_copies if component else live.desired_count)
-    changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
-    status = _read_status(change, **changed)
+    status = change.status()
     if wants_json():
-        return print_json(status)
+        changed = {"changed": not scaling.is_nothing, f"{counts}_desired": desired}
+        return print_json(plain(status) | changed)
     running = status.instances_running
     if live.hosts_components:
         running = status.copies_running or 0
@@ -221,16 +199,6 @@ def rollback(name: str, session: Session) -> None:
         _change_and_prove(change, roll_back, "again", planned.changes)
 
 
-_COMPARE_OPTIONS = (
-    option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
-           "options in quotes, such as 'gpt-oss-20b --k 3'.", shell_complete=complete_pair),
-    option("--share SHARE", "Its share of the requests.  [default: 10%]",
-           Parsed("share", parse_share)),
-    option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
-           "comparison began]", callback=duration),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle sandbox quota set ml.g6.xlarge 3",
     "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
@@ -238,7 +206,13 @@ _COMPARE_OPTIONS = (
     "peagle compare peagle-gpt-oss-20b",
     keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@add_options(_COMPARE_OPTIONS)
+@option("--with text PAIR|PLAN", "Serve this too: a plan file, or a pair, with planning "
+        "options in quotes, such as 'gpt-oss-20b --k 3'.",
+        shell_complete=complete_pair)  # fmt: skip
+@option("--share SHARE", "Its share of the requests.  [default: 10%]",
+        Parsed("share", parse_share))  # fmt: skip
+@option("--last DURATION", "Report on this time only, such as 1h.  [default: since the "
+        "comparison began]", DURATION)  # fmt: skip
 @deploy_options
 @click.pass_context
 def compare(
@@ -292,8 +266,7 @@ def compare(
                     plan, role, accept_unknown_price=accept_unknown_price, as_candidate=True,
                     review=review,
                 )  # fmt: skip
-            fix = Fix("review the above, then pass --yes", options=("--yes",))
-            confirm("Serve both plans?", "not compared", fix)
+            confirm("Serve both plans?", "not compared")
             change.run(start_comparison, preflight, chosen, session.catalog)
 
     def show(status: DeploymentStatus) -> None:
@@ -301,38 +274,32 @@ def compare(
         print_line(f"{name} serves two plans: {comparison_text(status.comparison)}", bold=True)
         commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
         facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
-        print_facts([("Price", price), *facts], label=9, err=False)
+        print_facts([("Price", price), *facts], err=False)
 
-    return print_result(status_in_context(change.status()), show)
+    return print_result(change.status(), show)
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``. Raises UserError for another name or
     region."""
     pair, options = options_in(ctx, text, "--with")
-    place = {"name": record.name, "region": record.region}
-    for key in place.keys() & options.keys():
-        if options[key] != place[key]:
-            message = f"--{key} {options[key]} within --with is not that of {record.name}"
-            raise UserError(message, f"omit --{key}")
-    if is_plan_file(pair):
-        plan = planned(ctx, pair, options)
-        if {"name": plan.name, "region": plan.region} != place:
+    if not is_plan_file(pair):
+        deployed = (record.serving or record.current).plan
+        if deployed is None:
             raise UserError(
-                f"{pair} is for {plan.name} in {plan.region}",
-                f"plan it with --name {record.name} --region {record.region}",
-                code="plan-of-another-deployment",
+                f"another machine deployed {record.name}: the options of its plan are unknown here",
+                "name a plan file, or deploy its plan from here first",
+                code="no-plan",
             )
-        return plan
-    revision = record.serving or record.current
-    catalog = command_catalog(ctx)
-    if revision.plan is None:
+        pair, options = candidate_options(deployed, (pair, options), command_catalog(ctx))
+    plan = planned(ctx, pair, options)
+    if (plan.name, plan.region) != (record.name, record.region):
         raise UserError(
-            f"another machine deployed {record.name}: the options of its plan are unknown here",
-            "name a plan file, or deploy its plan from here first",
-            code="no-plan",
+            f"{text} is for {plan.name} in {plan.region}",
+            f"plan it with --name {record.name} --region {record.region}",
+            code="plan-of-another-deployment",
         )
-    return planned(ctx, *candidate_options(revision.plan, (pair, options), catalog))
+    return plan
 
 
 def _end_comparison(
@@ -344,14 +311,13 @@ def _end_comparison(
         comparison = required_comparison(change.record)
         served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
         print_status(change.record.name, bold=True)
-        print_facts(
-            (
-                ("where", session.where(change.record.region)),
-                ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
-                ("change", "all instances are replaced, then the proof is repeated"),
-                ("then", then),
-            )
+        facts = (
+            ("where", session.where(change.record.region)),
+            ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
+            ("change", "all instances are replaced, then the proof is repeated"),
+            ("then", then),
         )
+        print_facts(facts)
         confirm(question, "the comparison goes on")
         _change_and_prove(change, end, "alone")
 
@@ -390,15 +356,6 @@ _ALIKE = 0.8
 """Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
-_DESTROY_OPTIONS = (
-    option("--images", "Remove what `peagle image` created, with the images.", bool),
-    option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
-           "template left.", bool),
-    option("--previous", "Remove only what the previous revision needs, which then cannot be "
-           "returned to.", bool),
-)  # fmt: skip
-
-
 @deployment_command(
     "peagle destroy peagle-gpt-oss-20b --yes",
     "peagle destroy --images",
@@ -406,7 +363,11 @@ _DESTROY_OPTIONS = (
     instead=("images",),
     implicit=False,
 )
-@add_options(_DESTROY_OPTIONS)
+@option("--images", "Remove what `peagle image` created, with the images.", bool)
+@option("--all everything", "Also remove the log, scaling targets and alarms, and what a "
+        "template left.", bool)  # fmt: skip
+@option("--previous", "Remove only what the previous revision needs, which then cannot be "
+        "returned to.", bool)  # fmt: skip
 def destroy(
     session: Session, name: str | None, images: bool, everything: bool, previous: bool
 ) -> None:
@@ -505,34 +466,29 @@ def _confirm_removal(
         confirm(question, "not removed")
 
 
-class RemovalResult(Result):
-    """What ``destroy`` removed, what others use, and what it leaves."""
-
-    name: str
-    removed: tuple[ResourceName, ...]
-    kept: tuple[ResourceName, ...]
-    left: tuple[ResourceName, ...]
-
-
 def _report(
     name: str,
     removed: Sequence[Resource],
     kept: Sequence[Resource] = (),
     left: Sequence[Resource] = (),
 ) -> None:
-    groups = {"removed": tuple(removed), "kept": tuple(kept), "left": tuple(left)}
-    print_result(RemovalResult(name=name, **groups), _print_result)
-
-
-def _print_result(result: RemovalResult) -> None:
-    _print_removed(result.removed, result.kept)
-    for resource in result.removed:
+    """Print what ``destroy`` removed, what others use, and what it leaves."""
+    if wants_json():
+        groups = {"removed": removed, "kept": kept, "left": left}
+        names = {
+            group: [{"type": resource.type, "name": resource.name} for resource in resources]
+            for group, resources in groups.items()
+        }
+        return print_json({"name": name, **names})
+    _print_removed(removed, kept)
+    for resource in removed:
         if resource.type == "LifecycleRule":
             print_status(f"Captured data stays in {resource.name}; nothing deletes it any more.")
-    if result.left:
-        command = command_text(("peagle", "destroy", result.name, "--all"))
-        texts = ", ".join(resource.text for resource in result.left)
+    if left:
+        command = command_text(("peagle", "destroy", name, "--all"))
+        texts = ", ".join(resource.text for resource in left)
         print_status(f"Left: {texts}; to remove this too", command)
+    return None
 
 
 def _print_removed(
@@ -602,16 +558,15 @@ def reap(session: Session, regions: tuple[str, ...], dry_run: bool) -> None:
     if wants_json():
         unknown = [{"region": region, **error.document()}
                    for region, error in search.unknown.items()]  # fmt: skip
-        print_json(
-            {
-                "dry_run": dry_run,
-                "ended": search.removable,
-                "reaped": [ended for ended in done if not ended.error],
-                "failed": failed,
-                "left": search.of_others,
-                "unknown": unknown,
-            }
-        )
+        document = {
+            "dry_run": dry_run,
+            "ended": search.removable,
+            "reaped": [ended for ended in done if not ended.error],
+            "failed": failed,
+            "left": search.of_others,
+            "unknown": unknown,
+        }
+        print_json(document)
     else:
         if not search.removable and not search.unknown:
             print_line("Nothing to delete: no deployment is past its end.")

@@ -1,19 +1,28 @@
-"""``peagle check``, ``fit`` and ``verdict``: is the pair right, does it fit, does it pay."""
+"""``peagle catalog``, ``check``, ``fit`` and ``verdict``: which pairs there are; is one right, does
+it fit, does it pay."""
 
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle.catalog import find_pair
+from peagle.catalog import find_pair, load_catalog
+from peagle.catalog.documents import Problem
+from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.catalog.summary import default_support, describe_pair, find_evidence, summarize_target
+from peagle.catalog.writing import Tables, entry_text, new_texts, write_texts
+from peagle.checkpoints.models import Checkpoint
 from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
-from peagle.cli.context import findings_in_context
+from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
     FILE,
+    OUTPUT,
+    catalog_of,
     command,
     command_catalog,
     complete_pair,
@@ -22,21 +31,252 @@ from peagle.cli.options import (
     option,
     output_option,
     raise_first_error,
+    yes_option,
 )
 from peagle.cli.plan_options import choose_here, engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
-from peagle.cli.session import Session, new_session
-from peagle.cli.view.console import print_json, print_status, print_table, print_written, wants_json
-from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused
+from peagle.cli.session import Session, account_options, cloud_options, new_session
+from peagle.cli.view.choose import (
+    print_changes,
+    print_check,
+    print_fit,
+    print_list,
+    print_pair,
+    print_verdict,
+)
+from peagle.cli.view.console import (
+    confirmed,
+    print_findings,
+    print_json,
+    print_line,
+    print_result,
+    print_status,
+    print_table,
+    print_written,
+    wants_json,
+)
+from peagle.data import data_folder
+from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.findings import errors
 from peagle.fit.report import FitOptions, mildest
 from peagle.planning.overrides import check_settings
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.project import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes
 from peagle.store import write_output
 from peagle.vllm.environment import settings_in
-from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import (
+    entry_file,
+    entry_findings,
+    is_on_hub,
+    is_own_target,
+    new_entry,
+    target_not_read,
+)
+
+
+@click.group(epilog="Example: peagle catalog list")
+def catalog() -> None:
+    """List, show and check pairs of models; write an entry for another one.
+
+    The catalogue consists of the bundled files, plus those in --catalog DIR.
+    """
+
+
+@command("peagle catalog list --json", name="list", of=catalog)
+def list_pairs() -> None:
+    """List all targets with their drafters."""
+    loaded = command_catalog()
+    targets = [summarize_target(loaded, target) for target in loaded.targets.values()]
+    print_result({"targets": targets}, lambda _: print_list(targets))
+
+
+@command("peagle catalog show gpt-oss-20b+eagle3", name="show", of=catalog)
+@click.argument("pair", shell_complete=complete_pair)
+def show_pair(pair: str) -> None:
+    """Show everything that the catalogue holds about PAIR.
+
+    PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
+    """
+    loaded = command_catalog()
+    catalog_pair = find_pair(loaded, pair)
+    if wants_json():
+        return print_json(describe_pair(loaded, catalog_pair))
+    target, drafter = catalog_pair.target, catalog_pair.drafter
+    measured = find_evidence(loaded, target, drafter) if drafter else ()
+    support = default_support(loaded, drafter)
+    return print_pair(catalog_pair, measured, summarize_target(loaded, target), support)
+
+
+@command("peagle catalog check my-catalog/acme/chat-7b.yaml", name="check", of=catalog)
+@click.argument(
+    "paths", metavar="[PATH]...", nargs=-1, type=click.Path(exists=True, path_type=Path)
+)
+@click.pass_context
+def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
+    """Check the catalogue, or the files and folders PATH, and list all problems.
+
+    Exits with 2 if there are problems.
+    """
+    catalog_folder = catalog_of(ctx)
+    files: set[Path] = set()
+    problems: list[Problem] = []
+    for path in paths or (None,):
+        if path is not None and path.is_file():
+            folder, checked = catalog_folder, [path]
+            of_path = check_catalog_file(path, catalog_folder)
+            if not of_path and path.suffix == ".json" and not holds_measurements(path):
+                text = "has no results, speeds or starts: the catalogue ignores the file"
+                print_status(f"{path} {text}")
+        else:
+            folder = path or catalog_folder
+            checked, of_path = check_catalog(folder)
+        files |= {file.resolve() for file in checked}
+        problems += of_path
+    problems = list(dict.fromkeys(problems))
+    if wants_json():
+        print_json({"files": len(files), "problems": [problem._asdict() for problem in problems]})
+    else:
+        for problem in problems:
+            print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
+        print_status(f"files checked: {len(files)}, problems: {len(problems)}")
+    ctx.exit(2 if problems else 0)
+
+
+@command(
+    "peagle catalog init Qwen/Qwen3-4B -o my-catalog",
+    "peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml",
+    name="init",
+    of=catalog,
+)
+@click.argument("model")
+@option("--drafter HEAD", "An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id.")
+@option(
+    "-o --output FILE|DIR",
+    "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
+    "of a catalogue.  [default: print it]",
+    OUTPUT,
+)
+@option("--force", "Replace the file.", bool)
+@cloud_options
+def init_entry(
+    model: str, drafter: str | None, output: Path | None, force: bool, session: Session
+) -> None:
+    """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
+
+    Reads config.json and weight headers there, never the weights. What they do not say, such as
+    the licence, has a comment that begins with "unknown:". `peagle --catalog DIR` uses the file.
+    """
+
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(session.region or DEFAULT_REGION))
+
+    file = entry_file(model, output)
+    if output is not None and file.exists() and not force:
+        raise UserError(f"{file} exists", "use another -o, or add --force", code="file-exists")
+    loaded = command_catalog()
+    checkpoint, head = read(model), read(drafter) if drafter else None
+    entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
+    text = entry_text(entry.target, entry.unknown, file)
+    findings = entry_findings(entry, checkpoint, head, loaded)
+    if not wants_json():
+        print_findings(findings, err=True)
+    if output is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_output(file, text.encode())
+    if wants_json():
+        document = {
+            "id": entry.target.id,
+            "file": str(file) if output else None,
+            "unknown": entry.reasons,
+            "text": text,
+            "findings": findings,
+        }
+        print_json(document)
+    elif output is None:
+        click.echo(text, nl=False)
+    else:
+        print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
+        pair = "+".join(filter(None, (entry.target.short_name, entry.target.default_drafter)))
+        words = ("peagle", "--catalog", str(file.parent.parent), "plan", pair)
+        print_status("Next", command_text(words))
+
+
+@command("peagle catalog refresh --prices --region eu-west-1", of=catalog)
+@option("--images", "Images of vLLM, from the SageMaker SDK's table.", bool)
+@option("--digests", "Digests of the images, from ECR.", bool)
+@option("--prices", "Prices of hosting, from the Pricing API.", bool)
+@option("--region regions", "Region of the prices; may be repeated.  [default: regions with a "
+        "price in the catalogue]", multiple=True)  # fmt: skip
+@option("--to DIR", "Folder for the tables.  [default: peagle --catalog DIR, else the bundled "
+        "catalogue]", click.Path(file_okay=False, path_type=Path))  # fmt: skip
+@option("--dry-run", "Show the changes and exit.", bool)
+@yes_option
+@account_options
+@click.pass_context
+def refresh(
+    ctx: click.Context,
+    /,
+    session: Session,
+    regions: tuple[str, ...],
+    to: Path | None,
+    dry_run: bool,
+    **selected: bool,
+) -> None:
+    """Update the catalogue's images, digests and prices.
+
+    Updates everything unless you select parts. The changes are shown, and nothing is written before
+    you confirm. With --json nothing is written without --yes. A part that cannot be read stays
+    unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
+    or a package are missing.
+    """
+    from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes  # imports boto3
+
+    own_folder = ctx.find_root().params.get("catalog_folder")  # it may be empty
+    if to is None and own_folder is None and session.sandbox:
+        message = "responses of the sandbox must not go into the bundled catalogue"
+        raise UserError(message, "add --to DIR")
+    folder = to or Path(own_folder or data_folder("model_catalog"))
+    loaded = load_catalog(folder)
+    before = Tables(loaded.runtimes, loaded.instances)
+    parts: list[Part] = [part for part in PARTS if selected[part]] or list(PARTS)
+    session.start()
+    if not regions:
+        types = loaded.instances.instances
+        priced = {price.region for instance in types for price in instance.prices}
+        regions = tuple(sorted(priced or {DEFAULT_REGION}))
+    first = cache(lambda: session.aws(regions[0]))  # the account is looked up once, when needed
+    refreshed = refresh_tables(before, parts, regions, lambda region: first().in_region(region))
+    failures = list(refreshed.failed.values())
+    # One reason for all parts, such as missing credentials, is the error that follows.
+    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
+    texts = new_texts(before, refreshed.tables)
+    changes = tuple(table_changes(before, refreshed.tables))
+    if not wants_json():
+        print_findings(() if is_one_reason else refreshed.findings, err=True)
+        print_changes(changes)
+    written: list[Path] = []
+    question = f"Write these changes to {folder}?"
+    if texts and not dry_run and (is_set("yes") or (not wants_json() and confirmed(question))):
+        written = write_texts(folder, texts)
+    if wants_json():
+        document = {
+            "folder": str(folder),
+            "changes": changes,
+            "findings": refreshed.findings,
+            "failed": list(refreshed.failed),
+            "written": written,
+        }
+        print_json(document)
+    elif changes:
+        print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
+    elif not failures:
+        print_status("The catalogue is up to date; nothing to write.")
+    if failures:
+        raise failures[0]
 
 
 @command(
@@ -86,13 +326,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
     if in_sandbox:
         kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
         report = report.model_copy(update={"findings": kept})
-    if wants_json():
-        findings = findings_in_context(report.findings)
-        print_json(report.model_copy(update={"findings": findings}))
-    else:
-        from peagle.cli.view.choose import print_check
-
-        print_check(report, time.monotonic() - start)
+    print_result(report, lambda _: print_check(report, time.monotonic() - start))
     if errors(report.findings):
         ctx.exit(Refused.exit_code)
     return None
@@ -104,9 +338,9 @@ def _on_hub(
     """Where ``--online`` reads the pair: where the user or ``model_source`` says, else the Hub."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     source = choice.values.get("model_source") if choice else None
-    catalog = command_catalog(ctx)
-    if drafter is None and not is_own_target(catalog, pair):
-        head = find_pair(catalog, pair).drafter
+    loaded = command_catalog(ctx)
+    if drafter is None and not is_own_target(loaded, pair):
+        head = find_pair(loaded, pair).drafter
         drafter = HUB if head is not None and head.weights is not None else None
     return {"target": target or (str(source.value) if source else HUB), "drafter": drafter}
 
@@ -134,13 +368,7 @@ def fit(pair: str | None, **options: Any) -> None:
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **given_options(options))
-    if wants_json():
-        findings = findings_in_context(report.findings)
-        print_json(report.model_copy(update={"findings": findings}))
-    else:
-        from peagle.cli.view.choose import print_fit
-
-        print_fit(report)
+    print_result(report, print_fit)
     if report.refusal:
         fix = Fix("no single change helps")
         if best := mildest(report.advice):
@@ -189,21 +417,16 @@ def verdict(
     asked = VerdictOptions(pair=pair, **given_options(options))
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
-    catalog = command_catalog()
+    loaded = command_catalog()
     if acceptance:
-        catalog = with_text_acceptance(catalog, pair, acceptance, domain)
+        loaded = with_text_acceptance(loaded, pair, acceptance, domain)
         if "+" not in pair:
             print_status(
                 "The file covers one drafter; the others keep their known acceptance, so measure "
                 "them on the same prompts."
             )
-    made = make_verdict(asked, catalog)
+    made = make_verdict(asked, loaded)
     if output is not None:
         write_output(output, verdict_bytes(made))
         print_written(output)
-    if wants_json():
-        print_json(made)
-    else:
-        from peagle.cli.view.choose import print_verdict
-
-        print_verdict(made, output)
+    print_result(made, lambda _: print_verdict(made, output))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from peagle.errors import PeagleError, command_line
-
-if TYPE_CHECKING:
-    from peagle.deploy.status import DeploymentStatus
-    from peagle.findings import Finding
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
 """Options that decide what a command sees and which account it changes."""
@@ -157,20 +153,6 @@ def typed_command(without: Collection[str] = ()) -> tuple[str, ...]:
 def command_text(command: Sequence[str]) -> str:
     """``command`` in the context of the user's command line, quoted for a shell."""
     return command_line(in_context(command))
-
-
-def findings_in_context(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with their commands in the context of the user's command line, for a document."""
-    return tuple(
-        finding.model_copy(update={"command": in_context(finding.command or ()) or None})
-        for finding in findings
-    )
-
-
-def status_in_context(status: DeploymentStatus) -> DeploymentStatus:
-    """The status with its ``failure_command`` in the context of the user's command line."""
-    command = in_context(status.failure_command or ()) or None
-    return status.model_copy(update={"failure_command": command})
 
 
 def is_plan_file(pair: str) -> bool:

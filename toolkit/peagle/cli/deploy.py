@@ -12,13 +12,12 @@ from peagle.account import DeploymentChange
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.context import is_plan_file, status_in_context, typed_command
+from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
-    add_options,
+    DURATION,
     command,
     complete_instance_types,
     deploy_options,
-    duration,
     option,
     raise_first_error,
     refuse_errors,
@@ -26,23 +25,29 @@ from peagle.cli.options import (
 from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import NOT_REPEATED, Session, account_options
-from peagle.cli.view.console import confirm, confirmed, print_result, print_status, show_hashing
+from peagle.cli.view.console import (
+    confirm,
+    confirmed,
+    print_facts,
+    print_json,
+    print_status,
+    show_hashing,
+    wants_json,
+)
 from peagle.cli.view.deploy import print_calls, show_not_applied, show_plan
 from peagle.cli.view.watch import warm_start_text
-from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
+from peagle.deploy.apply import Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.context import WillNotServe
-from peagle.deploy.diff import Change
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
-from peagle.deploy.status import DeploymentStatus, reported_warm_start
-from peagle.engine_log import WarmStart
-from peagle.errors import Fix, NotProved, OptionsConflict, Refused, UserError, command_line
+from peagle.deploy.status import reported_warm_start
+from peagle.errors import NotProved, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, Pins
+from peagle.planning.plan import Alternative
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
-from peagle.text import format_price, format_usd
+from peagle.text import format_price, format_usd, plain
 
 _QUESTIONS = {
     "create": "Deploy this plan?",
@@ -50,23 +55,6 @@ _QUESTIONS = {
     "update": "Update the endpoint to this plan?",
 }
 """The changes that need a confirmation, and its question."""
-
-
-_DEPLOY_OPTIONS = (
-    option("--bucket", "S3 bucket for uploading local weights.  [default: "
-           "peagle-sagemaker-REGION-ACCOUNT, created if needed]"),
-    option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
-           bool),
-    option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
-           "it is removed.", bool),
-    option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
-           "what served before]", bool),
-    option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
-           "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-           "after asking]", shell_complete=complete_instance_types),
-    option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
-           "such as 2h.", callback=duration),
-)  # fmt: skip
 
 
 @command(
@@ -79,7 +67,19 @@ _DEPLOY_OPTIONS = (
 @plan_options
 @account_options
 @deploy_options
-@add_options(_DEPLOY_OPTIONS)
+@option("--bucket", "S3 bucket for uploading local weights.  [default: "
+        "peagle-sagemaker-REGION-ACCOUNT, created if needed]")  # fmt: skip
+@option("--no-wait", "Return once the endpoint is requested, without waiting or verifying.",
+        bool)  # fmt: skip
+@option("--keep-failed", "Keep a new endpoint whose engine cannot start, to look at it; else "
+        "it is removed.", bool)  # fmt: skip
+@option("--keep-unproved", "Keep an update in service whose proof fails.  [default: return to "
+        "what served before]", bool)  # fmt: skip
+@option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
+        "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
+        "after asking]", shell_complete=complete_instance_types)  # fmt: skip
+@option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
+        "such as 2h.", DURATION)  # fmt: skip
 @click.pass_context
 def deploy(
     ctx: click.Context,
@@ -123,10 +123,8 @@ def deploy(
             _refuse_second(ctx, change.aws, preflight.desired.plan)
         if preflight.change in _QUESTIONS or preflight.scaling is not None:
             if fallbacks:
-                print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
-            fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-            question = _QUESTIONS.get(preflight.change, _QUESTIONS["scale"])
-            confirm(question, "not deployed", fix)
+                print_facts([("fallback", ", ".join(map(_priced, fallbacks)))])
+            confirm(_QUESTIONS.get(preflight.change, _QUESTIONS["scale"]), "not deployed")
         fallback = Fallback(
             prepare,
             lambda error: _choose_plans(ctx, plan, fallbacks, error),
@@ -149,20 +147,6 @@ def deploy(
             raise unproved
 
 
-class DeployResult(DeploymentStatus):
-    """What a deploy made of a deployment; ``not_applied`` are the arguments that the sandbox's
-    engine did not get."""
-
-    changed: bool
-    changes: tuple[Change, ...]
-    rolled_back: bool
-    warm_start: WarmStart | None
-    tried: tuple[Attempt, ...]
-    licences: dict[str, str | None]
-    pins: Pins
-    not_applied: tuple[str, ...] | None = None
-
-
 def _report(
     ctx: click.Context,
     session: Session,
@@ -177,30 +161,28 @@ def _report(
     warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
     if warm:
         print_status(warm_start_text(warm))
-    not_applied = session.sandbox and is_waited_for
-    status = DeployResult(
-        **dict(status_in_context(change.status())),
-        changed=preflight.change in _QUESTIONS or bool(preflight.changes),
-        changes=preflight.changes,
-        rolled_back=isinstance(unproved, RolledBack),
-        warm_start=warm,
-        tried=tuple(fallback.attempts),
-        licences={
+    status = change.status()
+    document = plain(status) | {
+        "changed": preflight.change in _QUESTIONS or bool(preflight.changes),
+        "changes": preflight.changes,
+        "rolled_back": isinstance(unproved, RolledBack),
+        "warm_start": warm,
+        "tried": fallback.attempts,
+        "licences": {
             "target": plan.target.licence or None,
             "drafter": plan.drafter.licence if plan.drafter else None,
         },
-        pins=plan.pins,
-        not_applied=show_not_applied(plan.name, aws.region) if not_applied else None,
-    )
-
-    def show(status: DeployResult) -> None:
-        if not is_waited_for:
-            requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
-        elif not unproved:
-            print_calls(status, preflight, session)
-
-    print_result(status, show)
+        "pins": plan.pins,
+    }
+    if session.sandbox and is_waited_for:
+        document["not_applied"] = show_not_applied(plan.name, aws.region)
+    if wants_json():
+        print_json(document)
+    elif not is_waited_for:
+        requested = "The endpoint was requested. To wait for it and verify acceptance"
+        print_status(requested, command_line(typed_command(without=NOT_REPEATED)))
+    elif not unproved:
+        print_calls(status, preflight, session)
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:

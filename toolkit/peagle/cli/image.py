@@ -16,7 +16,7 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import command_text
-from peagle.cli.options import FILE, add_options, command, option, refuse_errors, region_option
+from peagle.cli.options import FILE, command, option, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -47,25 +47,20 @@ def image() -> None:
     """Build and push container images of plans."""
 
 
-_BUILD_OPTIONS = (
-    option("--runtime", "gpu: based on AWS's image, for SageMaker. cpu: based on --base, for "
-           "this machine.", ("gpu", "cpu"), default="gpu"),
-    option("--tag NAME:TAG", "Image name and tag.  [default: derived from pair and content]"),
-    option("--base IMAGE", "Base image.  [default: AWS's, or Python's]"),
-    option("--bake-weights", "Copy the weights into the image.", bool),
-    option("--push", "Push the image to ECR afterwards.", bool),
-    option("--builder", "docker: on this machine. codebuild: on AWS, which pushes the image too.",
-           ("docker", "codebuild"), default="docker"),
-    option("--if-configured", "Build nothing unless the project file has build_image for the "
-           "endpoint.", bool),
-    option("--address-file FILE", "Write the pushed address, with its digest, to this file, for "
-           "deploy --image-from.", FILE),
-)  # fmt: skip
-
-
 @command("peagle image build gpt-oss-20b --push", name="build", of=image, cls=ProjectCommand)
 @partial(plan_options, tag_flag="--resource-tag")
-@add_options(_BUILD_OPTIONS)
+@option("--runtime", "gpu: based on AWS's image, for SageMaker. cpu: based on --base, for "
+        "this machine.", ("gpu", "cpu"), default="gpu")  # fmt: skip
+@option("--tag NAME:TAG", "Image name and tag.  [default: derived from pair and content]")
+@option("--base IMAGE", "Base image.  [default: AWS's, or Python's]")
+@option("--bake-weights", "Copy the weights into the image.", bool)
+@option("--push", "Push the image to ECR afterwards.", bool)
+@option("--builder", "docker: on this machine. codebuild: on AWS, which pushes the image too.",
+        ("docker", "codebuild"), default="docker")  # fmt: skip
+@option("--if-configured", "Build nothing unless the project file has build_image for the "
+        "endpoint.", bool)  # fmt: skip
+@option("--address-file FILE", "Write the pushed address, with its digest, to this file, for "
+        "deploy --image-from.", FILE)  # fmt: skip
 @account_options
 @click.pass_context
 def build_(

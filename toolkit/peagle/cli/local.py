@@ -15,7 +15,7 @@ from peagle.cli.context import command_text
 from peagle.cli.options import (
     OUTPUT,
     Decimal,
-    add_options,
+    Parsed,
     command,
     command_catalog,
     complete_instance_type,
@@ -107,22 +107,17 @@ def local() -> None:
     """
 
 
-_UP_OPTIONS = (
-    option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535)),
-    option("--engine engine_kind", "Run the engine as a process or in a container.",
-           ("process", "docker"), default="process"),
-    option("--gpus", "Docker: use the GPU image and all GPUs.", bool),
-    option("--compile compiled", "On a CPU: compile the model.", bool),
-    option("--build build_first", "Docker: build the image first.", bool),
-    option("--base IMAGE", "Docker, with --build: base image."),
-    option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
-           OUTPUT),
-)  # fmt: skip
-
-
 @command("peagle local up tiny --port 8000", of=local, cls=ProjectCommand)
 @partial(plan_options, tag_flag=None)
-@add_options(_UP_OPTIONS)
+@option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535))
+@option("--engine engine_kind", "Run the engine as a process or in a container.",
+        ("process", "docker"), default="process")  # fmt: skip
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--compile compiled", "On a CPU: compile the model.", bool)
+@option("--build build_first", "Docker: build the image first.", bool)
+@option("--base IMAGE", "Docker, with --build: base image.")
+@option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
+        OUTPUT)  # fmt: skip
 @partial(here_option, is_local=True)
 def up(
     plan: Plan,
@@ -461,12 +456,12 @@ have it. Kinds:
 """ + "\n".join(f"{kind:<24}{what}" for kind, what in KINDS.items())
 
 
-def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
-    if value in ("once", "always"):
-        return 1 if value == "once" else None
-    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
-        raise click.BadParameter(f"{value!r} is not once, always or a number above 0")
-    return int(value)
+def _times(text: str) -> int | None:
+    if text in ("once", "always"):
+        return 1 if text == "once" else None
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise ValueError(f"{text!r} is not once, always or a number above 0")
+    return int(text)
 
 
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
@@ -481,20 +476,15 @@ def fault() -> None:
     """
 
 
-_ADD_OPTIONS = (
-    option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
-           callback=_times, show_default=False),
-    option("--instance-type TYPE", "Only endpoints with this instance type.",
-           shell_complete=complete_instance_type),
-    option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
-           default=DEFAULT_SECONDS, show_default=False),
-)  # fmt: skip
-
-
 @command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
 @click.argument("operation", shell_complete=_complete_operation)
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
-@add_options(_ADD_OPTIONS)
+@option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
+        type=Parsed("text", _times), show_default=False)  # fmt: skip
+@option("--instance-type TYPE", "Only endpoints with this instance type.",
+        shell_complete=complete_instance_type)  # fmt: skip
+@option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
+        default=DEFAULT_SECONDS, show_default=False)  # fmt: skip
 def add(
     operation: str, kind: str, times: int | None, instance_type: str | None, seconds: float
 ) -> None:

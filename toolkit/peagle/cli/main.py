@@ -23,7 +23,7 @@ from peagle.errors import Fix, PeagleError, UserError, nearest
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Choose": {
-        "catalog": ("catalog", "List, show and check pairs."),
+        "catalog": ("choose", "List, show and check pairs."),
         "check": ("choose", "Check a pair for errors before you pay for a GPU."),
         "fit": ("choose", "Estimate GPU memory and concurrent capacity."),
         "plan": ("plan", "Choose instance, drafter and K; show price and reasons."),
@@ -183,10 +183,6 @@ def main() -> NoReturn:
             _discard_output()  # else Python fails again at the end, with another exit code
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
-    except Exception as error:  # of pydantic, for a Ctrl-C within a serializer of ours
-        if "KeyboardInterrupt" not in str(error):
-            raise
-        _end(_Interrupted("interrupted"), error_fields)
     finally:
         gc.freeze()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,15 +32,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 PLAN_FIELDS = {*Options.model_fields, "no_speculation", "verdict"}
 """The parameters that planning options have in click."""
-
-
-def duration(_: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """A callback: the option's value as seconds. Raises BadParameter."""
-    units = "hd" if option.name == "ttl" else "smh"
-    try:
-        return None if value is None else parse_duration(value, units)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 class Parsed(click.ParamType[T]):
@@ -87,6 +79,12 @@ def _parse_loads(text: str) -> tuple[int, ...]:
 
 
 COUNT = click.IntRange(min=1)
+DURATION = Parsed("text", parse_duration)
+"""Seconds, such as ``90s`` or ``1h 30m``."""
+
+LIFETIME = Parsed("text", partial(parse_duration, units="hd"))
+"""Seconds, in hours and days."""
+
 TOKENS = Parsed("integer range", parse_tokens)
 """Such as ``8192`` or ``8k``."""
 

@@ -13,7 +13,7 @@ import click
 from peagle.cli.context import (
     FileKey,
     command_text,
-    findings_in_context,
+    in_context,
     is_plan_file,
     is_typed,
     typed_command,
@@ -22,7 +22,6 @@ from peagle.cli.options import (
     FILE,
     PLAN_FIELDS,
     Decimal,
-    add_options,
     command,
     complete_pair,
     here_option,
@@ -35,12 +34,14 @@ from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.cli.view.console import (
     document_facts,
     print_json,
+    print_result,
     print_status,
     print_table,
     print_written,
     wants_json,
     where_text,
 )
+from peagle.cli.view.plan import print_answer, print_comparison, print_details
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -70,14 +71,13 @@ def _show_changes(
         rows += [change.cells for change in comparison.other_changes]
     if wants_json():
         earlier, later = comparison.plans
-        print_json(
-            {
-                "before": earlier if before else None,
-                "after": later,
-                "changes": comparison.changes,
-                "price_increase": increase,
-            }
-        )
+        document = {
+            "before": earlier if before else None,
+            "after": later,
+            "changes": comparison.changes,
+            "price_increase": increase,
+        }
+        print_json(document)
     elif markdown:
         click.echo("\n".join(_markdown(ctx, plan, before, rows, increase)))
     else:
@@ -148,23 +148,6 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]@#])", r"\\\1", sanitize(text, 300))
 
 
-_PLAN_OPTIONS = (
-    option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
-           bool),
-    option("--profile", "AWS profile for --online.  [default: boto3's credential chain]"),
-    option("--sandbox", "Query the local AWS sandbox; for --online.", bool),
-    option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
-           "with options of its own in quotes, such as 'gpt-oss-20b --no-speculation'.",
-           shell_complete=complete_pair),
-    option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
-           "or with --environment an earlier project file, which may lack the endpoint.", FILE),
-    option("--markdown", "With --changes-from: as Markdown, for a comment.", bool),
-    FileKey(["--max-price-increase"], metavar="PERCENT", type=Decimal(min=0), hidden=True,
-              help="With --changes-from: exit with 3 if the price per hour rises by more."),
-    option("--verbose", "Show memory, findings, arguments and reasons.", bool),
-)  # fmt: skip
-
-
 @command(
     "peagle plan gpt-oss-20b --region eu-west-1 -o plan.json",
     "peagle plan gpt-oss-20b --max-model-len 8k --compare 'gpt-oss-20b --no-speculation'",
@@ -174,7 +157,21 @@ _PLAN_OPTIONS = (
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
 @here_option
-@add_options(_PLAN_OPTIONS)
+@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
+        bool)  # fmt: skip
+@option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
+@option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
+@option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
+        "with options of its own in quotes, such as 'gpt-oss-20b --no-speculation'.",
+        shell_complete=complete_pair)  # fmt: skip
+@option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
+        "or with --environment an earlier project file, which may lack the endpoint.",
+        FILE)  # fmt: skip
+@option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
+@click.option("--max-price-increase", cls=FileKey, metavar="PERCENT", type=Decimal(min=0),
+              help="With --changes-from: exit with 3 if the price per hour rises by more.",
+              hidden=True)  # fmt: skip
+@option("--verbose", "Show memory, findings, arguments and reasons.", bool)
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -219,11 +216,12 @@ def plan(
         raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
     if wants_json():
         # A plan file too, with its digest, which does not depend on other options that are typed.
-        findings = findings_in_context(plan.findings)
+        findings = tuple(
+            finding.model_copy(update={"command": in_context(finding.command or ()) or None})
+            for finding in plan.findings
+        )
         print_json(plan_document(plan.model_copy(update={"findings": findings})))
     else:
-        from peagle.cli.view.plan import print_answer, print_details  # imports rich
-
         verb = ("local", "up") if plan.is_here else ("deploy",)
         if output:
             apply = command_text(("peagle", *verb, str(output)))
@@ -247,12 +245,7 @@ def _compare(ctx: click.Context, first: Plan, text: str) -> None:
         shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}
         typed = {name: ctx.params[name] for name in shared} | typed
     comparison = compare_plans(first, second := planned(ctx, pair, typed))
-    if wants_json():
-        print_json(comparison)
-    else:
-        from peagle.cli.view.plan import print_comparison
-
-        print_comparison(comparison)
+    print_result(comparison, print_comparison)
     raise_first_error((*first.findings, *second.findings))
 
 

@@ -19,7 +19,9 @@ from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
     BATCH,
     COUNT,
+    DURATION,
     FILE,
+    LIFETIME,
     LOADS,
     PLAN_FIELDS,
     POSITIVE,
@@ -35,7 +37,6 @@ from peagle.cli.options import (
     complete_pair,
     complete_region,
     complete_version,
-    duration,
     is_here,
     option,
     set_command_catalog,
@@ -107,8 +108,8 @@ _KINDS: dict[ValueKind, tuple[Any, str | None]] = {
     "usd": (POSITIVE, "USD"),
     "speed": (POSITIVE, "N"),
     "load": (POSITIVE, "REQUESTS"),
-    "duration": (None, "DURATION"),
-    "hours": (None, "DURATION"),
+    "duration": (DURATION, "DURATION"),
+    "hours": (LIFETIME, "DURATION"),
     "slo": (SLO, "TIMES"),
     "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
     "texts": (None, "SHA256"),
@@ -130,8 +131,6 @@ _COMPLETIONS = {
     "region": complete_region,
 }
 _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
-    "duration": duration,
-    "hours": duration,
     "settings": lambda _, __, words: parse_settings(words),
     "variables": lambda _, __, words: parse_variables(words),
     "tags": lambda _, __, words: parse_tags(words),

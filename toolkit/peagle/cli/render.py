@@ -7,14 +7,7 @@ from pathlib import Path
 import click
 
 from peagle.cli.context import root_group
-from peagle.cli.options import (
-    add_options,
-    command,
-    command_catalog,
-    option,
-    output_option,
-    refuse_errors,
-)
+from peagle.cli.options import command, command_catalog, option, output_option, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import (
@@ -89,26 +82,21 @@ def ci() -> None:
     """Write pipelines for the endpoints of peagle.yaml, and the schema of that file."""
 
 
-_INIT_OPTIONS = (
-    option("--folder DIR", "The repository.  [default: this folder]", _FOLDER, default=Path(),
-           show_default=False),
-    option("--repository OWNER/NAME", "For the trust of the roles."),
-    option("--account ID", "AWS account, for the policies."),
-    option("--partition", "Partition of the account.", default="aws"),
-    option("--toolkit SOURCE", "What the pipeline installs: a wheel in the repository, a URL "
-           "with #sha256=HASH, or an index.  [default: the wheel of this checkout, written to "
-           "wheels/]"),
-    option("--force", "Replace files that differ, except peagle.yaml.", bool),
-)  # fmt: skip
-
-
 @command(
     "peagle ci init github --repository acme/models --account 111122223333",
     "peagle ci init codepipeline --toolkit https://pypi.example.com/simple/",
     of=ci,
 )
 @click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
-@add_options(_INIT_OPTIONS)
+@option("--folder DIR", "The repository.  [default: this folder]", _FOLDER, default=Path(),
+        show_default=False)  # fmt: skip
+@option("--repository OWNER/NAME", "For the trust of the roles.")
+@option("--account ID", "AWS account, for the policies.")
+@option("--partition", "Partition of the account.", default="aws")
+@option("--toolkit SOURCE", "What the pipeline installs: a wheel in the repository, a URL "
+        "with #sha256=HASH, or an index.  [default: the wheel of this checkout, written to "
+        "wheels/]")  # fmt: skip
+@option("--force", "Replace files that differ, except peagle.yaml.", bool)
 @click.pass_context
 def init(
     ctx: click.Context,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle.cli.context import is_plan_file, status_in_context
-from peagle.cli.options import add_options, command, duration, option
+from peagle.cli.context import is_plan_file
+from peagle.cli.options import DURATION, command, option
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import Session, cloud_options, deployment_command
@@ -20,6 +19,7 @@ from peagle.cli.view.console import (
     line_width,
     make_console,
     print_json,
+    print_log,
     print_result,
     print_status,
     show_hashing,
@@ -91,7 +91,7 @@ def status(name: str, session: Session) -> None:
     deleted at its end time).
     """
     record, aws = session.find(name, complete=True)
-    shown = status_in_context(deployment_status(aws, record))
+    shown = deployment_status(aws, record)
     continued: tuple[str, ...] = ()
     if shown.state == ENDED:
         continued = ("peagle", "reap")
@@ -166,41 +166,21 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
     return plan
 
 
-_INTERRUPTED = 130
-
-
 @deployment_command("peagle logs peagle-tiny -f --sandbox")
 @option("--follow -f", "Follow the log until Ctrl-C.", bool)
 @option(
     "--since",
     "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
-    callback=duration,
+    DURATION,
 )
 def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and wants_json():
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
-    ctx = click.get_current_context()
     record, aws = session.find(name)
     lines = endpoint_log(aws, record, None if since is None else time.time() - since, follow)
-    if wants_json():
-        events = []
-        for event in lines:
-            at = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
-            events.append({"time": at, "stream": event.stream, "message": event.message})
-        return print_json({"name": record.name, "events": events})
-    shown = False
-    try:
-        for event in lines:
-            click.echo(event.message)
-            shown = True
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-        ctx.exit(_INTERRUPTED)  # the usual end, so without an error message
-    if not shown:
+    if not print_log(record.name, lines, follow):
         print_status("No lines yet." if since is None else "No lines in that time.")
-    return None
 
 
 _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
@@ -210,16 +190,11 @@ money."""
 _SHORTEST_WINDOW = 60
 
 
-_TOP_OPTIONS = (
-    option("--once", "Print one screen and end.  [default without a terminal]", bool),
-    option("--window", "How far back to measure; 1m at least.  [default: 5m]", callback=duration),
-    option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
-           "local engine]", callback=duration),
-)  # fmt: skip
-
-
 @deployment_command("peagle top peagle-tiny --sandbox --once")
-@add_options(_TOP_OPTIONS)
+@option("--once", "Print one screen and end.  [default without a terminal]", bool)
+@option("--window", "How far back to measure; 1m at least.  [default: 5m]", DURATION)
+@option("--every", "Time between two screens.  [default: 10s; 2s in the sandbox and for a "
+        "local engine]", DURATION)  # fmt: skip
 def top(name: str, session: Session, once: bool, window: int | None, every: int | None) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,11 +16,10 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
-from peagle.cli.context import command_text, findings_in_context, in_context, typed_command
+from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image, show_copy
 from peagle.cli.options import (
-    add_options,
     catalog_of,
     command,
     complete_pair,
@@ -62,8 +62,7 @@ from peagle.errors import (
     UserError,
     command_line,
 )
-from peagle.findings import Finding, errors
-from peagle.frozen import Result
+from peagle.findings import errors
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.planning.company import Company, check_company
@@ -80,13 +79,7 @@ from peagle.warm import (
     find_weights_prefix,
 )
 from peagle.weights.bucket import Manifest
-from peagle.weights.inspect import (
-    FileStatus,
-    StoredWarmStart,
-    StoredWeights,
-    inspect_weights,
-    remove_weights,
-)
+from peagle.weights.inspect import StoredWeights, inspect_weights, remove_weights
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_prefix
 from peagle.weights.sync import (
     REPLACING_CODES,
@@ -171,7 +164,7 @@ def sync_command(
             status.show("Inspecting", place.uri)
             plan = plan_sync(aws, place, chosen)
         print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
-        print_facts(_sync_facts(plan, price, session.sandbox), label=9)
+        print_facts(_sync_facts(plan, price, session.sandbox))
         refuse_errors((*chosen.findings, *plan.findings))
         if not even_if_used:
             refuse_weights_in_use(
@@ -184,36 +177,34 @@ def sync_command(
     begun = time.monotonic()
     result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
-    folders = {
-        part: CopiedFolder(
-            uri=place.part_uri(part),
-            source=folder.source,
-            files={
-                name: CopiedFile(bytes=entry.size, checksum=entry.checksum)
-                for name, entry in folder.files.items()
-            },
-        )
-        for part, folder in result.manifest.items()
+    use = command_line(use_command(pair, place, result.manifest, region, session))
+    if not wants_json():
+        copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}"
+        files = _files_text(len(plan.files), plan.size)
+        print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
+        return print_status("Use it", use)
+    document = {
+        "pair": pair,
+        "uri": place.uri,
+        "region": plan.region,
+        "bytes": plan.size,
+        "bytes_moved": result.moved,
+        "seconds": round(seconds, 3),
+        "usd_per_month": _usd_per_month(plan.size, price),
+        "folders": {
+            part: {
+                "uri": place.part_uri(part),
+                "source": folder.source,
+                "files": {
+                    name: {"bytes": entry.size, "checksum": entry.checksum}
+                    for name, entry in folder.files.items()
+                },
+            }
+            for part, folder in result.manifest.items()
+        },
+        "next": use,
     }
-    report = CopyReport(
-        pair=pair,
-        uri=place.uri,
-        region=plan.region,
-        bytes=plan.size,
-        bytes_moved=result.moved,
-        seconds=round(seconds, 3),
-        usd_per_month=_usd_per_month(plan.size, price),
-        folders=folders,
-        next=command_line(use_command(pair, place, result.manifest, region, session)),
-    )
-    print_result(report, lambda report: _print_copy(report, len(plan.files)))
-
-
-def _print_copy(report: CopyReport, count: int) -> None:
-    copied = f"{format_size(report.bytes_moved)} copied in {format_duration(report.seconds)}"
-    files = _files_text(count, report.bytes)
-    print_status(f"{report.uri} is complete: {files}, checksums match ({copied})")
-    print_status("Use it", report.next)
+    return print_json(document)
 
 
 def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncResult:
@@ -225,35 +216,6 @@ def _copy(aws: Aws, plan: SyncPlan, take_over: bool, company: Company) -> SyncRe
         remove = command_text(("peagle", "weights", "remove", plan.prefix.uri))
         print_status("The same command copies what is missing. Remove what was copied", remove)
         raise
-
-
-class CopiedFile(Result):
-    """A file that is complete at the prefix."""
-
-    bytes: int
-    checksum: str | None
-
-
-class CopiedFolder(Result):
-    """A folder of a prefix, and where its files are from."""
-
-    uri: str
-    source: str
-    files: dict[str, CopiedFile]
-
-
-class CopyReport(Result):
-    """What ``sync`` has copied, and the command that uses it."""
-
-    pair: str
-    uri: str
-    region: str
-    bytes: int
-    bytes_moved: int
-    seconds: float
-    usd_per_month: float | None
-    folders: dict[str, CopiedFolder]
-    next: str
 
 
 def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
@@ -303,30 +265,6 @@ def use_command(
     return in_context(command)
 
 
-class StoredFolder(Result):
-    """What a prefix has of a folder, and where the files are from."""
-
-    source: str
-    files: tuple[FileStatus, ...]
-
-
-class WeightsListing(Result):
-    """What is at a prefix; ``at_work`` is who holds its lock, ``finish`` the command that completes
-    a copy."""
-
-    uri: str
-    complete: bool
-    pairs: tuple[str, ...]
-    finish: str | None
-    bytes: int
-    usd_per_month: float | None
-    folders: dict[str, StoredFolder]
-    warm: tuple[StoredWarmStart, ...]
-    at_work: str | None
-    others: dict[str, int]
-    findings: tuple[Finding, ...]
-
-
 @command("peagle weights list s3://my-models/gpt-oss-20b", name="list", of=weights)
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")
@@ -339,47 +277,48 @@ def list_command(ctx: click.Context, /, place: str, region: str, session: Sessio
     """
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
-    print_result(
-        _list_weights(weights, price),
-        lambda listing: _print_listing(listing, weights.mountable, price),
-    )
-    if not wants_json():
+    if wants_json():
+        document = {
+            "uri": weights.prefix.uri,
+            "complete": weights.complete,
+            **_list_contents(weights),
+            "finish": command_text(weights.finish) if weights.finish else None,
+            "bytes": weights.size,
+            "usd_per_month": _usd_per_month(weights.size, price),
+            "at_work": weights.lock.holder if weights.lock else None,
+            "findings": weights.findings,
+        }
+        print_json(document)
+    else:
+        _print_weights(weights, price)
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
 
-def _list_weights(weights: StoredWeights, price: StoragePrice | None) -> WeightsListing:
-    folders = {
-        part: StoredFolder(source=weights.manifest[part].source, files=files)
-        for part, files in weights.files.items()
+def _list_contents(weights: StoredWeights) -> dict[str, Any]:
+    return {
+        "pairs": weights.pairs,
+        "folders": {
+            part: {"source": weights.manifest[part].source, "files": files}
+            for part, files in weights.files.items()
+        },
+        "warm": weights.warm,
+        "others": dict(weights.others),
     }
-    return WeightsListing(
-        uri=weights.prefix.uri,
-        complete=weights.complete,
-        pairs=weights.pairs,
-        finish=command_text(weights.finish) if weights.finish else None,
-        bytes=weights.size,
-        usd_per_month=_usd_per_month(weights.size, price),
-        folders=folders,
-        warm=weights.warm,
-        at_work=weights.lock.holder if weights.lock else None,
-        others=dict(weights.others),
-        findings=findings_in_context(weights.findings),
-    )
 
 
-def _print_listing(listing: WeightsListing, mountable: bool, price: StoragePrice | None) -> None:
-    state = "complete" if listing.complete else "not synced" if mountable else "incomplete"
-    print_line(f"{listing.uri}: {state}, {format_size(listing.bytes)}", bold=True)
-    if listing.finish:
-        print_line("complete it", listing.finish)
-    shown = ("pairs", "folders", "warm", "others")
-    print_document({name: getattr(listing, name) for name in shown})
-    if listing.at_work is not None:
-        print_line(f"locked: {listing.at_work}")
+def _print_weights(weights: StoredWeights, price: StoragePrice | None) -> None:
+    state = "not synced" if weights.mountable else "incomplete"
+    state = "complete" if weights.complete else state
+    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
+    if weights.finish:
+        print_line("complete it", command_text(weights.finish))
+    print_document(_list_contents(weights))
+    if weights.lock:
+        print_line(f"locked: {weights.lock.holder}")
     if price is not None:
-        print_line(f"storage: {_storage_text(listing.bytes, price, price.region)}")
+        print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
 
 
 @command(
@@ -435,7 +374,7 @@ def remove_command(
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not wants_json():
         price = load_storage(catalog_of(ctx)).price_in(region)
-        _print_listing(_list_weights(weights, price), weights.mountable, price)
+        _print_weights(weights, price)
     confirm(f"Remove this from {uri}?", "not removed")
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]
@@ -450,15 +389,6 @@ _USUAL_MINUTES = 15
 """An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
 
 
-_WARM_OPTIONS = (
-    option("--local local", "Run on this machine and store the caches here.", bool),
-    option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
-           ("process", "docker")),
-    option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool),
-    option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]"),
-)  # fmt: skip
-
-
 @command(
     "peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\\n"
     "    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI",
@@ -468,7 +398,11 @@ _WARM_OPTIONS = (
 @plan_options
 @account_options
 @deploy_options
-@add_options(_WARM_OPTIONS)
+@option("--local local", "Run on this machine and store the caches here.", bool)
+@option("--engine engine_kind", "Local: as a process or in a container.  [default: process]",
+        ("process", "docker"))  # fmt: skip
+@option("--gpus", "Local, Docker: use the GPU image and all GPUs.", bool)
+@option("--to folder FOLDER", "Local: folder for the warm start. [default: $PEAGLE_HOME/warm]")
 def warm(
     plan: Plan,
     session: Session,

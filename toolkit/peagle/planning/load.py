@@ -32,7 +32,7 @@ from peagle.fit.estimate import (
 from peagle.options import Options
 from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import Acceptance, Performance, find_acceptance, names_in_runs
-from peagle.speed.estimate import performance, slots
+from peagle.speed.estimate import on_engine, performance, slots
 from peagle.speed.ranking import SAME_ESTIMATE_SHARE
 from peagle.speed.step import Geometry, StepTimes, read_geometry
 from peagle.vllm.defaults import CAPTURE_SIZE, capture_limit, capture_size
@@ -192,23 +192,22 @@ _OWN_GRAPHS = frozenset(
 
 
 class GraphSizes(NamedTuple):
-    """Why larger batches get a CUDA graph, in tokens: a step of all requests, and the largest batch
-    with a graph by default. ``share`` is how much less time the step is estimated to take."""
+    """Why larger batches get a CUDA graph, in tokens: a step of all requests, of conversations with
+    the prompt of a ``turn``, and the largest batch with a graph by default. ``share`` is how much
+    less time the step, or the prompt, is estimated to take."""
 
     size: int
     tokens: int
     default: int
     share: float
+    turn: bool
 
 
 @dataclass(frozen=True)
 class EngineFit:
-    """One engine on GPUs of a kind: input and result of the memory model.
-
-    ``cache_share`` is what the cache must hold of each request of the load, ``shared`` what it
-    holds once for all, in requests of max-model-len. ``graphs`` are the CUDA graphs beyond vLLM's
-    default.
-    """
+    """One engine on GPUs of a kind: input and result of the memory model. ``cache_share`` is what
+    the cache must hold of each request of the load, ``shared`` what it holds once for all, in
+    requests of max-model-len. ``graphs`` are the CUDA graphs beyond vLLM's default."""
 
     case: FitCase
     fit: Fit
@@ -388,39 +387,42 @@ class Load:
         return self.computed.engines[key]
 
     def _with_graphs(self, engine: EngineFit) -> EngineFit:
-        """The engine with a CUDA graph for a step of all requests, where it holds the load as
-        before; else as it is."""
-        graphs = self._find_graphs(engine)
-        if graphs is None:
-            return engine
-        case = _with_size(engine.case, graphs.size)
-        larger = replace(engine, case=case, fit=compute_fit(case), graphs=graphs)
+        """The engine with the first CUDA graphs with which it holds the load as before."""
         held = min(engine.most_requests, self.requests_per_engine)
-        return larger if larger.fit.fits and larger.most_requests >= held else engine
+        for graphs in self._find_graphs(engine):
+            case = _with_size(engine.case, graphs.size)
+            larger = replace(engine, case=case, fit=compute_fit(case), graphs=graphs)
+            if larger.fit.fits and larger.most_requests >= held:
+                return larger
+        return engine
 
-    def _find_graphs(self, engine: EngineFit) -> GraphSizes | None:
-        """The CUDA graphs for a step of an engine's requests; ``None`` where vLLM's default has
-        one, where the user decides, and where the requests are not faster with them."""
-        config, shape = engine.case.engine, engine.case.target.architecture
-        gpu = self.catalog.speed_model.gpu(config.gpu, config.gpu_memory_gib)
-        tokens = self.requests_per_engine * (config.k + 1)
-        if tokens <= capture_limit(config, shape.class_name)[0] or gpu is None:
-            return None
-        if any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
-            return None
-        size, geometry = capture_size(self.requests_per_engine, config.k), engine.geometry
-        requests = min(self.requests_per_engine, slots(engine.case, engine.fit, self.workload))
-        if size > config.max_num_batched_tokens or geometry.holds(requests):
-            return None
-        context = self.workload.prompt_tokens + self.workload.output_tokens / 2
-        without, with_graph = (
-            StepTimes(each, gpu, self.catalog.speed_model).decode_seconds(requests, context)
-            for each in (geometry, geometry.with_graphs(size, size))
-        )
-        share = 1 - with_graph / without
-        if share <= SAME_ESTIMATE_SHARE:
-            return None
-        return GraphSizes(size, tokens, geometry.captured, share)
+    def _find_graphs(self, engine: EngineFit) -> Iterator[GraphSizes]:
+        """The CUDA graphs for a step of an engine's requests, in conversations first those that
+        also hold the prompt of a turn. None where vLLM's default has them, where the user decides,
+        and where they save no time."""
+        config, default, model = engine.case.engine, engine.geometry, self.catalog.speed_model
+        gpu = model.gpu(config.gpu, config.gpu_memory_gib)
+        if gpu is None or any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
+            return
+        each, workload = self.requests_per_engine, self.workload
+        running = min(each, slots(engine.case, engine.fit, workload))
+        context, step = workload.prompt_tokens + workload.output_tokens / 2, each * (config.k + 1)
+        if workload.cached_prompt_tokens:
+            workload = on_engine(engine.case, engine.fit, workload, each, self.engines)
+
+        def seconds(geometry: Geometry, turn: bool) -> float:
+            times, new = StepTimes(geometry, gpu, model), workload.new_prompt_tokens
+            if turn:
+                return times.prefill_step_seconds(new, workload)
+            return times.decode_seconds(running, context)
+
+        for turn in (True, False) if self.workload.cached_prompt_tokens else (False,):
+            tokens = step + turn * max(workload.new_prompt_tokens - config.k - 1, 0)
+            size = capture_size(tokens, each, config.k)
+            share = 1 - seconds(default.with_graphs(size, size), turn) / seconds(default, turn)
+            fits = default.captured < tokens and size <= config.max_num_batched_tokens
+            if fits and share > SAME_ESTIMATE_SHARE:
+                yield GraphSizes(size, tokens, default.captured, share, turn)
 
     def engine_on(
         self, instance: Instance, requests: int, drafter: Drafter | None, k: int
@@ -457,7 +459,7 @@ class Load:
             if k != config.k:
                 # With this K, the engine would have other CUDA graphs.
                 case = engine.with_default_graphs(k)
-                if graphs := self._find_graphs(replace(engine, case=case)):
+                if graphs := next(self._find_graphs(replace(engine, case=case)), None):
                     case = _with_size(case, graphs.size)
                 captured = capture_limit(case.engine, case.target.architecture.class_name)
                 geometry = geometry.with_k(k).with_graphs(*captured)

@@ -239,7 +239,7 @@ def _measured(
             and _alike(row.output_tokens, workload.output_tokens)
             and _computes_alike(_read_size(row), workload)
             and (graph := _with_graphs(geometry, row, graphs)).holds(row.concurrency) == captured
-            and (at_once or row.turns > 1 or (new <= graph.captured) == (new <= geometry.captured))
+            and (at_once or (new <= graph.captured) == (new <= geometry.captured))
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
         others = any(not _alike(length, acceptance.length) for length in lengths)

@@ -3,13 +3,13 @@ docs/train.md has the forms of a row, what is left out, and how questions are he
 
 from __future__ import annotations
 
-import hashlib
 import json
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,6 @@ class Conversation:
         last = max(n for n, message in enumerate(self.messages) if message["role"] == "user")
         return list(self.messages[: last + 1])
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, estimated from its bytes."""
-        return sum(len(message["content"].encode()) for message in self.prompt) // TOKEN_BYTES
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -147,24 +142,9 @@ def read_training_data(
     their own. Raises UserError."""
     left_out = Counter[str]()
     beginnings = (*PROOF_PROMPTS, *proof_prompts)
-
-    def read_usable(places: Sequence[str]) -> list[Conversation]:
-        conversations = _read_rows(places, connect, beginnings, left_out)
-        unique = _longest(conversations)
-        fitting = [each for each in unique if context is None or each.prompt_tokens < context]
-        if not fitting:
-            raise UserError(
-                f"every prompt is longer than the context of {context:,} tokens, by an estimate",
-                "shorten them, or pass a longer --sequence-length if the target's context has it",
-                code="data-too-long",
-            )
-        left_out[_REPEATED] += len(conversations) - len(unique)
-        left_out[_TOO_LONG] += len(unique) - len(fitting)
-        return fitting
-
-    conversations, overlap = read_usable(sources), 0
+    conversations, overlap = _read_usable(sources, connect, beginnings, context, left_out), 0
     if isinstance(held_out, Path):
-        held = read_usable([str(held_out)])
+        held = _read_usable([str(held_out)], connect, beginnings, context, left_out)
         questions = {each.question for each in held}
         overlap = sum(each.question in questions for each in conversations)
     else:
@@ -220,12 +200,14 @@ def _findings(
         yield findings.note("data-one-domain", "data", message, fix)
 
 
-def _read_rows(
-    sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], left_out: Counter[str]
-) -> list[Conversation]:
-    """The conversations in the rows of the sources. Rows without one are counted by the reason in
-    ``left_out``, and so are those whose questions all have one of the ``beginnings``. Raises
-    UserError where no conversation is left."""
+def _read_usable(
+    sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], context: int | None,
+    left_out: Counter[str],
+) -> list[Conversation]:  # fmt: skip
+    """The conversations in the rows of the sources. Other rows are counted by the reason in
+    ``left_out``, and so are those whose questions all have one of the ``beginnings``: the second
+    turn of a proof without a chat template begins with the first one's text. Raises UserError where
+    no conversation is left."""
     conversations: list[Conversation] = []
     others = Counter[str]()
     rows = size = 0
@@ -238,11 +220,12 @@ def _read_rows(
         conversation = _parse(line, place)
         if isinstance(conversation, str):
             others[conversation] += 1
-        elif _is_ours(conversation, beginnings):
+            continue
+        questions = [each["content"] for each in conversation.messages if each["role"] == "user"]
+        if all(each.startswith(beginnings) for each in questions) or is_random_prompt(questions[0]):
             others[_OURS] += 1
         else:
             conversations.append(conversation)
-    left_out.update(others)
     if not conversations:
         source = ", ".join(sources)
         if rows == others[_OURS]:
@@ -252,18 +235,24 @@ def _read_rows(
             raise UserError(message, fix, code="no-data")
         message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
-    return conversations
+    unique = _longest(conversations)
+    fitting = [each for each in unique if context is None or _prompt_tokens(each) < context]
+    if not fitting:
+        message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
+        fix = "shorten them, or pass a longer --sequence-length if the target's context has it"
+        raise UserError(message, fix, code="data-too-long")
+    others[_REPEATED] += len(conversations) - len(unique)
+    others[_TOO_LONG] += len(unique) - len(fitting)
+    left_out.update(others)
+    return fitting
 
 
 def _count(left_out: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 
-def _is_ours(conversation: Conversation, beginnings: tuple[str, ...]) -> bool:
-    """Whether ``peagle prove`` or ``peagle bench`` asked it. The second turn of a proof without a
-    chat template begins with the first one's text."""
-    questions = [each["content"] for each in conversation.messages if each["role"] == "user"]
-    return all(each.startswith(beginnings) for each in questions) or is_random_prompt(questions[0])
+def _prompt_tokens(conversation: Conversation) -> int:
+    return sum(len(each["content"].encode()) for each in conversation.prompt) // TOKEN_BYTES
 
 
 def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:
@@ -349,7 +338,7 @@ def _parse(line: bytes, place: str) -> Conversation | str:
         domain=row.domain,
         messages=tuple(messages),
         answered=messages[-1]["role"] == "assistant",
-        question=_digest(" ".join(questions[0].casefold().split())),
+        question=sha256(" ".join(questions[0].casefold().split()).encode()).hexdigest(),
         tools=tuple(row.tools),
     )
 
@@ -406,10 +395,6 @@ def _captured_answer(data: bytes) -> Message:
     return {}
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _longest(conversations: Iterable[Conversation]) -> list[Conversation]:
     """The conversations that no other one continues or repeats, whatever the answers are. Of
     repeated ones, the one with an answer."""
@@ -420,7 +405,7 @@ def _longest(conversations: Iterable[Conversation]) -> list[Conversation]:
         passed: list[str] = []
         for message in conversation.messages:
             if message["role"] != "assistant":
-                turns = _digest(f"{turns}{message['role']}\n{message['content']}")
+                turns = json_digest([turns, message["role"], message["content"]])
                 passed.append(turns)
         beginnings.update(passed[:-1])
         if conversation.answered and not by_turns.get(turns, conversation).answered:

@@ -395,14 +395,8 @@ def estimate_rates(
             return None
         speeds.append(Range(speed.low, speed.tokens_per_second, speed.high))
     states, others = speeds[1].times(sample), instance.gpu_count - gpus
-    # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
-    shape = load.target.architecture
-    vocabulary = shape.vocab_size * shape.hidden_size
-    answered = min(data.answer_tokens / data.tokens, 1.0)
-    rows = 1 + answered * (slots_per_anchor(recipe.depths) - 1)
-    flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
-    peak = gpu.tflops * 1e12 * max(others, 1)
-    training = Range(*table.efficiency.values).times(peak / flops)
+    training = training_rate(load.target, head, data, recipe, gpu.tflops, table)
+    training = training.times(max(others, 1))
     pairs = zip(states.values, training.values, strict=True)
     start = Range(*table.start_seconds.values)
     return Rates(
@@ -412,6 +406,23 @@ def estimate_rates(
         start.times(5),  # to regenerate, untrained, for hidden states, and two to compare answers
         start,
     )
+
+
+def training_rate(
+    target: Target, head: Drafter, data: DataSize, recipe: Recipe, tflops: float,
+    table: TrainingTable,
+) -> Range:  # fmt: skip
+    """Tokens per second of the trainer on a GPU with these TFLOPs: a step takes the time of its
+    arithmetic and that of the launches of its kernels."""
+    # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
+    vocabulary = target.architecture.vocab_size * target.architecture.hidden_size
+    answered = min(data.answer_tokens / data.tokens, 1.0)
+    rows = 1 + answered * (slots_per_anchor(recipe.depths) - 1)
+    flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
+    shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)
+    tokens = recipe.sequence_length
+    steps = (launches + tokens * flops / (share * tflops * 1e12) for share, launches in shares)
+    return Range(*(tokens / seconds for seconds in steps))
 
 
 def training_hours(data: DataSize, rates: Rates, epochs: int) -> dict[str, Range]:

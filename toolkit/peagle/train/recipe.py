@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,8 +176,8 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
         "max-anchors": str(setup.max_anchors),
         "total-seq-len": str(recipe.sequence_length),
         "epochs": str(recipe.epochs),
-        "optimizer": "adamw",
-        "lr": "6e-4",
+        "optimizer": "muon",
+        "lr": "1e-3",
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
         "train-data-ratio": "0.98",
@@ -192,11 +193,11 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
 
 
 _ON_CPU = {
-    "lr": "3e-3",
+    "optimizer": "adamw", "lr": "3e-3",
     "draft-attn-impl": "sdpa", "loss-implementation": "eager", "hidden-states-dtype": "float32",
     "num-workers": "1",
 }  # fmt: skip
-"""Without Triton; and CPUs without AMX multiply 16 bits 90 times more slowly than 32."""
+"""Without Triton; and CPUs without AMX multiply 16 bits, which Muon does, 90 times more slowly."""
 
 
 def regenerate_arguments(
@@ -263,16 +264,17 @@ def states_variables(setup: Setup, states: Path, memory_share: float | None) -> 
 _REFUSED = (
     "speculator-type", "verifier-name-or-path", "data-path", "vllm-endpoint", "target-layer-ids",
     "save-path", "from-pretrained", "dry-run", "config", "full-attention-indices", "max-steps",
-    "hidden-states-path", "trust-remote-code",
+    "hidden-states-path", "trust-remote-code", "save-best",
     "num-layers", "epochs", "num-depths", "mask-token-id", "total-seq-len",
 )  # fmt: skip
-"""Arguments that would train a head that the engine cannot serve, or elsewhere; the last line has
-those that are options of ``peagle train``."""
+"""Arguments that would train a head that the engine cannot serve, or elsewhere, or keep only that
+with the least loss; the last line has those that are options of ``peagle train``."""
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` as settings. Raises UserError for another form, and OptionsConflict for an
-    argument that the toolkit itself has to choose."""
+def parse_settings(texts: Sequence[str], epochs: int) -> dict[str, str]:
+    """``NAME=VALUE`` as settings of a training with so many epochs. Raises UserError for another
+    form, and OptionsConflict for an argument that the toolkit itself has to choose, and where the
+    last epoch would not be saved."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -284,4 +286,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             fix = "leave it out, or use the option in `peagle train run --help`"
             raise OptionsConflict(f"--set {name}: the toolkit sets this argument", fix)
         settings[name] = value
+    with suppress(ValueError):  # the trainer refuses what is no number
+        every = float(settings.get("checkpoint-freq", 1))
+        if every > 1 and epochs % every:
+            message = f"with checkpoint-freq={every:g} the last of {epochs} epochs is not saved"
+            raise OptionsConflict(message, "choose a divisor of --epochs, or leave it out")
     return settings

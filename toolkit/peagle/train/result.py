@@ -54,7 +54,7 @@ def require_empty(folder: Path) -> None:
 def require_own(training: Training) -> None:
     """Raise UserError for an output that has files, such as the target's own, or a head of other
     data or another recipe. The same training may end again, or go on with more epochs."""
-    folder, recipe = training.request.output, asdict(training.request.recipe)
+    folder, recipe = training.output, asdict(training.recipe)
     if (folder / RECORD).exists():
         record = read_json(folder / RECORD)
         earlier = {**record.get("recipe", {}), "epochs": recipe["epochs"]}
@@ -67,7 +67,7 @@ def require_own(training: Training) -> None:
 
 def write_result(training: Training, trained: Trained) -> Path:
     """Write the folder of the best head; return the entry of its catalogue."""
-    folder, best = training.request.output, trained.best
+    folder, best = training.output, trained.best
     folder.mkdir(parents=True, exist_ok=True)  # with a work folder elsewhere there is none yet
     for pattern in _HEAD_FILES:
         for file in best.folder.glob(pattern):
@@ -93,8 +93,8 @@ def _record(training: Training, trained: Trained) -> dict[str, Any]:
             "sources": data.sources, "sha256": data.sha256, "train": len(data.train),
             "held_out": len(data.held_out),
         },
-        "recipe": asdict(training.request.recipe),
-        "arguments": train_arguments(training.request.recipe, training.setup),
+        "recipe": asdict(training.recipe),
+        "arguments": train_arguments(training.recipe, training.setup),
         "hidden_states": dict(trained.states),
         "lossless": dict(trained.lossless),
         "seconds": {name: round(seconds, 1) for name, seconds in trained.seconds.items()},
@@ -118,7 +118,7 @@ def _make_drafter(training: Training, best: Epoch, name: str) -> Drafter:
             "revision": None,
             "licence": "unknown",
             "min_vllm": training.plan.runtime.vllm,
-            "k_trained": training.request.recipe.depths,
+            "k_trained": training.recipe.depths,
             "k_recommended": best.acceptance.k,
             "acceptance_floor": round(1 + _FLOOR_SHARE * (best.length - 1), 2),
             "source": f"peagle train, {RECORD} in its folder",
@@ -129,7 +129,7 @@ def _make_drafter(training: Training, best: Epoch, name: str) -> Drafter:
 def _write_entry(training: Training, trained: Trained) -> Path:
     """The entry of the target with the head as its default drafter, and the evidence. Weights in
     folders are links, since a catalogue's file has them next to itself."""
-    folder, target = training.request.output, training.catalog.targets[training.plan.target.id]
+    folder, target = training.output, training.catalog.targets[training.plan.target.id]
     slug = re.sub(r"[^a-z0-9.]+", "-", folder.resolve().name.lower()).strip("-.")
     name = f"{slug or 'new'}-head"
     file = folder / CATALOG / f"{target.id}.yaml"

@@ -42,9 +42,8 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     read_acceptance,
 )
-from peagle.bench.lossless import Answers, compare_transcripts, transcripts
-from peagle.bench.result import utc_now
-from peagle.bench.targets import open_engine
+from peagle.bench.lossless import check_lossless
+from peagle.bench.targets import BenchTarget, open_engine
 from peagle.bench.workloads import read_prompts
 from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
@@ -58,7 +57,7 @@ from peagle.engine.state import LocalEngine, local_engine_names
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.store import locked, private_folder, read_json, write_file, write_json
-from peagle.text import json_digest, sanitize
+from peagle.text import json_digest, json_object, sanitize
 from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
 from peagle.train.training import Training
@@ -76,8 +75,8 @@ class TrainerFailed(EngineError, code="trainer-failed"):
 @dataclass(frozen=True)
 class TrainProgress:
     """Where a training is. ``done`` of ``total`` are conversations, training steps or prompts;
-    ``detail`` is the last line of a log. ``seconds`` are of the training so far, and
-    ``seconds_left`` of this step."""
+    ``detail`` is the last line of a log. ``seconds`` are of the training so far, ``seconds_each``
+    of a conversation, step or prompt."""
 
     step: Step
     done: int = 0
@@ -86,8 +85,13 @@ class TrainProgress:
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
-    seconds_left: float | None = None
+    seconds_each: float | None = None
     seconds: float = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that are left of this step."""
+        return None if self.seconds_each is None else self.seconds_each * (self.total - self.done)
 
 
 Observe = Callable[[TrainProgress], object]
@@ -153,7 +157,7 @@ class Run:
 
     def __init__(self, training: Training, observe: Observe = lambda progress: None) -> None:
         self.training, self._observe = training, observe
-        self.recipe, self.setup = training.request.recipe, training.setup
+        self.recipe, self.setup = training.recipe, training.setup
         self.work, self._begun = training.work, time.monotonic()
         self._questions = self.work / "answers" / "questions.jsonl"
         self._answers = self.work / "answers" / "answers.jsonl"
@@ -187,7 +191,7 @@ class Run:
                 finally:
                     shutil.rmtree(self._states, ignore_errors=True)
         except BlockingIOError:
-            message = f"another process trains the head in {self.training.request.output}"
+            message = f"another process trains the head in {self.training.output}"
             fix = "wait until it ends, or choose another folder"
             raise UserError(message, fix, code="already-running") from None
         except OSError as error:
@@ -283,32 +287,26 @@ class Run:
         return self.work / step / "trainer.log"
 
     def _regenerate(self) -> None:
-        conversations, answers = self.training.data.train, self._answers
+        conversations = self.training.data.train
         total = write_conversations(conversations, self._questions)
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
-        lines, answered = AppendedLines(answers), 0
+        lines, answered, counted = AppendedLines(self._answers), 0, Counted("answers")
 
-        def count_answered() -> int:
+        def watch() -> TrainProgress:
             nonlocal answered
             # A conversation of several turns is written at once, a row for each answer.
             answered += sum(b'_gen0", "primary_id"' in line for line in lines.read())
-            return answered
-
-        def watch() -> TrainProgress:
-            done = count_answered()
-            new, seconds = done - before, time.monotonic() - begun
-            left = seconds / new * (total - done) if new > total // 20 else None
-            return TrainProgress("answers", done, total, seconds_left=left)
+            return counted.progress(answered, total)
 
         with self._serving(self.training.plan, "answers", self._served_variables) as engine:
-            url, before, begun = engine.openai_base_url, count_answered(), time.monotonic()
+            url = engine.openai_base_url
             words = recipes.regenerate_arguments(
-                self.recipe, self.setup, self._questions, answers, url, has_turns
+                self.recipe, self.setup, self._questions, self._answers, url, has_turns
             )
             self._run_program("answers", [str(TRAINER), *words], watch, engine)
-        if count_answered() < _LEAST_ANSWERED * total:
+        if watch().done < _LEAST_ANSWERED * total:
             fix = f"read {self._log('answers')}, and repeat the command: it asks the others"
             message = f"the target answered {answered:,} of {total:,} questions"
             raise TrainerFailed(message, fix, "few-answers")
@@ -364,12 +362,11 @@ class Run:
 
     def _save_states(self, engine: LocalEngine) -> None:
         rows = read_json(self._data / "dataset_info.json")["splits"]["train"]["num_examples"]
-        begun = time.monotonic()
+        counted = Counted("states")
 
         def watch() -> TrainProgress:
             done = sum(name.startswith("hs_") for name in os.listdir(self._states))
-            left = (time.monotonic() - begun) / done * (rows - done) if done else None
-            return TrainProgress("states", done, rows, seconds_left=left)
+            return counted.progress(done, rows)
 
         clients = 4 if self.setup.gpu else 1  # each needs 14 ms of CPU for a prompt
         words = [str(TRAINER), "generate-offline-data", "--model", self.setup.target]
@@ -406,19 +403,17 @@ class Run:
         def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
-            settings = {} if self.setup.gpu else _UNCOMPILED
+            settings, counted = {} if self.setup.gpu else _UNCOMPILED, Counted("measured", number)
             with self._serving(self.training.plan_with(folder), "measured", settings) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
                     read_prompts(prompts),
                     request,
-                    progress=lambda _, done, total: self._report(
-                        TrainProgress("measured", done, total, epoch=number)
-                    ),
+                    progress=lambda _, *done: self._report(counted.progress(*done)),
                 )
             write_file(file, acceptance_bytes(result))
 
-        source = [self.training.request.k, self._measured_from(folder)]
+        source = [self.training.k, self._measured_from(folder)]
         self._step("measured", source, measure, part=folder.name)
         return Epoch(number, folder, read_acceptance(file), losses.get(folder.name))
 
@@ -429,24 +424,22 @@ class Run:
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
         measured_on = self.work / "measured" / head.name / "prompts.jsonl"
-        held_out, started = read_prompts(measured_on), utc_now()
+        held_out = read_prompts(measured_on)
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
-        def ask(plan: Plan, name: str) -> Answers:
-            with self._serving(plan, "lossless", _UNCOMPILED) as engine:
-                return transcripts(
-                    prompts, open_engine(engine, self.training.catalog).server, name,
-                    _COMPARED_TOKENS, name == "target",
-                    lambda name, done, total: self._report(
-                        TrainProgress("lossless", done, total, name)
-                    ),
-                )  # fmt: skip
+        @contextmanager
+        def opened(plan: Plan) -> Iterator[BenchTarget]:
+            serving.close()  # the engine with the head, so that both fit on a GPU
+            engine = serving.enter_context(self._serving(plan, "lossless", _UNCOMPILED))
+            yield open_engine(engine, self.training.catalog)
 
-        answers = ask(self.training.plan_with(head), "head"), ask(self.training.plan, "target")
-        compared = compare_transcripts(
-            prompts, *answers, server="head", against="target", started=started,
-            max_tokens=_COMPARED_TOKENS,
-        )  # fmt: skip
+        with ExitStack() as serving, opened(self.training.plan_with(head)) as target:
+            compared = check_lossless(
+                target, opened(self.training.plan), prompts, _COMPARED_TOKENS,
+                lambda name, done, total: self._report(
+                    TrainProgress("lossless", done, total, name)
+                ),
+            )  # fmt: skip
         return {"prompts": compared.prompts, "tokens": compared.tokens, "passed": compared.passed,
                 "differences": len(compared.differences),
                 "unexplained": len(compared.unexplained)}  # fmt: skip
@@ -540,10 +533,7 @@ def _processes(count: int, words: list[str]) -> list[str]:
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
-    with suppress(ValueError):
-        document = read_json(path)
-        return document if isinstance(document, dict) else {}
-    return {}
+    return json_object(path.read_bytes() if path.exists() else None)
 
 
 def _size(folder: Path, pattern: str) -> int:
@@ -584,49 +574,68 @@ class AppendedLines:
                 yield line
 
 
+class Counted:
+    """How many conversations or prompts of a step are done. The first ones, before which programs
+    start, do not count for the seconds of each."""
+
+    def __init__(self, step: Step, epoch: int | None = None) -> None:
+        self._now = TrainProgress(step, epoch=epoch)
+        self._first: tuple[float, int] | None = None
+
+    def progress(self, done: int, total: int) -> TrainProgress:
+        """The progress when so many are done now."""
+        if done > self._now.done:
+            now = time.monotonic()
+            begun, first = self._first = self._first or (now, done)
+            each = (now - begun) / (done - first) if done > first else None
+            self._now = replace(self._now, done=done, seconds_each=each)
+        return replace(self._now, total=total)
+
+
 class EventReader:
-    """What the trainer's events say, as far as they are written."""
+    """What the trainer's events say, as far as they are written. Speeds are of the last steps,
+    without the first, which compiles."""
 
     def __init__(self, file: Path) -> None:
-        self._lines = AppendedLines(file)
-        self._now = TrainProgress("training")
-        self.losses: dict[str, float] = {}
+        self._lines, self._now = AppendedLines(file), TrainProgress("training")
         self._steps: deque[Mapping[str, Any]] = deque(maxlen=200)
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The mean of the last steps, without the first, which compiles."""
-        if len(self._steps) < 3:
-            return None
-        first, last = self._steps[1], self._steps[-1]
-        return float((last["time"] - first["time"]) / max(1, last["step"] - first["step"]))
+        self.losses: dict[str, float] = {}
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The mean of the last steps, without the first."""
-        each = self.seconds_per_step
+        """The mean of the last steps."""
+        each = self._now.seconds_each
         return mean(step.get("tokens", 0) for step in self._steps) / each if each else None
 
     def progress(self) -> TrainProgress:
         """Read what is new."""
         for line in self._lines.read():
-            self._read(json_reader.read(line, "an event"))
-        now, each = self._now, self.seconds_per_step
-        return now if each is None else replace(now, seconds_left=each * (now.total - now.done))
-
-    def _read(self, event: Mapping[str, Any]) -> None:
-        kind, epoch, epochs = event["kind"], event.get("epoch"), event.get("epochs", 0)
-        if kind == "start":
-            total = epochs * event["steps"]
-            self._now = replace(self._now, done=event["step"], total=total, epochs=epochs)
-            self._steps.clear()
-        elif kind == "step":
-            done = event["step"] + 1
-            total = max(done, self._now.total)  # each epoch packs the texts in another order
-            self._now = replace(self._now, done=done, total=total, epoch=epoch, loss=event["loss"])
-            self._steps.append(event)
-        elif kind == "val" and event.get("loss") is not None:
-            self.losses[str(epoch)] = event["loss"]
+            event = json_reader.read(line, "an event")
+            if event["kind"] == "start":
+                epochs = event["epochs"]
+                total = epochs * event["steps"]
+                self._now = TrainProgress("training", event["step"], total, epochs=epochs)
+                self._steps.clear()
+            elif event["kind"] == "step":
+                self._steps.append(event)
+                first, done, each = (
+                    self._steps[min(1, len(self._steps) - 1)],
+                    event["step"] + 1,
+                    None,
+                )
+                if len(self._steps) > 2:
+                    each = (event["time"] - first["time"]) / max(1, event["step"] - first["step"])
+                self._now = replace(
+                    self._now,
+                    done=done,
+                    total=max(done, self._now.total),  # each epoch packs texts in another order
+                    epoch=event["epoch"],
+                    loss=event["loss"],
+                    seconds_each=each,
+                )
+            elif event.get("loss") is not None:
+                self.losses[str(event["epoch"])] = event["loss"]
+        return self._now
 
 
 _DISK_FIX = "free some space, and repeat the command: it continues"

@@ -33,26 +33,17 @@ from peagle.weights.own_target import plan_pair
 
 
 @dataclass(frozen=True)
-class TrainingRequest:
-    """What the user asked for: a head for the target of ``pair``, written to ``output``, whose
-    acceptance is measured at ``k``. ``work`` is the folder of its steps, by default one in the
-    output."""
+class Training:
+    """What is trained, on what, and where to: the head to ``output``, its steps to ``work``; its
+    acceptance is measured at ``k``. ``plan`` is of the target alone on this machine, ``plan_with``
+    makes the one with the head in a folder, whatever its acceptance. ``states_share`` is the part
+    of a GPU's memory for the engine that gives hidden states, where the trainer has no GPU of its
+    own."""
 
-    pair: str
     output: Path
+    work: Path
     k: int
     recipe: Recipe
-    work: Path | None = None
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained, on what, and where to. ``plan`` is of the target alone on this machine,
-    ``plan_with`` makes the one with the head in a folder, whatever its acceptance.
-    ``states_share`` is the part of a GPU's memory for the engine that gives hidden states, where
-    the trainer has no GPU of its own."""
-
-    request: TrainingRequest
     setup: Setup
     data: TrainingData
     plan: Plan
@@ -60,25 +51,25 @@ class Training:
     catalog: Catalog
     states_share: float | None = None
 
-    @property
-    def work(self) -> Path:
-        """The folder of the steps."""
-        return self.request.work or self.request.output / ".work"
-
 
 def make_training(
-    request: TrainingRequest,
+    pair: str,
+    output: Path,
+    k: int,
+    recipe: Recipe,
     data: TrainingData,
     catalog: Catalog,
     checkpoint: Checkpoint | None,
     gpus: Gpus | None,
+    work: Path | None = None,
 ) -> Training:
-    """The training on those of this machine's ``gpus`` that are visible, else on its CPU.
-    ``checkpoint`` is of a target that the catalogue does not have. Raises UserError for a target
-    without a spare token or with too few layers, and Refused where it does not fit."""
-    target = find_pair(catalog, request.pair).target
+    """The training of a head for the target of ``pair`` on those of this machine's ``gpus`` that
+    are visible, else on its CPU. ``checkpoint`` is of a target that the catalogue does not have.
+    ``work`` is by default a folder in the output. Raises UserError for a target without a spare
+    token or with too few layers, and Refused where it does not fit."""
+    target = find_pair(catalog, pair).target
     gpus = visible_gpus(gpus) if gpus else None
-    pair = request.pair if checkpoint else target.id
+    pair = pair if checkpoint else target.id
 
     def plan_for(**speculation: Any) -> Plan:
         """The plan with the fewest GPUs, so that the trainer has the others."""
@@ -111,14 +102,15 @@ def make_training(
         last_layer=sizes.layers,
         hidden_size=sizes.hidden_size,
         mask_token_id=choose_mask_token(
-            target, checkpoint or checkpoint_at(location), published, request.recipe.mask_token_id
+            target, checkpoint or checkpoint_at(location), published, recipe.mask_token_id
         ),
-        max_anchors=anchors_within(request.recipe, sizes.vocab_size, available),
+        max_anchors=anchors_within(recipe, sizes.vocab_size, available),
         context=int(str(settings_in(plan.environment)["max-model-len"])),
         gpu=gpus is not None,
     )
 
     def plan_with(head: Path) -> Plan:
-        return without_floor(plan_for(drafter=str(head.resolve()), k=request.k))
+        return without_floor(plan_for(drafter=str(head.resolve()), k=k))
 
-    return Training(request, setup, data, plan, plan_with, catalog, share)
+    work = work or output / ".work"
+    return Training(output, work, k, recipe, setup, data, plan, plan_with, catalog, share)

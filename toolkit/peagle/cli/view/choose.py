@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import BaseModel
-from rich.text import Text
 
 from peagle.catalog.schema import Pair, kv_bytes
 from peagle.catalog.tables import HERE, MethodSupport
@@ -16,7 +15,6 @@ from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
     count_text,
-    make_console,
     print_document,
     print_documents,
     print_facts,
@@ -96,8 +94,7 @@ def print_pair(
 def print_changes(changes: Sequence[Change]) -> None:
     """One line per change; prices that AWS confirms are only counted."""
     new = [change for change in changes if not change.confirmed]
-    keys = ("file", "entry", "key", "before", "after")
-    print_table(keys, ([getattr(change, key) or "" for key in keys] for change in new))
+    print_documents(new, ("file", "entry", "key", "before", "after"))
     if confirmed := len(changes) - len(new):
         print_line(f"{confirmed} prices are unchanged and get today's date")
 
@@ -207,15 +204,14 @@ def print_memory(fit: Fit) -> None:
         "drafter": (fit.drafter_gib, "magenta"),
         "engine": (engine, "yellow"),
         "cache": (fit.kv_cache_gib, "green"),
-        "free": (terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0), "dim"),
+        "free": (terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0), "bright_black"),
     }
     *used, _ = parts.values()
     whole = max(total, sum(gib for gib, _ in used))
-    console = make_console()
-    console.print(bar(((gib / whole, style) for gib, style in used), 60))
-    shown = ((name, gib, style) for name, (gib, style) in parts.items() if gib >= 0.05)
-    legend = Text("  ").join(Text(f"{name} {gib:.1f}", style) for name, gib, style in shown)
-    console.print(legend.append(f"  of {total:.1f} GiB"))
+    click.echo(bar(((gib / whole, color) for gib, color in used), 60))
+    shown = ((f"{name} {gib:.1f}", color) for name, (gib, color) in parts.items() if gib >= 0.05)
+    legend = "  ".join(click.style(text, fg=color) for text, color in shown)
+    click.echo(f"{legend}  of {total:.1f} GiB")
 
 
 def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:

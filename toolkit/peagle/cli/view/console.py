@@ -15,30 +15,34 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import click
 
-from peagle.cli.context import add_flag, command_text, is_set
+from peagle.cli.context import add_flag, command_text, in_context, is_set
 from peagle.errors import Fix, UserError
 from peagle.text import format_duration, format_size, format_usd, plain, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
+    from peagle.aws.runtime import LogEvent
     from peagle.deploy.context import Progress
     from peagle.findings import Finding
 
 T = TypeVar("T")
 
+INTERRUPTED = 130
+"""The exit code of Ctrl-C."""
+
 UNLIMITED = 10_000
 """The width of a pipe, which another program may read."""
 
 LABEL = 12
-"""The width of the labels of facts and findings."""
+"""The least width of the labels of facts and findings."""
 
 Fact = tuple[str, str | tuple[str, str]]
 """A label and a text, or a text with a command, as of ``with_command``."""
@@ -68,12 +72,11 @@ def wants_json() -> bool:
 def print_result(result: T, view: Callable[[T], object] | None = None) -> None:
     """Print the result of a command: as JSON, else by ``view``, by default its keys and values;
     several as a table."""
-    document = plain(result)
     if wants_json():
-        print_json(document)
+        print_json(result)
     elif view is not None:
         view(result)
-    elif isinstance(document, dict):
+    elif isinstance(document := plain(result), dict):
         print_document(document)
     elif document:
         print_documents(document, [*document[0]])
@@ -82,16 +85,41 @@ def print_result(result: T, view: Callable[[T], object] | None = None) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print a document, a model or a dataclass, escaped if stdout cannot encode it."""
+    """Print a document, a model or a dataclass, escaped if stdout cannot encode it; the commands of
+    a status and of findings in the context of the user's command line."""
     document = plain(document)
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    click.echo(text if can_print(text) else json.dumps(document, indent=2))
+    if isinstance(document, dict):
+        commands = [(finding, "command") for finding in document.get("findings") or ()]
+        for entry, key in (*commands, (document, "failure_command")):
+            if entry.get(key):
+                entry[key] = in_context(entry[key]) or None
+    click.echo(json.dumps(document, indent=2, ensure_ascii=sys.stdout.encoding != "utf-8"))
 
 
-def can_print(text: str) -> bool:
-    """Whether stdout can encode ``text``."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return text.encode(encoding, "ignore").decode(encoding) == text
+def print_log(name: str, events: Iterable[LogEvent], follow: bool) -> bool:
+    """Print the lines of a log as they come, and whether there are any; Ctrl-C is the usual end of
+    one that is followed."""
+    if wants_json():
+        lines = [
+            {
+                "time": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds"),
+                "stream": event.stream,
+                "message": event.message,
+            }
+            for event in events
+        ]
+        print_json({"name": name, "events": lines})
+        return True
+    shown = False
+    try:
+        for event in events:
+            click.echo(event.message)
+            shown = True
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        click.get_current_context().exit(INTERRUPTED)
+    return shown
 
 
 def line_width(err: bool = False) -> int:
@@ -152,14 +180,13 @@ def fact_lines(
             yield f"{start}{'' if number else f'{name} ':<{label}}{line}".rstrip()
 
 
-def print_facts(
-    facts: Iterable[Fact], label: int = LABEL, indent: int = 2, err: bool = True, title: str = ""
-) -> None:
+def print_facts(facts: Iterable[Fact], indent: int = 2, err: bool = True, title: str = "") -> None:
     """Print labels and texts in two columns, on stderr or on stdout, below a title, if there are
     any."""
     facts = tuple(facts)
     if title and facts:
         print_line(f"\n{title}", bold=True, err=err)
+    label = max([LABEL, *(len(name) + 1 for name, text in facts if text)])
     for line in fact_lines(facts, line_width(err), label, indent):
         name = click.style(line[: label + indent], bold=True)
         click.echo(f"{name}{line[label + indent :]}", err=err)
@@ -276,8 +303,7 @@ def print_document(result: Any, title: str = "") -> None:
             sections.append((key, value))
         elif value not in (None, "", []):
             facts[key] = value
-    width = max((len(key) for key in facts), default=0) + 2
-    print_facts(document_facts(facts), max(width, LABEL), indent=0, err=False, title=title)
+    print_facts(document_facts(facts), indent=0, err=False, title=title)
     for key, value in sections:
         if isinstance(value, dict):
             print_document(value, key.replace("_", " "))
@@ -289,7 +315,7 @@ def make_console() -> Console:
     """rich's console on stdout."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=line_width(), highlight=False, emoji=False)
+    return Console(file=sys.stdout, width=line_width(), markup=False, highlight=False, emoji=False)
 
 
 _WORD, _PART = 20, 12
@@ -342,34 +368,30 @@ def print_table(
         click.echo(line.rstrip())
 
 
-def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
-    """A bar of ``width`` characters; each part is a share of it and rich's style."""
-    from rich.text import Text
-
-    full, empty = ("█", "░") if can_print("█░") else ("#", ".")
-    text, filled = Text(), 0.0
-    for share, style in parts:
+def bar(parts: Iterable[tuple[float, str | None]], width: int) -> str:
+    """A bar of ``width`` characters; each part is a share of it and its colour."""
+    text, drawn, filled = "", 0, 0.0
+    for share, color in parts:
         filled = min(max(filled + share, 0.0), 1.0)
-        text.append(full * (round(width * filled) - len(text)), style)
-    return text.append(empty * (width - len(text)), "dim")
+        count = round(width * filled) - drawn
+        text, drawn = text + click.style("█" * count, fg=color), drawn + count
+    return text + click.style("░" * (width - drawn), dim=True)
 
 
-_PASS_YES = Fix("pass --yes", options=("--yes",))
-
-
-def confirmed(question: str, fix: Fix = _PASS_YES) -> bool:
+def confirmed(question: str) -> bool:
     """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
     if not sys.stdin.isatty():
+        fix = Fix("review what is shown above, then pass --yes", options=("--yes",))
         raise UserError(
             "confirmation needed, but stdin is not a terminal", fix, code="confirmation-needed"
         )
     return click.confirm(question, err=True)
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
+def confirm(question: str, declined: str) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees, by ``--yes`` or
     now."""
-    if not is_set("yes") and not confirmed(question, fix):
+    if not is_set("yes") and not confirmed(question):
         message = f"{declined}; nothing was changed"
         raise UserError(message, "answer y, or pass --yes", code="declined")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
 import click
 
@@ -108,24 +107,16 @@ def _change_text(preflight: Preflight) -> str:
 
 
 def show_changes(changes: Iterable[Change]) -> None:
-    """The settings that an update or a rollback changes, one on each line; several resources of a
-    kind that it creates or removes share a line."""
-    texts = []
-    for (text, verb), group in groupby(changes, _group_change):
-        names = [change.setting.partition(".")[2] for change in group] if verb else []
-        if len(names) > 1:
-            texts.append(f"{text}s {verb}: {', '.join(names)}")
-        else:
-            texts.append(" ".join(filter(None, (text, *names, verb))))
-    print_facts(("" if number else "changes", text) for number, text in enumerate(texts))
-
-
-def _group_change(change: Change) -> tuple[str, str]:
-    """The kind of a resource and ``created`` or ``removed``; or a setting's text and ``""``."""
-    if (change.before, change.after) not in ((None, EXISTS), (EXISTS, None)):
-        return change.text, ""
-    kind = change.setting.partition(".")[0].replace("_", " ")
-    return kind, "created" if change.before is None else "removed"
+    """The settings and resources that an update or a rollback changes, one on each line."""
+    texts: list[Fact] = []
+    for change in changes:
+        text, ends = change.text, (change.before, change.after)
+        if ends in ((None, EXISTS), (EXISTS, None)):
+            kind, _, name = change.setting.partition(".")
+            verb = "created" if change.before is None else "removed"
+            text = " ".join(filter(None, (kind.replace("_", " "), name, verb)))
+        texts.append(("" if texts else "changes", text))
+    print_facts(texts)
 
 
 def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account) -> None:
@@ -152,16 +143,13 @@ def print_calls(status: DeploymentStatus, preflight: Preflight, account: Account
 ContentType='application/json', Body=body)
   print(json.load(answer['Body']))
 """)
-    print_facts(
-        (
-            ("OpenAI base URL", ("", str(status.openai_base_url))),
-            ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
-            ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
-            ("Remove it", ("", command_text(("peagle", "destroy", name)))),
-        ),
-        label=17,
-        err=False,
+    facts = (
+        ("OpenAI base URL", ("", str(status.openai_base_url))),
+        ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
+        ("Price", format_price(status.price_per_hour_usd, account.sandbox)),
+        ("Remove it", ("", command_text(("peagle", "destroy", name)))),
     )
+    print_facts(facts, err=False)
 
 
 def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> None:
@@ -180,11 +168,10 @@ def show_remaining_resources(change: DeploymentChange, again: Sequence[str]) -> 
             print_status("These resources exist:")
             for resource in record.resources:
                 print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
-        print_status(f"Costs    {format_price(usd_per_hour, change.account.sandbox)}")
-        if again:
-            shown = commands | ({"Remove": ()} if "destroy" in again else {})
-            facts = ((label, ("", command_line(argv))) for label, argv in shown.items())
-            print_facts(facts, label=9, indent=0)
+        shown = commands | ({"Remove": ()} if "destroy" in again or not again else {})
+        price = format_price(usd_per_hour, change.account.sandbox)
+        facts = [(label, ("", command_line(argv))) for label, argv in shown.items()]
+        print_facts([("Costs", price), *facts], indent=0)
     else:
         print_status("Nothing remains.")
 
@@ -240,16 +227,15 @@ def show_candidate(
     where = f"{plan.instance_count} x {plan.instance_type} more, {account.where(plan.region)}"
     suspended = "none on acceptance meanwhile: it would count the drafts of both plans"
     print_status(f"{record.name}, a second plan", bold=True)
-    print_facts(
-        (
-            ("pair", plan.pair),
-            ("where", where),
-            *proof_facts(plan),
-            ("share", f"{share:.1%} of the requests"),
-            ("price", price),
-            ("change", f"two variants; while they start, SageMaker runs {more} more"),
-            ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
-            ("promote", f"only then this plan's {AT_PROMOTION} apply"),
-        )
+    facts = (
+        ("pair", plan.pair),
+        ("where", where),
+        *proof_facts(plan),
+        ("share", f"{share:.1%} of the requests"),
+        ("price", price),
+        ("change", f"two variants; while they start, SageMaker runs {more} more"),
+        ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
+        ("promote", f"only then this plan's {AT_PROMOTION} apply"),
     )
+    print_facts(facts)
     show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")

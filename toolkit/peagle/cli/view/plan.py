@@ -308,7 +308,7 @@ def print_details(plan: Plan) -> None:
     if not _is_priced(plan):
         print_findings(plan.findings)
         return
-    print_facts(_details(plan), label=13, indent=0, err=False, title=plan.pair)
+    print_facts(_details(plan), indent=0, err=False, title=plan.pair)
     print_line("\nGPU memory", bold=True)
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
@@ -420,19 +420,13 @@ _NOT_COMPARED = ("source", "refused")
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (
-        {label: text for label, text in document_facts(answer) if label not in _NOT_COMPARED}
-        for answer in comparison.plans
-    )
-    rows = (
+    first, second = (dict(document_facts(answer)) for answer in comparison.plans)
+    rows = [
         ("*" if text != second[label] else "", label, text, second[label])
         for label, text in first.items()
-    )
+        if label not in _NOT_COMPARED
+    ]
+    rows += [("*", *change.cells) for change in comparison.other_changes]
     print_table(("", "", "A", "B"), rows)
-    others = [change.text for change in comparison.other_changes]
-    if others:
-        print_line("\nWhat else differs, from A to B")
-        for text in others:
-            print_line(f"  {text}")
-    elif first == second:
+    if not any(mark for mark, *_ in rows):
         print_line("\nThe two plans are equal.")

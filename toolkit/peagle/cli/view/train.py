@@ -43,7 +43,7 @@ def print_training_plan(plan: TrainingPlan, prompts: Path | None) -> None:
         measure = command_text(("peagle", "bench", "local", "--acceptance", file))
         for drafter, up in plan.alternatives.items():
             line = f"{command_text(up)} && {measure}"
-            print_facts([(drafter, ("", line))], label=max(12, len(drafter) + 1), err=False)
+            print_facts([(drafter, ("", line))], err=False)
 
 
 def _facts(plan: TrainingPlan) -> Iterator[Fact]:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,6 @@ from peagle.cli.view.console import (
     LABEL,
     Fact,
     bar,
-    can_print,
     document_facts,
     fact_lines,
     folded,
@@ -59,8 +58,6 @@ _FACTS = (
 _NEAR_SECONDS = 2 * 3600
 """An end that is nearer belongs into the first line."""
 
-_LONGEST_VALUE = 60
-
 
 def print_deployments(rows: Sequence[ListedDeployment]) -> None:
     """A line for each deployment."""
@@ -87,7 +84,7 @@ def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequenc
         ("to continue", ("", command_text(continued) if continued and not any(fix) else "")),
     ]
     facts += [("resource", resource.text) for resource in status.resources]
-    print_facts(facts, label=20, err=False)
+    print_facts(facts, err=False)
 
 
 def print_drift(drift: Drift, where: str) -> None:
@@ -102,17 +99,13 @@ def print_drift(drift: Drift, where: str) -> None:
     else:
         print_line(f"{where}: {len(fields)} fields differ from the plan", bold=True)
         rows = (
-            (change.setting, _value_text(change.after), _value_text(change.before))
+            (
+                change.setting,
+                *(shortened(plain_text(value), 60) for value in (change.after, change.before)),
+            )
             for change in fields
         )
         print_table(("FIELD", "PLANNED", "FOUND"), rows)
-
-
-def _value_text(value: Any) -> str:
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return shortened(text, _LONGEST_VALUE)
 
 
 def print_proof(name: str, proof: Proof) -> None:
@@ -157,7 +150,7 @@ def print_engine(engine: LocalEngine) -> None:
         ("Read the log", command_text(("peagle", "local", "logs", engine.name, "-f"))),
         ("Stop it", command_text(("peagle", "local", "down", engine.name))),
     )
-    print_facts(((label, ("", text)) for label, text in facts), label=17, indent=0, err=False)
+    print_facts(((label, ("", text)) for label, text in facts), indent=0, err=False)
 
 
 def measured(status: DeploymentStatus) -> str:
@@ -241,14 +234,13 @@ def print_comparison_report(report: VariantComparison) -> None:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_PLAIN_BARS = ".:-=+*#@"
 _GAUGE = 20
 _UNKNOWN = "-"
 _BELOW = ", below the floor"
 
 
 def usage_screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen; of several variants each fact stands side by side."""
+    """The lines of one screen; of several variants one below the other."""
     instances = f"{usage.instances} x {usage.instance_type}" if usage.instance_type else ""
     instances = f"{len(usage.variants)} variants" if usage.variants else instances
     place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
@@ -256,20 +248,13 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
     state = ", ".join(filter(None, (usage.state, instances, place, over)))
     lines = [click.style(line, bold=True) for line in folded(f"{usage.name}: {state}", width)]
     lines.append("")
-    facts = dict(_usage_facts(usage, 0 if usage.variants else width - LABEL - 2))
-    if usage.variants:
-        together = "; ".join(facts[label] for label in ("requests", "in progress", "cost"))
-        facts = {}
-        for variant in usage.variants:
-            running = f"{variant.instances} x {variant.instance_type}"
-            for label, text in (("instances", running), *_usage_facts(variant, 0)):
-                before = f"{facts[label]}; " if label in facts else ""
-                facts[label] = f"{before}{variant.variant} {text}"
-        facts["together"] = together
-    for label, text in facts.items():
-        is_low = label == "acceptance" and _BELOW in text
-        shown = fact_lines([(label, text)], width)
-        lines += (click.style(line, fg="red") if is_low else line for line in shown)
+    for part in usage.variants or (usage,):
+        if usage.variants:
+            lines.append(f"{part.variant}: {part.instances} x {part.instance_type}")
+        for fact in _usage_facts(part, width - LABEL - 2):
+            is_low = fact[0] == "acceptance" and _BELOW in fact[1]
+            shown = fact_lines([fact], width)
+            lines += (click.style(line, fg="red") if is_low else line for line in shown)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
@@ -283,10 +268,9 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
         yield "share", f"{usage.share:.1%} of the requests"
     requests, by_minute = number(usage.requests_per_minute, "{:.1f} per minute"), ""
     if len(usage.requests_by_minute) > 1:  # the newest minute is the last bar
-        bars = _BARS if can_print(_BARS) else _PLAIN_BARS
         most = max(usage.requests_by_minute) or 1.0
         by_minute = "".join(
-            bars[round(value / most * (len(bars) - 1))] for value in usage.requests_by_minute
+            _BARS[round(value / most * (len(_BARS) - 1))] for value in usage.requests_by_minute
         )
     has_room = by_minute and len(requests) + len(by_minute) + 2 <= width
     yield "requests", f"{requests}  {by_minute}" if has_room else requests
@@ -299,7 +283,9 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
     yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
     share = usage.kv_cache_share
-    gauge = _UNKNOWN if share is None else f"{bar([(share, '')], _GAUGE).plain} {share:.1%}"
+    gauge = (
+        _UNKNOWN if share is None else f"{click.unstyle(bar([(share, None)], _GAUGE))} {share:.1%}"
+    )
     yield "KV cache", gauge
     acceptance = "no speculation"
     if usage.k is not None:

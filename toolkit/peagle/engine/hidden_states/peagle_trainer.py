@@ -72,6 +72,7 @@ def report_training() -> None:
             epoch, local_step = self.peagle_epoch, self.global_step - self.peagle_first
             if not local_step:
                 return
+            self.config = self.config._replace(checkpoint_freq=1)  # this epoch is saved, too
         save(self, epoch, local_step)
 
     Trainer.run_training, Trainer.train_epoch = run_training, counted_epoch
