@@ -11,9 +11,8 @@ import pytest
 from peagle.train import probe as probing
 from peagle.train.data import TrainingData, read_training_data
 from peagle.train.estimate import Rates, measure_data, training_hours
-from peagle.train.recipe import Recipe, Setup
+from peagle.train.recipe import Recipe, Setup, Training
 from peagle.train.run import Counted, Step, TrainProgress
-from peagle.train.training import Training
 
 RECIPE = Recipe(epochs=3, sequence_length=256)
 SETUP = Setup("/models/tiny", (2, 5, 7), 8, 256, 2, 8192, 2048)

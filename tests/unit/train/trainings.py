@@ -29,8 +29,7 @@ from peagle.planning.plan import Plan
 from peagle.store import write_json
 from peagle.train import run as running
 from peagle.train.data import read_training_data
-from peagle.train.recipe import CPU_RECIPE
-from peagle.train.training import Training, make_training
+from peagle.train.recipe import CPU_RECIPE, Training, make_training
 
 CATALOG = load_catalog()
 FAKE = Path(__file__).with_name("fake_trainer.py")

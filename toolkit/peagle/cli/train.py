@@ -110,10 +110,16 @@ from peagle.train.job import (
     training_job_request,
 )
 from peagle.train.probe import measure_rates
-from peagle.train.recipe import CPU_RECIPE, Recipe, choose_layers, choose_mask_token, parse_settings
+from peagle.train.recipe import (
+    CPU_RECIPE,
+    Recipe,
+    choose_layers,
+    choose_mask_token,
+    make_training,
+    parse_settings,
+)
 from peagle.train.result import RECORD, require_empty, require_own, write_result
 from peagle.train.run import Run
-from peagle.train.training import make_training
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import is_on_hub, is_own_target, with_own_target
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from peagle.errors import NotProved
 from peagle.train.data import MOST_PROMPTS
 from peagle.train.estimate import Range, Rates, measure_data
+from peagle.train.recipe import Training
 from peagle.train.run import Run, TrainProgress
-from peagle.train.training import Training
 
 ROUNDS, PROMPTS, STEPS = 4, 32, 30
 """Conversations per concurrent request; held-out prompts; training steps."""

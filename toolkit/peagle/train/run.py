@@ -60,7 +60,7 @@ from peagle.store import locked, private_folder, read_json, write_file, write_js
 from peagle.text import json_digest, json_object, sanitize
 from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
-from peagle.train.training import Training
+from peagle.train.recipe import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SERVED_NAME
 
