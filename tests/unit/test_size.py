@@ -20,16 +20,16 @@ BUDGET = {
     "render": (3_500, 3_000),
     "engine": (3_040, 1_800),
     "images": (880, 700),
-    "aws": (3_810, 2_600),
+    "aws": (3_712, 2_600),
     "weights": (2_080, 1_500),
     "warm": (420, 400),
-    "deploy": (6_600, 4_600),
+    "deploy": (6_500, 4_600),
     "bench": (3_960, 3_100),
     "train": (2_591, 1_500),
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 66_054, 249
+MOST_LINES, MOST_FILES = 65_919, 249
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -248,7 +248,6 @@ class Account:
                 code="other-account",
             )
         current = current_deployment(aws, name, record, self.prices, complete=complete) or record
-        _require_component(current, aws)
         return current, aws
 
     def _find_by_tags(
@@ -262,7 +261,6 @@ class Account:
         try:
             aws = self.aws(region)
             if record := current_deployment(aws, name, None, self.prices):
-                _require_component(record, aws)
                 return record, aws
         except UserError as error:  # such as without credentials
             cause = error
@@ -310,13 +308,6 @@ class Account:
         aws = self.aws()
         others = () if self.region else deployment_regions(aws.scope)
         return list_deployments(aws, sorted({aws.region, *others}), self.prices)
-
-
-def _require_component(record: Deployment, aws: Aws) -> None:
-    from peagle.aws.runtime import require_component
-
-    if record.current.served.copies is not None:
-        require_component(aws, record.name)
 
 
 @dataclass

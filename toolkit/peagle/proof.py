@@ -249,11 +249,10 @@ def _is_accepted(length: float | None, floor: float | None) -> bool:
 @dataclass
 class StreamCounts:
     """Sums vLLM's lines of statistics by log stream, ``<variant>/<instance>``; a restarted engine
-    adds to its stream. Streams in ``ignored`` are of an earlier revision. With ``conversations``,
-    what is added while ``in_second_turn`` is that of the second turns."""
+    adds to its stream. With ``conversations``, what is added while ``in_second_turn`` is that of
+    the second turns."""
 
     counted: dict[str, Counters] = field(default_factory=dict)
-    ignored: set[str] = field(default_factory=set)
     conversations: bool = False
     in_second_turn: bool = False
     _reported: dict[str, float] = field(default_factory=dict)
@@ -264,9 +263,7 @@ class StreamCounts:
     def add(self, stream: str, line: str, time: float = 0.0) -> None:
         """Count a line, if it is one of statistics. A longer name of a stream, such as
         ``<variant>/<instance>/data-log``, is the same instance's. ``time``: epoch seconds."""
-        stream = parse_instance(stream)
-        if stream in self.ignored:
-            return
+        stream = "/".join(stream.split("/")[:2])
         generated, rate = generated_in_log(line), hit_rate_in_log(line)
         if generated is not None:
             self._reported[stream] = time
@@ -309,11 +306,6 @@ class StreamCounts:
         """The drafts so far, for people."""
         drafts = sum(min(counters.drafts, min_drafts) for counters in self.counted.values())
         return f"{drafts} of {min_drafts * instance_count} drafts"
-
-
-def parse_instance(stream: str) -> str:
-    """``<variant>/<instance>`` of a log stream's name."""
-    return "/".join(stream.split("/")[:2])
 
 
 def require_passed(

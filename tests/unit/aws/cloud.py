@@ -466,6 +466,7 @@ class Cloud:
         startTime: int,
         endTime: int | None = None,
         logStreamNames: list[str] | None = None,
+        logStreamNamePrefix: str = "",
         filterPattern: str = "",
     ) -> Any:
         """Every event: what is asked for by a pattern is a part of them."""
@@ -480,6 +481,7 @@ class Cloud:
                 for event in self.log
                 if startTime <= event["timestamp"] <= last
                 and (logStreamNames is None or event["logStreamName"] in logStreamNames)
+                and event["logStreamName"].startswith(logStreamNamePrefix)
             ]
         }
 
@@ -706,11 +708,11 @@ class Cloud:
         there = self.buckets.setdefault(bucket, {})
         there[key] = {"ContentLength": len(content), "Metadata": {}, "Content": content}
 
-    def _head_object(self, Bucket: str, Key: str) -> Any:
+    def _head_object(self, Bucket: str, Key: str, IfMatch: str = "") -> Any:
         entry = self._bucket(Bucket).get(Key)
         if entry is None:
             raise service_error("404", "Not Found", "HeadObject")
-        return entry
+        return {"ETag": '"etag"'} | entry
 
     def _upload_file(
         self, path: str, bucket: str, key: str, ExtraArgs: Any, Callback: Callable[[int], object]
@@ -752,13 +754,22 @@ class _Client:
         self._cloud._upload_file(path, bucket, key, **more)
         self._cloud.after("upload_file")
 
-    def copy(self, source: dict[str, str], bucket: str, key: str, ExtraArgs: Any) -> None:
+    def copy(
+        self,
+        source: dict[str, str],
+        bucket: str,
+        key: str,
+        settings: dict[str, Any],
+        progress: Callable[[int], object],
+        Config: Any,
+    ) -> None:
         self._cloud.calls.append("copy")
         self._cloud.before("copy")
         there = self._cloud.buckets
         there[bucket][key] = there[source["Bucket"]][source["Key"]] | {
-            "Metadata": ExtraArgs["Metadata"]
+            "Metadata": settings["Metadata"]
         }
+        progress(there[bucket][key]["ContentLength"])
         self._cloud.after("copy")
 
     def get_paginator(self, operation: str) -> Any:

@@ -135,7 +135,6 @@ def denying(*operations: str) -> Callable[[World], None]:
 
 ERROR, WARNING = "error", "warning"
 FULL = [subnet(name, "us-east-1a", free=0) for name in SUBNETS]
-PRIVATE_ONLY: dict[str, Any] = {"IpRanges": [{"CidrIp": "10.0.0.0/16"}]}
 ROWS: dict[str, Row] = {
     "plain": Row(nothing, PLAIN, {}),
     "quota of none": Row(having(quotas={QUOTA: 0}), PLAIN, {"quota-zero": (ERROR, QUOTA)}),
@@ -189,9 +188,6 @@ ROWS: dict[str, Row] = {
         lacking("s3:PutObject"), capturing(f"s3://{MINE}/captured"),
         {"role-lacks-permission": (ERROR, f"arn:aws:s3:::{MINE}/captured/{NAME}/*")},
     ),
-    "key of captured data": Row(
-        lacking("kms:Decrypt"), capturing(), {"role-lacks-permission": (WARNING, KEY)}
-    ),
     "network": Row(nothing, PRIVATE, {}),
     "no such subnets": Row(network(subnets=[]), PRIVATE, {"network-missing": (ERROR, SUBNETS[0])}),
     "two networks": Row(
@@ -201,12 +197,12 @@ ROWS: dict[str, Row] = {
     "no addresses": Row(
         network(subnets=FULL), PRIVATE, {"network-full": (ERROR, "")}
     ),
-    "private addresses": Row(
-        network(groups=[group(IpProtocol="-1", **PRIVATE_ONLY)]), PRIVATE,
+    "port 80 only": Row(
+        network(groups=[group(IpProtocol="tcp", FromPort=80, ToPort=80)]), PRIVATE,
         {"network-blocked": (ERROR, "")},
     ),
-    "public IPv6": Row(
-        network(groups=[group(IpProtocol="-1", Ipv6Ranges=[{"CidrIpv6": "::/0"}])]), PRIVATE, {}
+    "port 443": Row(
+        network(groups=[group(IpProtocol="tcp", FromPort=443, ToPort=443)]), PRIVATE, {}
     ),
     "no route": Row(
         network(route_tables=[table()]), PRIVATE,
@@ -291,7 +287,6 @@ def test_weights_in_s3_need_a_way_to_s3(world: World, head: Path, interface: boo
     endpoint: dict[str, Any] = dict(S3_GATEWAY)
     if interface:
         endpoint |= {"VpcEndpointType": "Interface", "RouteTableIds": []}
-        world.cloud.network.groups = [group(IpProtocol="-1", **PRIVATE_ONLY)]
     world.cloud.network.route_tables = [table()]
     world.cloud.network.endpoints = []
     codes = [each.code for each in world.preflight(plan).findings]

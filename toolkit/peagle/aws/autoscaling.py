@@ -20,7 +20,6 @@ from peagle.render.resources import (
     METRIC,
     POLICY,
     SERVICE_NAMESPACE,
-    WAKE_POLICY,
     copies_id,
     policy_parameters,
     register_parameters,
@@ -140,13 +139,6 @@ def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str,
         made = aws.call(_SERVICE, "put_scaling_policy", **wake)
         alarm = wake_alarm(endpoint, made["PolicyARN"], tags)
         aws.call("cloudwatch", "put_metric_alarm", **alarm)
-
-
-def stay_awake(aws: Aws, endpoint: str) -> None:
-    """Remove the alarm that wakes a component which slept, and its policy; ignores what is gone."""
-    aws.delete("cloudwatch", "delete_alarms", AlarmNames=[wake_alarm_name(endpoint)])
-    target = target_parameters(endpoint, VARIANT, copies=True)
-    aws.delete(_SERVICE, "delete_scaling_policy", **target, PolicyName=WAKE_POLICY)
 
 
 def deregister(aws: Aws, endpoint: str, copies: bool = False) -> None:

@@ -407,19 +407,6 @@ class Aws:
         with translated("s3", self.region):
             self.client("s3").upload_file(str(path), bucket, key, ExtraArgs=more, Callback=progress)
 
-    def copy(
-        self,
-        bucket: str,
-        source: str,
-        key: str,
-        metadata: dict[str, str],
-        kms_key: str | None = None,
-    ) -> None:
-        """Copy an object within its bucket, in parts when it is large."""
-        more = {"Metadata": metadata, "MetadataDirective": "REPLACE", **encrypted_by(kms_key)}
-        with translated("s3", self.region):
-            self.client("s3").copy({"Bucket": bucket, "Key": source}, bucket, key, ExtraArgs=more)
-
     @cached_property
     def caller(self) -> dict[str, Any]:
         """The identity of the credentials: ``Account`` and ``Arn``."""

@@ -159,10 +159,9 @@ _LIFECYCLE = document("ecr-lifecycle")
 
 def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) -> str:
     """The address of the repository. A new one has ``more_tags``, scans images when they are
-    pushed, and its images keep their tags; that of something else stays unchanged."""
-
-    named = {"repositoryNames": [name]}
+    pushed, and its images keep their tags; one that exists stays unchanged."""
     try:
+        named = {"repositoryNames": [name]}
         repository = aws.call("ecr", "describe_repositories", **named)["repositories"][0]
     except Missing:
         record_resource(aws, "Repository", name)
@@ -174,8 +173,6 @@ def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) ->
             imageScanningConfiguration={"scanOnPush": True},
             encryptionConfiguration={"encryptionType": "AES256"},
         )["repository"]  # fmt: skip
-    tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
-    if TAG in tags.get("tags", []):
         policy = json.dumps(_LIFECYCLE)
         aws.call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=policy)
     return str(repository["repositoryUri"])

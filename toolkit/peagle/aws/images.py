@@ -203,19 +203,11 @@ def _ensure_project(aws: Aws, order: BuildRequest, bucket: str, source: str, clo
 
 
 def _start_build(aws: Aws, project: str, source: str, variables: Mapping[str, str]) -> str:
-    """Start a build; its id. The overrides count where the project exists already, perhaps from an
-    older version."""
+    """Start a build of the context at ``source``; its id."""
     response = aws.call(
         "codebuild", "start_build",
         projectName=project,
-        sourceTypeOverride="S3",
         sourceLocationOverride=source,
-        buildspecOverride=json.dumps(BUILDSPEC),
-        environmentTypeOverride=_ENVIRONMENT["type"],
-        imageOverride=_ENVIRONMENT["image"],
-        computeTypeOverride=_ENVIRONMENT["computeType"],
-        privilegedModeOverride=_ENVIRONMENT["privilegedMode"],
-        timeoutInMinutesOverride=_LIMIT_MINUTES,
         environmentVariablesOverride=[
             {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
         ],

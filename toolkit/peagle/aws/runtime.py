@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.engine_log import log_text
-from peagle.errors import EngineError, Fix, PeagleError, UserError, fixed_by
+from peagle.errors import CloudError, EngineError, Fix, UserError, fixed_by
 from peagle.protocol import (
     Counters,
     Piece,
@@ -37,18 +38,12 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _JSON = "application/json"
 _RUNTIME = "sagemaker-runtime"
 
-T = TypeVar("T")
-
 
 def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
     with _log_named(endpoint):
-
-        def send(**named: str) -> Iterator[dict[str, Any]]:
-            request = {**named, "Body": data, "ContentType": _JSON, **parameters}
-            yield aws.call(_RUNTIME, "invoke_endpoint", **request)
-
-        (response,) = _named_requests(aws, endpoint, send)
+        request = {**_target(aws, endpoint), "Body": data, "ContentType": _JSON, **parameters}
+        response = aws.call(_RUNTIME, "invoke_endpoint", **request)
         with translated(_RUNTIME, aws.region):
             content: bytes = response["Body"].read()
     return content
@@ -65,42 +60,26 @@ def ask(aws: Aws, endpoint: str, body: dict[str, Any], **parameters: str) -> dic
 def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
     """The answer piece by piece, as it arrives. ``body`` must request a stream."""
     with _log_named(endpoint):
-        operation, data = "invoke_endpoint_with_response_stream", encoded(body)
-
-        def send(**named: str) -> Iterator[dict[str, Any]]:
-            yield from aws.events(_RUNTIME, operation, **named, Body=data, ContentType=_JSON)
-
-        events = _named_requests(aws, endpoint, send)
+        request = {**_target(aws, endpoint), "Body": encoded(body), "ContentType": _JSON}
+        events = aws.events(_RUNTIME, "invoke_endpoint_with_response_stream", **request)
         yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
 
 
-_COMPONENT_REQUIRED = "Inference Component Name header is required"
-"""AWS's answer for an endpoint whose instances serve inference components."""
-
-_hosting: WeakKeyDictionary[Aws, set[str]] = WeakKeyDictionary()
-"""The endpoints that have answered so."""
+_components: WeakKeyDictionary[Aws, dict[str, bool]] = WeakKeyDictionary()
+"""Whether an endpoint's instances serve inference components, by its name."""
 
 
-def require_component(aws: Aws, endpoint: str) -> None:
-    """Name the component in all requests to the endpoint, whose instances serve components: else
-    the first one is rejected and counts as an error."""
-    _hosting.setdefault(aws, set()).add(endpoint)
-
-
-def _named_requests(aws: Aws, endpoint: str, send: Callable[..., Iterator[T]]) -> Iterator[T]:
-    """What ``send`` yields, given the parameters that name the endpoint, and the component of its
-    name once it is known to need one: after AWS's answer that it does, the request is repeated."""
-    endpoint_only = {"EndpointName": endpoint}
-    of_component = {**endpoint_only, "InferenceComponentName": endpoint}
-    if endpoint not in _hosting.get(aws, ()):
-        try:
-            yield from send(**endpoint_only)
-            return
-        except PeagleError as error:
-            if _COMPONENT_REQUIRED not in error.message:
-                raise
-        require_component(aws, endpoint)
-    yield from send(**of_component)
+def _target(aws: Aws, endpoint: str) -> dict[str, str]:
+    """The parameters of a request that name the endpoint, and the component of its name if it has
+    one. Without the permission to look, it has none."""
+    by_name = _components.setdefault(aws, {})
+    if endpoint not in by_name:
+        by_name[endpoint] = False
+        with suppress(CloudError):
+            live = sagemaker.describe(aws, endpoint)
+            by_name[endpoint] = live is not None and live.hosts_components
+    component = {"InferenceComponentName": endpoint} if by_name[endpoint] else {}
+    return {"EndpointName": endpoint, **component}
 
 
 def _log_named(endpoint: str) -> AbstractContextManager[None]:
@@ -148,11 +127,12 @@ class LogEvent:
 class Tail:
     """Reads an endpoint's log, or those streams of a ``group`` that begin with a ``prefix``, from
     ``since`` (epoch seconds) on, every event once. Streams reach CloudWatch with different delays,
-    so each read goes back a little."""
+    so each read goes back a little. A stream with an event in the time ``earlier`` is an earlier
+    engine's, and left out."""
 
     def __init__(
         self, aws: Aws, endpoint: str, since: float, copies: bool = False, group: str = "",
-        prefix: str = "",
+        prefix: str = "", earlier: tuple[float, float] = (0.0, 0.0),
     ) -> None:  # fmt: skip
         self.since = since
         self._aws = aws
@@ -160,6 +140,8 @@ class Tail:
         self._group = group or log_group(endpoint, copies)
         self._newest = int(since * 1000)
         self._seen: dict[str, int] = {}
+        self._earlier = earlier
+        self._is_earlier: dict[str, bool] = {}
 
     def new(self) -> Iterator[LogEvent]:
         """New events since the last call; none while there is no log."""
@@ -171,15 +153,25 @@ class Tail:
         )  # fmt: skip
         try:
             for entry in listed:
-                moment = entry["timestamp"]
-                is_meant = entry["logStreamName"].startswith(self._prefix)  # also with moto
-                if is_meant and entry["eventId"] not in self._seen:
-                    self._seen[entry["eventId"]] = moment
+                event, stream, moment = entry["eventId"], entry["logStreamName"], entry["timestamp"]
+                is_meant = stream.startswith(self._prefix)  # also with moto
+                if is_meant and event not in self._seen and not self._is_of_earlier(stream):
+                    self._seen[event] = moment
                     self._newest = max(self._newest, moment)
                     raw = clean(entry["message"])
-                    yield LogEvent(moment / 1000, entry["logStreamName"], log_text(raw), raw)
+                    yield LogEvent(moment / 1000, stream, log_text(raw), raw)
         except Missing:
             return
+
+    def _is_of_earlier(self, stream: str) -> bool:
+        start, end = (int(moment * 1000) for moment in self._earlier)
+        if stream not in self._is_earlier:
+            listed = self._aws.items(
+                "logs", "filter_log_events", "events", logGroupName=self._group,
+                logStreamNames=[stream], startTime=start, endTime=end - 1,
+            )  # fmt: skip
+            self._is_earlier[stream] = start < end and next(iter(listed), None) is not None
+        return self._is_earlier[stream]
 
     def drain(self) -> list[LogEvent]:
         """``new`` as a list; empty without the permission to read the log, which is optional."""
@@ -187,21 +179,6 @@ class Tail:
             return list(self.new())
         except AccessDenied:
             return []
-
-
-def has_logged_between(
-    aws: Aws, endpoint: str, stream: str, start: float, end: float, copies: bool = False
-) -> bool:
-    """Whether the log stream has an event between two times (epoch seconds)."""
-    group = log_group(endpoint, copies)
-    listed = aws.items(
-        "logs", "filter_log_events", "events", logGroupName=group,
-        logStreamNames=[stream], startTime=int(start * 1000), endTime=int(end * 1000) - 1,
-    )  # fmt: skip
-    try:
-        return next(iter(listed), None) is not None
-    except Missing:
-        return False
 
 
 def clean(message: str) -> str:

@@ -26,6 +26,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.checkpoints.contents import LocalFile
 from peagle.checkpoints.models import s3_prefix
 from peagle.errors import CheckpointError, CloudError, NotFound, Refused
+from peagle.planning.company import encrypted_by
 from peagle.s3uri import S3Uri
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
@@ -138,22 +139,22 @@ def upload_missing(
     """Upload the files that S3 does not have yet (``sent`` gets their bytes, ``present`` those of
     others), or copy them from the keys ``earlier``. With ``kms_key``, a file that KMS does not
     encrypt counts as missing."""
-    part = upload.prefix.rstrip("/").rpartition("/")[2]
+    part, bucket = upload.prefix.rstrip("/").rpartition("/")[2], upload.bucket
     for file in upload.files:
         key = upload.prefix + file.name
         metadata = {_CHECKSUM: file.sha256}
         copies = (
-            name for name in earlier
+            (S3Uri(bucket, name), etag) for name in earlier
             if name != key and name.endswith(f"/{part}/{file.name}")
-            and _is_uploaded(aws, upload.bucket, name, file, None)
+            and (etag := _uploaded_etag(aws, bucket, name, file, None))
         )  # fmt: skip
-        if _is_uploaded(aws, upload.bucket, key, file, kms_key):
+        if _uploaded_etag(aws, bucket, key, file, kms_key):
             present(file.size)
         elif copied := next(copies, None):
-            aws.copy(upload.bucket, copied, key, metadata, kms_key)
-            present(file.size)
+            more = {"Metadata": metadata, **encrypted_by(kms_key)}
+            copy_object(aws, *copied, file.size, S3Uri(bucket, key), more, present)
         else:
-            aws.upload(file.path, upload.bucket, key, metadata, sent, kms_key)
+            aws.upload(file.path, bucket, key, metadata, sent, kms_key)
 
 
 def find_object(aws: Aws, bucket: str, key: str) -> Mapping[str, Any] | None:
@@ -163,17 +164,18 @@ def find_object(aws: Aws, bucket: str, key: str) -> Mapping[str, Any] | None:
     return None
 
 
-def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None) -> bool:
+def _uploaded_etag(aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None) -> str:
+    """The ETag of the object if it is that file, encrypted with that key; else empty."""
     if (head := find_object(aws, bucket, key)) is None:
-        return False
+        return ""
     if kms_key:
         # S3 does not say which alias a key has.
         is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
         is_encrypted = head.get("ServerSideEncryption", "").startswith("aws:kms")
         if not is_encrypted or not (is_key or "alias/" in kms_key):
-            return False
+            return ""
     same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
-    return bool(same_bytes and head["ContentLength"] == file.size)
+    return str(head["ETag"]) if same_bytes and head["ContentLength"] == file.size else ""
 
 
 def abort_uploads(aws: Aws, bucket: str, keys: Container[str], prefix: str = "") -> None:

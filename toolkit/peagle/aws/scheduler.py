@@ -38,12 +38,11 @@ def at_expression(moment: float) -> str:
 
 
 def ensure_role(
-    aws: Aws, endpoint: str, deployment_id: str, company: Company, copies: bool = False
-) -> str:
-    """The ARN of the role that may delete the endpoint, with ``copies`` their component too; it is
-    created if needed, and its policy is written again."""
+    aws: Aws, endpoint: str, deployment_id: str, company: Company, copies: bool
+) -> None:
+    """Create the role that may delete the endpoint, with ``copies`` their component too, unless it
+    exists; its policy is written again."""
     name = limit_name(aws.region, endpoint)
-    arn = f"arn:{aws.partition}:iam::{aws.account}:role/{name}"
     with suppress(AlreadyExists):
         aws.call(
             "iam", "create_role",
@@ -57,7 +56,6 @@ def ensure_role(
     tag = (ID_TAG, deployment_id)
     policy = json.dumps(role_policy(f"{there}:endpoint/{endpoint}", tag, component))
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName=END_POLICY, PolicyDocument=policy)
-    return arn
 
 
 def put_schedule(

@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_network
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 
-Route = Literal["interface", "endpoint", "gateway", "none", "unknown"]
-"""How a subnet reaches a destination: an interface endpoint, which has an address in the VPC, a
-gateway endpoint, a NAT gateway, not at all, or through something that EC2 does not describe, such
-as a transit gateway or an appliance."""
-
-Outbound = Literal["anywhere", "vpc", "nowhere"]
-"""Where requests to port 443 may go by a security group: also to public addresses, to private
-addresses and other groups only, or nowhere. What a prefix list holds is not looked at: it counts as
-public."""
+Route = Literal["known", "none", "unknown"]
+"""Of a subnet to a destination: by a VPC endpoint or a NAT gateway, none, or through something that
+EC2 does not describe, such as a transit gateway or an appliance."""
 
 _EVERYWHERE = ("0.0.0.0/0", "::/0")
 _HTTPS = 443
-_PRIVATE = tuple(
-    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
-)
 
 
 @dataclass(frozen=True)
@@ -38,11 +28,10 @@ class Subnet:
 
 @dataclass(frozen=True)
 class SecurityGroup:
-    """A security group, and where its rules let requests to port 443 go."""
+    """A security group, and whether a rule lets requests to port 443 leave, wherever to."""
 
-    id: str
     vpc: str
-    https: Outbound
+    lets_https_out: bool
 
 
 def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
@@ -59,7 +48,7 @@ def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, SecurityGrou
     groups = _describe(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
     return {
         group["GroupId"]: SecurityGroup(
-            group["GroupId"], group.get("VpcId", ""), _outbound(group["IpPermissionsEgress"])
+            group.get("VpcId", ""), any(map(_allows_https, group["IpPermissionsEgress"]))
         )
         for group in groups
     }
@@ -74,32 +63,10 @@ def _describe(
             yield from aws.call("ec2", operation, **{parameter: [resource_id]})[key]
 
 
-def _outbound(rules: Sequence[Mapping[str, Any]]) -> Outbound:
-    allowed = [
-        rule
-        for rule in rules
-        if rule.get("IpProtocol") == "-1"
-        or (
-            rule.get("IpProtocol") == "tcp"
-            and rule.get("FromPort", 0) <= _HTTPS <= rule.get("ToPort", 65535)
-        )
-    ]
-    if any(map(_is_public, allowed)):
-        return "anywhere"
-    return "vpc" if allowed else "nowhere"
-
-
-def _is_public(rule: Mapping[str, Any]) -> bool:
-    """Whether the rule leads to public addresses, as far as can be seen."""
-    ranges = [ip_range["CidrIp"] for ip_range in rule.get("IpRanges") or ()]
-    ranges += [ip_range["CidrIpv6"] for ip_range in rule.get("Ipv6Ranges") or ()]
-    if rule.get("PrefixListIds"):
-        return True
-    networks = [ip_network(cidr, strict=False) for cidr in ranges]
-    return (not networks and not rule.get("UserIdGroupPairs")) or any(
-        not any(network[0] in private and network[-1] in private for private in _PRIVATE)
-        for network in networks
-    )  # fmt: skip
+def _allows_https(rule: Mapping[str, Any]) -> bool:
+    ports = range(rule.get("FromPort", 0), rule.get("ToPort", 65535) + 1)
+    protocol = rule.get("IpProtocol")
+    return protocol == "-1" or (protocol == "tcp" and _HTTPS in ports)
 
 
 @dataclass(frozen=True)
@@ -130,8 +97,8 @@ def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]
     for subnet in subnets:
         table = by_subnet.get(subnet, main)
         internet = _to_internet(table)
-        to_gateway: Route = "endpoint" if table.get("RouteTableId") in with_gateway else internet
-        routes[subnet] = Routes("interface" if has_interface else to_gateway, internet)
+        is_near = has_interface or table.get("RouteTableId") in with_gateway
+        routes[subnet] = Routes("known" if is_near else internet, internet)
     return routes
 
 
@@ -143,7 +110,7 @@ def _to_internet(table: Mapping[str, Any]) -> Route:
         if everywhere.isdisjoint(_EVERYWHERE) or route.get("State") == "blackhole":
             continue
         if route.get("NatGatewayId"):
-            return "gateway"
+            return "known"
         if not str(route.get("GatewayId", "")).startswith(("igw-", "local")):
             return "unknown"
     return "none"

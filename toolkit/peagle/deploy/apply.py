@@ -222,7 +222,9 @@ def _put_copies(
     count = request["RuntimeConfig"]["CopyCount"]
     if live.component is None:
         context.say("Creating copies", f"{count}")
-        resources.COMPONENT.create(context, revision, context.record.name, request)
+        id_tag = {"Key": ID_TAG, "Value": context.record.id}
+        tags = [*request.get("Tags", ()), id_tag, revision.tag]
+        aws.call("sagemaker", "create_inference_component", **{**request, "Tags": tags})
         return
     context.say("Updating copies", f"to {revision.name}")
     running = live.component.desired_copies

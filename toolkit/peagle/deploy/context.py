@@ -16,7 +16,7 @@ from typing import Any
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import CAPACITY_FIX, AccessDenied, failed_start, lacks_capacity
-from peagle.aws.runtime import Tail, has_logged_between
+from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BUSY, KINDS, Endpoint
 from peagle.deploy import records
 from peagle.deploy.state import Deployment, Failure, Resource, Revision, start_seconds
@@ -135,10 +135,8 @@ class EndpointLog:
         self.first_at: float | None = None
         self._progress = ""
         self._may_read = True
-        self._aws = aws
-        self._live = live
-        self._tail = Tail(aws, live.name, began, live.hosts_components)
-        self._earlier: set[str] = set()
+        earlier = live.created, began  # of an earlier revision, which is not one of this start
+        self._tail = Tail(aws, live.name, began, live.hosts_components, earlier=earlier)
         self._started: dict[str, StartLog] = {}
 
     @property
@@ -166,8 +164,6 @@ class EndpointLog:
             log.judge()
         try:
             for event in self._tail.new():
-                if self._is_earlier(event.stream):
-                    continue
                 log = self._started.setdefault(event.stream, StartLog())
                 self.first_at = self.first_at or event.time
                 log.add(event.raw)
@@ -176,15 +172,6 @@ class EndpointLog:
             self._may_read = False
         except CloudError:
             return
-
-    def _is_earlier(self, stream: str) -> bool:
-        """Whether it is the stream of an earlier revision, which is not one of this start."""
-        created, copies = self._live.created, self._live.hosts_components
-        if self.began > created and stream not in self._earlier | self._started.keys():
-            between = (stream, created, self.began, copies)
-            if has_logged_between(self._aws, self._live.name, *between):
-                self._earlier.add(stream)
-        return stream in self._earlier
 
     def end(self) -> Crash:
         """The line that explains why the engines have ended; ``fatal`` is known then."""

@@ -23,7 +23,7 @@ from peagle.aws.regions import find_by_tag
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.diff import Change, compare_served
-from peagle.deploy.kinds import TaggedDeployment, find_resources
+from peagle.deploy.kinds import TaggedDeployment
 from peagle.deploy.resources import (
     ALARMS,
     BUCKET,
@@ -317,7 +317,9 @@ def _deployment(
     )
     if not owner:
         kinds = (SCHEDULE, ROLE, *((ALARMS, FILTERS, DASHBOARD, CAPTURE) if stored else ()))
-        listed += find_resources(aws, outside, kinds)
+        for kind in kinds:
+            with suppress(AccessDenied):
+                listed += kind.find(aws, outside)
     if stored:
         listed += [*WEIGHTS.find(aws, outside), *BUCKET.find(aws, outside)]
     ids = (each.tags[ID_TAG] for each in (*endpoints, *owned) if ID_TAG in each.tags)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from peagle.aws import autoscaling, runtime, sagemaker
+from peagle.aws import autoscaling, runtime
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, EngineRejected, NoCopyRuns
 from peagle.aws.sagemaker import Endpoint
@@ -156,11 +156,6 @@ def invoke(
     if revision and revision.proof:
         source = source or revision.proof.source
     has_counters = revision is not None and source == "counters" and revision.served.engines == 1
-    if record is None:
-        with suppress(CloudError):  # may be denied; the endpoint then says what it needs
-            live = sagemaker.describe(aws, name)
-            if live is not None and live.hosts_components:
-                runtime.require_component(aws, name)
     send = partial(
         measure_answer,
         partial(runtime.ask, aws, name),

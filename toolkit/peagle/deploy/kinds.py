@@ -2,7 +2,7 @@
 
 A kind says what a plan sets (``desired``) and what the account has (``read``), compares the two,
 and makes the second the first (``put``, ``delete``). ``compare_kind`` is what a deploy shows before
-it changes anything, and what drift is; ``find_resources`` lists what another machine made.
+it changes anything, and what drift is.
 
 What an endpoint serves is spread over its model, configuration and component, and is compared as
 one ``Served`` (``diff``).
@@ -11,12 +11,10 @@ one ``Served`` (``diff``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
 from peagle.deploy.state import Resource, ResourceType, Revision
@@ -144,12 +142,3 @@ def compare_kind(
             yield Change(kind.missing.format(name), None, EXISTS)
         elif name in actual:
             yield Change(kind.missing.format(name), EXISTS, None)
-
-
-def find_resources(
-    aws: Aws, tagged: TaggedDeployment, kinds: Collection[Kind]
-) -> Iterator[Resource]:
-    """What the endpoint has of these kinds, as far as it may be read."""
-    for kind in kinds:
-        with suppress(AccessDenied):
-            yield from kind.find(aws, tagged)

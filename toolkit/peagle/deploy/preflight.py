@@ -97,8 +97,6 @@ _AWS_OWN_KEY = "alias/aws/sns"
 _PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
 """The settings of a deployment that a company prescribes."""
 
-_KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
-
 Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
 
@@ -531,14 +529,9 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
             "DescribeVpcEndpoints to these credentials, or check with others",
         )  # fmt: skip
         return
-    # Ports and destinations of outbound rules count; network ACLs are not looked at.
-    public = {"endpoint", "gateway"}
-    outside = [what for what, by_subnet in ways.items() if public & {*by_subnet.values()}]
-    reach = {group.https for group in groups.values()}
-    if reach == {"nowhere"} or ("anywhere" not in reach and outside):
+    # Ports of outbound rules count, not their destinations; network ACLs are not looked at.
+    if not any(group.lets_https_out for group in groups.values()):
         message = f"no rule of {', '.join(sorted(groups))} lets requests to port 443 leave"
-        if reach != {"nowhere"}:
-            message += f" to {' and '.join(outside)}, but to private addresses only"
         fix = "add an outbound rule for TCP 443, to 0.0.0.0/0 or to the prefix list of S3"
         yield error("network-blocked", "security_groups", message, fix)
     for what, by_subnet in ways.items():
@@ -566,18 +559,18 @@ def _network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Fin
 def _role_access_findings(
     aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
 ) -> Iterator[Finding]:
-    """Whether the role's policies allow what the plan needs. Those of bucket and key are not
-    simulated: what these can allow is a warning."""
-    for actions, resource, others, conditions in _needs(aws, role, plan, folders):
-        context = [
-            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
-            for key, value in conditions.items()
-        ]
+    """Whether the role's policies allow what the plan needs. Those of buckets are not simulated:
+    what these can allow is a warning."""
+    for actions, resource, bucket, below in _needs(aws, role, plan, folders):
+        # The bucket that deploy creates has no policy.
+        is_ours = bucket == default_bucket(aws.account, aws.region)
+        others = f"the policy of the bucket {bucket}" if bucket and not is_ours else ""
+        prefix = {"ContextKeyName": "s3:prefix", "ContextKeyValues": [below]}
+        context = [] if below is None else [{**prefix, "ContextKeyType": "string"}]
         try:
             response = aws.call(
                 "iam", "simulate_principal_policy", PolicySourceArn=role.arn,
-                ActionNames=list(actions), ResourceArns=[resource],
-                **({"ContextEntries": context} if context else {}),
+                ActionNames=list(actions), ResourceArns=[resource], ContextEntries=context,
             )  # fmt: skip
         except CloudError as failed:
             message = f"not known whether {role.name!r} has {actions[0]}: {failed.message}"
@@ -605,39 +598,22 @@ def _role_access_findings(
 
 def _needs(
     aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
-) -> Iterator[tuple[tuple[str, ...], str, str, dict[str, str]]]:
-    """Actions, resource, who else may allow them ("" where only the role's policies do), and values
-    of condition keys."""
-
-    def name_policy(bucket: str) -> str:
-        # The bucket that deploy creates has no policy.
-        is_ours = bucket == default_bucket(aws.account, aws.region)
-        return "" if is_ours else f"the policy of the bucket {bucket}"
-
-    here, in_s3 = f"{aws.region}:{aws.account}", f"arn:{role.partition}:s3:::"
+) -> Iterator[tuple[tuple[str, ...], str, str, str | None]]:
+    """Actions, resource, the bucket whose policy may allow them too, and the value of s3:prefix."""
+    in_s3 = f"arn:{role.partition}:s3:::"
     for folder in folders:
-        others, below = name_policy(folder.bucket), {"s3:prefix": folder.key}
-        objects = f"{in_s3}{folder.bucket}/{folder.key}{CONFIG_FILE}"
-        yield ("s3:GetObject",), objects, others, below
-        yield ("s3:ListBucket",), f"{in_s3}{folder.bucket}", others, below
+        bucket, below = folder.bucket, folder.key
+        yield ("s3:GetObject",), f"{in_s3}{bucket}/{below}{CONFIG_FILE}", bucket, below
+        yield ("s3:ListBucket",), f"{in_s3}{bucket}", bucket, below
     if plan.company.in_vpc:
-        yield ROLE_ACTIONS, "*", "", {}
-    through = {"kms:ViaService": f"s3.{aws.region}.amazonaws.com"}
+        yield ROLE_ACTIONS, "*", "", None
     for name in rollback_alarm_names(plan):
-        alarm = f"arn:{role.partition}:cloudwatch:{here}:alarm:{name}"
-        yield ("cloudwatch:DescribeAlarms",), alarm, "", through
-    capture = plan.observe.capture if plan.observe else None
-    if capture is None:
-        return
-    place = S3Uri.parse(capture.s3_uri).folder
-    objects = f"{in_s3}{place.bucket}/{place.key}{plan.name}/*"
-    yield ("s3:PutObject",), objects, name_policy(place.bucket), through
-    key = capture.kms_key or ""
-    if _KEY_ID.fullmatch(key):
-        key = f"arn:{role.partition}:kms:{here}:key/{key}"
-    if ":key/" in key:  # the policy of a role names no alias
-        for action in ("kms:GenerateDataKey", "kms:Decrypt"):
-            yield (action,), key, "the policy of the key", through
+        alarm = f"arn:{role.partition}:cloudwatch:{aws.region}:{aws.account}:alarm:{name}"
+        yield ("cloudwatch:DescribeAlarms",), alarm, "", None
+    if capture := plan.observe.capture if plan.observe else None:
+        place = S3Uri.parse(capture.s3_uri).folder
+        objects = f"{in_s3}{place.bucket}/{place.key}{plan.name}/*"
+        yield ("s3:PutObject",), objects, place.bucket, None
 
 
 def _topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import choose_floor
-from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, Turns, build_turns, parse_instance
+from peagle.proof import MIN_DRAFTS, Proof, StreamCounts, Turns, build_turns
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.defaults import caches_prefixes
@@ -158,11 +158,17 @@ def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Draf
 
 
 class StatisticsReader:
-    """Counts the lines of statistics that the instances of ``live`` write from now on. Those of
-    earlier instances, and before ``revision_started`` (epoch seconds), do not count."""
+    """Counts the lines of statistics that the instances of ``live`` write from now on, in the log
+    streams that begin with ``prefix``. Those of earlier instances, and before ``revision_started``
+    (epoch seconds), do not count."""
 
     def __init__(
-        self, aws: Aws, live: Endpoint, clock: Clock, revision_started: float = 0.0
+        self,
+        aws: Aws,
+        live: Endpoint,
+        clock: Clock,
+        revision_started: float = 0.0,
+        prefix: str = "",
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
@@ -172,33 +178,23 @@ class StatisticsReader:
         date = endpoint.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
         self._skew = skew if abs(skew) > _CLOCK_SECONDS else 0.0
-        self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
         # No engine is older than its configuration, or the model of its copies.
         created = 0.0
         with suppress(AccessDenied, Missing):  # it may be deleted while it serves
             kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
             described = sagemaker.description(aws, kind, live.revision).get("CreationTime")
             created = described.timestamp() if described else 0.0
-        self._started = max(live.created, created, revision_started)
-        self._known: set[str] = set()
+        earlier = live.created, max(live.created, created, revision_started)
+        self._tail = Tail(
+            aws, live.name, here + self._skew, live.hosts_components, prefix=prefix, earlier=earlier
+        )
 
     def read(self) -> None:
         """Count what is new in the log. Raises AccessDenied, naming the action to allow."""
         live = self._live
         try:
-            events = list(self._tail.new())
-            for stream in {event.stream for event in events} - self._known:
-                self._known.add(stream)
-                of_another = live.running and stream.partition("/")[0] not in live.running
-                is_older = self._started > live.created and not of_another
-                if of_another or (
-                    is_older
-                    and runtime.has_logged_between(
-                        self._aws, live.name, stream, live.created, self._started,
-                        live.hosts_components,
-                    )
-                ):  # fmt: skip
-                    self.counts.ignored.add(parse_instance(stream))
+            for event in self._tail.new():
+                self.counts.add(event.stream, event.raw, event.time)
         except AccessDenied as denied:
             policy = f"logs:FilterLogEvents on log-group:{log_group('*', live.hosts_components)}"
             raise AccessDenied(
@@ -206,8 +202,6 @@ class StatisticsReader:
                 Fix(f"ask for {policy}, then repeat it", ("peagle", "prove", live.name)),
                 denied.code,
             ) from denied
-        for event in events:
-            self.counts.add(event.stream, event.raw, event.time)
 
     def wait(
         self,
@@ -241,8 +235,6 @@ def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
         message = f"the endpoint {name} {status}: only one in service can be proved"
         look = Fix("look at it", ("peagle", "status", name))
         raise Refused(message, look, "endpoint-not-in-service")
-    if live.hosts_components:
-        runtime.require_component(aws, name)
     if request.variant:
         live = revisions.of_variant(live, request.variant)
     target = {"TargetVariant": request.variant} if request.variant else {}
@@ -293,7 +285,8 @@ def _prove_by_log(
     """In each round every prompt is sent once per instance, up to 10 requests at a time, until
     every instance has enough drafts, or one generates and never drafts."""
     instances, least = max(live.engine_count, 1), request.min_drafts
-    reader = StatisticsReader(aws, live, clock, request.revision_started)
+    prefix = f"{request.variant}/" if request.variant else ""
+    reader = StatisticsReader(aws, live, clock, request.revision_started, prefix)
     reader.read()  # what may not be read is reported before any prompt is sent
     counts = reader.counts
     counts.conversations = request.two_turns

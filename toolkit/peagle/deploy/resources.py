@@ -298,7 +298,7 @@ class ScalingTarget(Kind):
 
     def register(self, context: DeploymentContext, after: Scaling | None) -> None:
         """Register the endpoint with this scaling, or end it. May be repeated."""
-        aws, record, name, before = context.aws, context.record, context.record.name, None
+        aws, record, name = context.aws, context.record, context.record.name
         if after is None:
             live = sagemaker.describe(aws, name)
             copies = live is not None and live.hosts_components
@@ -306,12 +306,8 @@ class ScalingTarget(Kind):
             autoscaling.deregister(aws, name, copies)
             return
         context.say("Scaling", after.text)
-        if after.scales_copies:
-            before = autoscaling.registered(aws, name, policies=False)
         tags = [{"Key": DEPLOYMENT_TAG, "Value": name}, {"Key": ID_TAG, "Value": record.id}]
         autoscaling.register(aws, name, after, tags + read_company(record.current).tag_list)
-        if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
-            autoscaling.stay_awake(aws, name)
 
     def delete(self, aws: Aws, endpoint: str, resource: Resource) -> None:
         copies = resource.name.startswith(copies_id(""))
@@ -518,16 +514,6 @@ class OwnedEndpoint(OwnedResource):
             raise CloudError(message, fix, "endpoint-not-deleted") from error
 
 
-class Component(Kind):
-    """The inference component with the copies of the model. It has the endpoint's name, and goes
-    with it."""
-
-    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        id_tag = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*body.get("Tags", ()), id_tag, revision.tag]
-        context.aws.call("sagemaker", "create_inference_component", **{**body, "Tags": tags})
-
-
 def scaling_tag(scaling: Scaling | None) -> Tag:
     """The tag of a configuration with the scaling of its plan: bounds, target and cooldowns."""
     numbers = scaling.model_dump(exclude_none=True).values() if scaling else ("none",)
@@ -583,8 +569,7 @@ def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
 LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (
     Log(), Dashboard(), CaptureRule(), MetricFilter(), Alarm(),
 )  # fmt: skip
-SCALING, COMPONENT = ScalingTarget(), Component()
-SCHEDULE, ROLE = Schedule(), SchedulerRole()
+SCALING, SCHEDULE, ROLE = ScalingTarget(), Schedule(), SchedulerRole()
 BUCKET, WEIGHTS = Bucket(), Weights()
 MODEL = OwnedResource("Model", "model")
 CONFIG = OwnedResource("EndpointConfig", "endpoint configuration")
