@@ -79,7 +79,7 @@ from peagle.errors import (
 )
 from peagle.planning.company import Company, check_company
 from peagle.planning.runtime import price_in
-from peagle.store import read_json, write_text
+from peagle.store import read_json, require_free, write_text
 from peagle.text import json_digest, parse_share, plain
 from peagle.train.data import (
     HELD_OUT_FILE,
@@ -97,7 +97,6 @@ from peagle.train.estimate import (
     measure_data,
     new_head,
     plan_training,
-    require_disk,
 )
 from peagle.train.job import (
     FAILURE_FILE,
@@ -244,7 +243,7 @@ def plan(
         rates=rates,
     )
     if planned.instance_type == HERE:
-        require_disk(planned.disk_bytes, Path.cwd())
+        require_free(Path.cwd(), planned.disk_bytes, "the training")
     if prompts:
         write_prompts(conversations.held_out, prompts)
     if wants_json():
@@ -502,7 +501,8 @@ def run(
     size = measure_data(conversations.train, recipe)
     require_own(training)
     if not training.work.exists():  # else a part is written
-        require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), training.output)
+        needed = disk_bytes(size, new_head(target, recipe), recipe.epochs)
+        require_free(training.output, needed, "the training")
     if grows(data) and not is_kept:
         write_parts(conversations, kept)
     with StatusLine() as status:

@@ -4,12 +4,10 @@ docs/train.md has the arithmetic."""
 from __future__ import annotations
 
 import math
-import shutil
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
@@ -29,7 +27,7 @@ from peagle.speed.acceptance import Acceptance, Curve, Performance, curve_throug
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
-from peagle.text import format_size, format_usd
+from peagle.text import format_usd
 from peagle.train.data import TOKEN_BYTES, Conversation
 from peagle.train.recipe import CHECKPOINT_HEADS, GPU_REQUESTS, Recipe, slots_per_anchor
 from peagle.workload import Workload
@@ -327,10 +325,9 @@ class _Engine(NamedTuple):
         """The K with which the head is the fastest on this curve, and its tokens per second; the
         recommended one where no speed is known."""
         ks = range(1, (head.k_trained or 1) + 1)
-        speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second for k in ks}
-        rated = {k: speed for k, speed in speeds.items() if speed}
-        k = max(rated, key=lambda k: rated[k], default=head.k_recommended)
-        return k, rated.get(k)
+        speeds = {k: self.speed(head, k, curve.length(k)).tokens_per_second or 0.0 for k in ks}
+        k = max(ks, key=speeds.__getitem__)
+        return (k, speeds[k]) if speeds[k] else (head.k_recommended, None)
 
     def break_even(
         self, head: Drafter, against: Setting, k: int, more: float = 0.0
@@ -528,15 +525,3 @@ def _alternatives(
 def disk_bytes(data: DataSize, head: Drafter, epochs: int) -> int:
     """The bytes of data and checkpoints that a training writes."""
     return _DATA_BYTES * data.tokens + (epochs + 1) * _SAVED_BYTES * (head.parameters or 0)
-
-
-def require_disk(needed: int, folder: Path) -> None:
-    """Raise UserError unless there are so many bytes for ``folder``, which need not exist yet."""
-    free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
-    if free < needed:
-        raise UserError(
-            f"the training writes about {format_size(needed)} to {folder}, which has "
-            f"{format_size(free)} free",
-            "free some space, or choose a folder on another disk",
-            code="disk-full",
-        )
