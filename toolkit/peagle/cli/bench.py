@@ -52,7 +52,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
+from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
     LOADS,
@@ -434,11 +434,9 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, options, planning, request, workloads)
     else:
-        for key in planning.keys() - _OF_LOADS:
-            if is_typed(ctx, key):
-                flag = f"--{key.replace('_', '-')}"
-                message = f"{flag} cannot be combined with a deployment, which has its plan"
-                raise OptionsConflict(message, "omit it, or deploy with it first")
+        if flag := typed_flag(ctx, planning.keys() - _OF_LOADS):
+            message = f"{flag} cannot be combined with a deployment, which has its plan"
+            raise OptionsConflict(message, "omit it, or deploy with it first")
         if options["lossless"]:
             check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
             raise UserError(

@@ -26,7 +26,7 @@ from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import is_typed
+from peagle.cli.context import typed_flag
 from peagle.cli.options import (
     COUNT,
     OUTPUT,
@@ -294,9 +294,8 @@ def _take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[st
     an option of a job without one; the data may need the region."""
     options = {name: parameters.pop(name) for name in _JOB_OPTION_NAMES}
     of_job = {*_JOB_OPTION_NAMES} - {"region"} if not options["sagemaker"] else ()
-    for parameter in ctx.command.params:
-        if parameter.name in of_job and is_typed(ctx, parameter.name):
-            raise OptionMissing(f"{parameter.opts[0]} is of a job on SageMaker", "add --sagemaker")
+    if flag := typed_flag(ctx, of_job):
+        raise OptionMissing(f"{flag} is of a job on SageMaker", "add --sagemaker")
     return options
 
 
