@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_943, 3_100),
     "train": (2_543, 1_500),
     "sandbox": (5_335, 5_360),
-    "cli": (9_253, 6_200),
+    "cli": (9_241, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_876, 248
+MOST_LINES, MOST_FILES = 65_864, 248
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
