@@ -5,11 +5,20 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from peagle.errors import UserError
-from peagle.store import home, locked, read_json, replacing, write_file, write_json
+from peagle.store import (
+    home,
+    locked,
+    read_json,
+    replacing,
+    require_free,
+    write_file,
+    write_json,
+)
 from tests.support import in_process, raises_code
 
 HOLD = """
@@ -137,3 +146,12 @@ def test_doctor_needs_no_home_folder_where_the_state_has_one(
     monkeypatch.setattr("pwd.getpwuid", without_entry)
     checks = in_process("doctor", "--json").document["checks"]
     assert {"Home", "AWS credentials"} <= {check["what"] for check in checks}
+
+
+def test_a_folder_that_is_not_there_yet_needs_the_disk_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", {tmp_path: Mock(free=1000)}.__getitem__)
+    require_free(tmp_path / "not" / "yet", 1000, "it")
+    with raises_code("disk-full"):
+        require_free(tmp_path / "not" / "yet", 1001, "it")

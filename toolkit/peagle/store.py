@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from peagle.errors import Fix, UserError
+from peagle.text import format_size
 from peagle_serve import json_reader
 
 if TYPE_CHECKING:
@@ -128,6 +130,18 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically; make its folder if needed."""
     private_folder(path.parent)
     write_file(path, text.encode(errors="replace"))
+
+
+def require_free(
+    folder: Path, needed: int, what: str,
+    fix: str = "free some space, or choose a folder on another disk",
+) -> None:  # fmt: skip
+    """Raise UserError, with ``fix``, unless the disk of ``folder``, which need not exist yet, has
+    the bytes that ``what`` needs."""
+    disk = next(each for each in (folder, *folder.parents) if each.exists())
+    if (free := shutil.disk_usage(disk).free) < needed:
+        message = f"{what} needs {format_size(needed)} in {folder}, which has {format_size(free)}"
+        raise UserError(f"{message} free", fix, "disk-full")
 
 
 def read_json(path: Path) -> Any:

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from peagle.bench import sweep
 from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.evidence import read_result
+from peagle.engine import local
 from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
@@ -59,8 +59,8 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm: None)
     with simulated_server(FAST) as server:
         engines = Engines(server)
-        monkeypatch.setattr(sweep, "start_local", engines.start)
-        monkeypatch.setattr(sweep, "stop_local", engines.stop)
+        monkeypatch.setattr(local, "start_local", engines.start)
+        monkeypatch.setattr(local, "stop_local", engines.stop)
         yield engines
 
 

@@ -32,8 +32,7 @@ from peagle.errors import NotFound, NotProved, OptionsConflict, OutOfRange, Refu
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.train.data import TrainingData
-from peagle.train.recipe import Recipe
-from peagle.train.training import make_training
+from peagle.train.recipe import Recipe, make_training
 from tests.support import in_process, raises_code
 from tests.unit.aws.cloud import Cloud, FakeAws
 from tests.unit.local.nvml import A10G, A100, H100, H200, L4, RTX_4090, T4, Card, Nvml

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.cli.view.plan import price_text
 from peagle.findings import note
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, price_origin
 from peagle.render.files import readme
 from peagle.render.formats import format_names, render
 from tests.unit.aws.plans import a_plan
@@ -24,7 +23,7 @@ STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an accou
 def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> None:
     assert plan.price_per_hour_usd is not None
     assert words in readme(plan, CATALOG, "cdk").content.decode()
-    assert words in price_text(plan)
+    assert price_origin(plan) in words
 
 
 def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:

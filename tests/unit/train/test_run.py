@@ -103,7 +103,6 @@ def test_an_engine_that_ended_ends_the_trainer_and_says_why(
     monkeypatch.chdir(shop.folder)
     events = shop.training.work / "training" / "events.jsonl"
     monkeypatch.setattr(running, "is_alive", lambda process: not events.exists())
-    monkeypatch.setattr(running, "end_engine", lambda engine: None)
     with pytest.raises(EngineError) as failed:
         shop.train()
     assert failed.value.code == crash_error(shop.folder / "engine.log").code

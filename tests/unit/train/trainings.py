@@ -5,7 +5,8 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -28,8 +29,7 @@ from peagle.planning.plan import Plan
 from peagle.store import write_json
 from peagle.train import run as running
 from peagle.train.data import read_training_data
-from peagle.train.recipe import CPU_RECIPE
-from peagle.train.training import Training, make_training
+from peagle.train.recipe import CPU_RECIPE, Training, make_training
 
 CATALOG = load_catalog()
 FAKE = Path(__file__).with_name("fake_trainer.py")
@@ -143,14 +143,15 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
     training = make_training("tiny", output, 5, CPU_RECIPE, data, CATALOG, None, None)
     shop = Workshop(folder, training)
 
-    def start(plan: Plan, runner: LocalRunner, **_: Any) -> LocalEngine:
+    @contextmanager
+    def start(plan: Plan, _: object, runner: LocalRunner) -> Iterator[LocalEngine]:
         shop.on_start(plan)
         shop.engines.append(plan.name.rpartition("-")[2])
         shop.variables[shop.engines[-1]] = runner.variables
         process = EngineProcess(os.getpid(), start_time(os.getpid()) or 0, 20_001, "engine.log")
         drafter = plan.drafter.weights.location if plan.drafter and plan.drafter.weights else ""
         environment: Mapping[str, str] = {"drafter": drafter}
-        return LocalEngine(
+        yield LocalEngine(
             plan.name, plan.pair, plan.target.id, "0.28.0", dict(environment), (), process, 0.0
         )
 
@@ -168,8 +169,7 @@ def make_workshop(folder: Path, patch: pytest.MonkeyPatch) -> Workshop:
         return [Transcript(prompt.line, (1, 2, last), "") for prompt in prompts.prompts]
 
     patch.setattr(running, "find_trainer", lambda gpu: python)
-    patch.setattr(running, "start_local", start)
-    patch.setattr(running, "stop_local", lambda name, now: None)
+    patch.setattr(running, "running_engine", start)
     patch.setattr(running, "open_engine", open_engine)
     patch.setattr(lossless, "transcripts", answer)
     patch.setattr(running, "measure_acceptance", measure)

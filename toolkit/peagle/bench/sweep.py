@@ -26,9 +26,8 @@ from peagle.bench.targets import open_endpoint, open_engine, with_gpus
 from peagle.catalog.schema import Catalog
 from peagle.deploy.state import Deployment
 from peagle.engine.gpus import find_gpus, visible_gpus
-from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
+from peagle.engine.local import StepProgress, exclusive, running_engine
 from peagle.engine.runner import LocalRunner
-from peagle.engine.state import local_engine_names
 from peagle.errors import EngineError, Fix, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
@@ -381,22 +380,11 @@ def sweep_on_this_machine(
         is a result, until the block ends. A failed engine leaves its log."""
         plan = without_floor(plan_of(setting))
         plan = plan.model_copy(update={"name": f"{plan.name}-bench"})
-        with exclusive(plan.name, "bench"):
-            if plan.name in local_engine_names():
-                stop_local(plan.name, now=True)  # of a sweep that was killed
-            engine = start_local(plan, progress=say, runner=runner)
-            try:
-                target = replace(open_engine(engine, catalog), setting=setting, usd_per_hour=price)
-                if lossless is not None:
-                    lossless.ask(setting, target)
-                yield make_measure(target, sender)
-            except EngineError:
-                end_engine(engine)
-                raise
-            except BaseException:
-                stop_local(plan.name, now=True)
-                raise
-            stop_local(plan.name, now=True)
+        with exclusive(plan.name, "bench"), running_engine(plan, say, runner) as engine:
+            target = replace(open_engine(engine, catalog), setting=setting, usd_per_hour=price)
+            if lossless is not None:
+                lossless.ask(setting, target)
+            yield make_measure(target, sender)
 
     measured = sweep.run(ResultFile.continued(file, fresh, request.again), opened, observe)
     if lossless is not None:

@@ -34,7 +34,7 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import read_stand_in
 from peagle.engine import local
 from peagle.engine.gpus import Gpus, catalogue_name, find_gpus
-from peagle.engine.local import StepProgress, start_local, stop_local
+from peagle.engine.local import StepProgress, running_engine
 from peagle.engine.logs import crash_fix
 from peagle.engine.runner import LocalRunner
 from peagle.engine.state import LocalEngine
@@ -366,7 +366,8 @@ def target_alone(
     environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
     plan = make_plan(options, catalog).model_copy(update={"environment": environment})
     try:
-        started = start_local(plan, progress=progress, runner=LocalRunner(gpus=bool(engine.gpus)))
+        with running_engine(plan, progress, LocalRunner(gpus=bool(engine.gpus))) as started:
+            yield open_engine(started, catalog)
     except Refused as refused:
         if refused.code != "gpu-busy":
             raise
@@ -379,10 +380,6 @@ def target_alone(
             ),
             code=refused.code,
         ) from refused
-    try:
-        yield open_engine(started, catalog)
-    finally:
-        stop_local(name, now=True)
 
 
 def parse_setting(config: dict[str, object]) -> BenchSetting:

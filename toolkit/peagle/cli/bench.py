@@ -52,7 +52,7 @@ from peagle.bench.targets import (
 from peagle.bench.winners import BenchGates, require_gates
 from peagle.bench.workloads import WORDS, largest_request, make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.context import command_text, is_plan_file, is_typed, typed_command
+from peagle.cli.context import command_text, is_plan_file, typed_command, typed_flag
 from peagle.cli.local import local_image, with_weights_here
 from peagle.cli.options import (
     LOADS,
@@ -215,10 +215,7 @@ def run(**options: Any) -> None:
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
-
-    def find(name: str) -> BenchTarget:
-        return find_target(options["session"], name, options["model"])
-
+    find = partial(find_target, options["session"], model=options["model"])
     if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
     if options["save_acceptance"] and not options["acceptance"]:
@@ -434,11 +431,9 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, options, planning, request, workloads)
     else:
-        for key in planning.keys() - _OF_LOADS:
-            if is_typed(ctx, key):
-                flag = f"--{key.replace('_', '-')}"
-                message = f"{flag} cannot be combined with a deployment, which has its plan"
-                raise OptionsConflict(message, "omit it, or deploy with it first")
+        if flag := typed_flag(ctx, planning.keys() - _OF_LOADS):
+            message = f"{flag} cannot be combined with a deployment, which has its plan"
+            raise OptionsConflict(message, "omit it, or deploy with it first")
         if options["lossless"]:
             check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
             raise UserError(

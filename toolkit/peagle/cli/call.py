@@ -13,7 +13,7 @@ import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.targets import KEY_VARIABLE
-from peagle.cli.context import is_typed
+from peagle.cli.context import typed_flag
 from peagle.cli.options import COUNT, DURATION, OUTPUT, TOKENS, Decimal, command, option
 from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
@@ -29,14 +29,6 @@ from peagle_serve import json_reader
 
 _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
 """The beginning of a JSON object, or of an attempt at one; ``{name}`` and ``{{`` are text."""
-
-_IN_BODY = {
-    "stream": "--stream/--no-stream",
-    "chat": "--chat/--completion",
-    "max_tokens": "--max-tokens",
-    "temperature": "--temperature",
-}
-"""Parameter -> option that a body of JSON has in place of it."""
 
 
 @command("peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
@@ -136,10 +128,9 @@ def _payload(text: str) -> dict[str, Any] | None:
         fix = "correct it; only a prompt that does not begin as JSON is sent as text"
         raise UserError(str(error), fix) from error
     ctx = click.get_current_context()
-    if options := [flag for name, flag in _IN_BODY.items() if is_typed(ctx, name)]:
-        raise OptionsConflict(
-            f"{options[0]} cannot be combined with a prompt that is JSON", "set it in the JSON"
-        )
+    if flag := typed_flag(ctx, ("stream", "chat", "max_tokens", "temperature")):
+        message = f"{flag} cannot be combined with a prompt that is JSON"
+        raise OptionsConflict(message, "set it in the JSON")
     return body
 
 

@@ -103,6 +103,14 @@ def is_typed(ctx: click.Context, parameter: str) -> bool:
     return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
+def typed_flag(ctx: click.Context, names: Collection[str]) -> str:
+    """The flag of the first of these parameters that the user typed; empty without one."""
+    for part in ctx.command.params:
+        if part.name in names and is_typed(ctx, part.name):
+            return "/".join((max(part.opts, key=len), *part.secondary_opts))
+    return ""
+
+
 def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tuple[str, ...]:
     """``command`` with ``--catalog``, ``--profile``, ``--sandbox`` and ``--region`` of the user's
     command line or project file, as far as it takes them. A command of the AWS CLI gets

@@ -59,16 +59,14 @@ def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
     for gpu in gpus.gpus:
         memory = f"{gpu.memory_mib / 1024:.0f} GiB, {gpu.free_mib / 1024:.0f} GiB free"
         yield MachineCheck(f"GPU {gpu.index}", f"{gpu.name}, {memory}", True, use)
-    driver = f"{gpus.driver}, for CUDA {gpus.cuda}"
     try:
         engine = find_engine(vllm, gpu=True)
         check_driver(engine, gpus)
         yield MachineCheck("GPU engine", f"vLLM {vllm} in {engine.python}", True, use)
-        yield MachineCheck("Driver", driver, True, use)
     except PeagleError as error:
         fix = (error.fix, tuple(error.command))
         yield MachineCheck("GPU engine", error.message, False, use, *fix)
-        yield MachineCheck("Driver", driver, True, use)
+    yield MachineCheck("Driver", f"{gpus.driver}, for CUDA {gpus.cuda}", True, use)
     from peagle.findings import errors  # explain and demo plan nothing
     from peagle.options import Options
     from peagle.planning import make_plan

@@ -17,6 +17,7 @@ from peagle.cli.context import (
     is_plan_file,
     is_typed,
     typed_command,
+    typed_flag,
 )
 from peagle.cli.options import (
     FILE,
@@ -196,9 +197,8 @@ def plan(
     not have (its folder, or with --online its id on the Hub), or a plan file. Exits with 3 if
     a check finds an error; such a plan is shown, but not written to a file.
     """
-    for flag in () if online else ("profile", "sandbox"):
-        if is_typed(ctx, flag):
-            raise OptionMissing(f"--{flag} requires --online", f"add --online, or omit --{flag}")
+    if not online and (flag := typed_flag(ctx, ("profile", "sandbox"))):
+        raise OptionMissing(f"{flag} requires --online", f"add --online, or omit {flag}")
     if output is not None and not is_plan_file(str(output)):
         message = f"{output} does not end in .json, by which commands recognize a plan file"
         raise UserError(message, f"use --output {shlex.quote(f'{output}.json')}")

@@ -26,7 +26,7 @@ from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import is_typed
+from peagle.cli.context import typed_flag
 from peagle.cli.options import (
     COUNT,
     OUTPUT,
@@ -79,7 +79,7 @@ from peagle.errors import (
 )
 from peagle.planning.company import Company, check_company
 from peagle.planning.runtime import price_in
-from peagle.store import read_json, write_text
+from peagle.store import read_json, require_free, write_text
 from peagle.text import json_digest, parse_share, plain
 from peagle.train.data import (
     HELD_OUT_FILE,
@@ -95,9 +95,9 @@ from peagle.train.estimate import (
     TrainingPlan,
     disk_bytes,
     measure_data,
+    measure_rates,
     new_head,
     plan_training,
-    require_disk,
 )
 from peagle.train.job import (
     FAILURE_FILE,
@@ -110,11 +110,9 @@ from peagle.train.job import (
     start_job,
     training_job_request,
 )
-from peagle.train.probe import measure_rates
-from peagle.train.recipe import CPU_RECIPE, Recipe, choose_layers, choose_mask_token, parse_settings
+from peagle.train.recipe import CPU_RECIPE, Recipe, choose_mask_token, make_training, parse_settings
 from peagle.train.result import RECORD, require_empty, require_own, write_result
 from peagle.train.run import Run
-from peagle.train.training import make_training
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import is_on_hub, is_own_target, with_own_target
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE, is_s3_uri
@@ -155,7 +153,7 @@ def _read_inputs(
 ) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
     """The catalogue with the pair's target and with these GPUs as this machine, the target, its
     checkpoint if it is the user's own, and the training data. Raises UserError for a target without
-    a token for the mask or with too few layers, and for data that cannot be used."""
+    a token for the mask, and for data that cannot be used."""
     pair = options["pair"]
 
     def connect() -> Aws:
@@ -168,7 +166,6 @@ def _read_inputs(
     target = find_pair(catalog, pair).target
     if checkpoint:
         choose_mask_token(target, checkpoint, {}, options["mask_token_id"])
-        choose_layers(target.architecture.layers, {})
     data = read_training_data(
         options["data"],
         connect,
@@ -244,7 +241,7 @@ def plan(
         rates=rates,
     )
     if planned.instance_type == HERE:
-        require_disk(planned.disk_bytes, Path.cwd())
+        require_free(Path.cwd(), planned.disk_bytes, "the training")
     if prompts:
         write_prompts(conversations.held_out, prompts)
     if wants_json():
@@ -289,9 +286,8 @@ def _take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[st
     an option of a job without one; the data may need the region."""
     options = {name: parameters.pop(name) for name in _JOB_OPTION_NAMES}
     of_job = {*_JOB_OPTION_NAMES} - {"region"} if not options["sagemaker"] else ()
-    for parameter in ctx.command.params:
-        if parameter.name in of_job and is_typed(ctx, parameter.name):
-            raise OptionMissing(f"{parameter.opts[0]} is of a job on SageMaker", "add --sagemaker")
+    if flag := typed_flag(ctx, of_job):
+        raise OptionMissing(f"{flag} is of a job on SageMaker", "add --sagemaker")
     return options
 
 
@@ -503,7 +499,8 @@ def run(
     size = measure_data(conversations.train, recipe)
     require_own(training)
     if not training.work.exists():  # else a part is written
-        require_disk(disk_bytes(size, new_head(target, recipe), recipe.epochs), training.output)
+        needed = disk_bytes(size, new_head(target, recipe), recipe.epochs)
+        require_free(training.output, needed, "the training")
     if grows(data) and not is_kept:
         write_parts(conversations, kept)
     with StatusLine() as status:

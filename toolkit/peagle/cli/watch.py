@@ -18,6 +18,7 @@ from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
     line_width,
     make_console,
+    print_documents,
     print_json,
     print_log,
     print_result,
@@ -25,7 +26,7 @@ from peagle.cli.view.console import (
     show_hashing,
     wants_json,
 )
-from peagle.cli.view.watch import print_deployment, print_deployments, print_drift, usage_screen
+from peagle.cli.view.watch import LISTED, print_deployment, print_drift, usage_screen
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.status import (
@@ -74,7 +75,7 @@ def list_deployments(session: Session) -> None:
             document["damaged"] = listing.damaged
         return print_json(document)
     if listing.rows:
-        return print_deployments(listing.rows)
+        return print_documents(listing.rows, LISTED)
     if not session.is_available:
         return print_status("The sandbox is not running, so nothing is deployed in it.")
     others = () if session.sandbox else deployment_names(SANDBOX)

@@ -128,6 +128,26 @@ def start_copies(
     return tuple(engines[name] for name in names)
 
 
+@contextmanager
+def running_engine(
+    plan: Plan, progress: StepProgress, runner: LocalRunner
+) -> Iterator[LocalEngine]:
+    """The engine of ``plan`` while the block runs. One of this name, which a killed run has left,
+    is stopped before. The log of one that fails is kept. Raises as ``start_local``."""
+    if plan.name in records.local_engine_names():
+        stop_local(plan.name, now=True)
+    engine = start_local(plan, progress=progress, runner=runner)
+    try:
+        yield engine
+    except EngineError:
+        end_engine(engine)
+        raise
+    except BaseException:
+        stop_local(plan.name, now=True)
+        raise
+    stop_local(plan.name, now=True)
+
+
 def _find_running(engine: LocalEngine, port: int | None) -> LocalEngine | None:
     """The engine that runs as ``engine`` describes; stops what a failed start has left running.
     Raises UserError for another plan or port, and for a port in use."""

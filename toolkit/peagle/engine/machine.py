@@ -38,7 +38,7 @@ from peagle.errors import (
 )
 from peagle.images.build import Packages
 from peagle.images.docker import Docker, Image, Progress, docker_info
-from peagle.store import home, locked, read_json, write_json
+from peagle.store import home, locked, read_json, require_free, write_json
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
 """The Python of the user's own engine; if set, no other engine is used."""
@@ -322,14 +322,8 @@ class Environment:
             problem = f"Python {version}; one of {', '.join(PYTHONS)} is needed" if version else ""
             message = f"{python} is {problem or 'not a working Python'}"
             raise UserError(message, "choose another Python with --python", "unusable-python")
-        free = shutil.disk_usage(folder.parent).free
-        if free < needed:
-            raise UserError(
-                f"{what} needs {needed / 2**30:.1f} GiB in {folder.parent}, which has "
-                f"{free / 2**30:.1f} GiB free",
-                "free some space, or set PEAGLE_HOME to a folder on another disk",
-                "disk-full",
-            )
+        fix = "free some space, or set PEAGLE_HOME to a folder on another disk"
+        require_free(folder.parent, needed, what, fix)
         self.folder, self._progress = folder.resolve(), progress
         self.python = self.folder / "bin" / "python"
         self.log = self.folder.with_name(f"{self.folder.name}.log")

@@ -29,9 +29,8 @@ from peagle.engine.machine import find_trainer, read_package
 from peagle.errors import UserError
 from peagle.store import read_json, replacing, write_file, write_json, write_text
 from peagle.train.data import write_prompts
-from peagle.train.recipe import train_arguments
+from peagle.train.recipe import Training, train_arguments
 from peagle.train.run import Epoch, Trained
-from peagle.train.training import Training
 from peagle.weights.layout import checkpoint_at
 
 RECORD, ACCEPTANCE, CATALOG = "training.json", "acceptance.json", ".catalog"

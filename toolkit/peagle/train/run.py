@@ -48,19 +48,19 @@ from peagle.bench.workloads import read_prompts
 from peagle.checkpoints.contents import files_below, hash_contents
 from peagle.engine.gpus import VISIBLE_DEVICES, visible_gpus
 from peagle.engine.hidden_states import CHECK, EVENTS_VARIABLE, PLUGIN, TRAINER
-from peagle.engine.local import end_engine, start_local, stop_local
+from peagle.engine.local import running_engine
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.machine import find_trainer, this_machine
 from peagle.engine.process import HUB_VARIABLES, INHERITED_VARIABLES, is_alive, sigterm_as_interrupt
 from peagle.engine.runner import LocalRunner
-from peagle.engine.state import LocalEngine, local_engine_names
+from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.store import locked, private_folder, read_json, write_file, write_json
 from peagle.text import json_digest, json_object, sanitize
 from peagle.train import recipe as recipes
 from peagle.train.data import write_conversations, write_prompts
-from peagle.train.training import Training
+from peagle.train.recipe import Training
 from peagle_serve import json_reader
 from peagle_serve.contract import ENFORCE_EAGER, PREFIX, SERVED_NAME
 
@@ -159,7 +159,6 @@ class Run:
         self.training, self._observe = training, observe
         self.recipe, self.setup = training.recipe, training.setup
         self.work, self._begun = training.work, time.monotonic()
-        self._questions = self.work / "answers" / "questions.jsonl"
         self._answers = self.work / "answers" / "answers.jsonl"
         self._data = self.work / "data" / "prepared"
         self._checkpoints = self.work / "training" / "checkpoints"
@@ -288,7 +287,8 @@ class Run:
 
     def _regenerate(self) -> None:
         conversations = self.training.data.train
-        total = write_conversations(conversations, self._questions)
+        questions = self._answers.with_name("questions.jsonl")
+        total = write_conversations(conversations, questions)
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
@@ -303,7 +303,7 @@ class Run:
         with self._serving(self.training.plan, "answers", self._served_variables) as engine:
             url = engine.openai_base_url
             words = recipes.regenerate_arguments(
-                self.recipe, self.setup, self._questions, self._answers, url, has_turns
+                self.recipe, self.setup, questions, self._answers, url, has_turns
             )
             self._run_program("answers", [str(TRAINER), *words], watch, engine)
         if watch().done < _LEAST_ANSWERED * total:
@@ -456,28 +456,18 @@ class Run:
         variables = recipes.states_variables(self.setup, self._states, self.training.states_share)
         return self._serving(self.training.plan, "states", self._served_variables | variables)
 
-    @contextmanager
     def _serving(
         self, plan: Plan, step: Step, settings: Mapping[str, str] | None = None
-    ) -> Iterator[LocalEngine]:
+    ) -> AbstractContextManager[LocalEngine]:
         """The engine of the plan, with a name of this training and these variables, while the block
-        runs. The log of one that fails is kept."""
+        runs."""
         name, gpu = f"train-{json_digest(str(self.work))[:8]}-{step}", self.setup.gpu
-        if name in local_engine_names():
-            stop_local(name, now=True)  # of a run that was killed
         plugin = {} if gpu else {"PYTHONPATH": str(PLUGIN)}
-        engine = start_local(
+        return running_engine(
             plan.model_copy(update={"name": name}),
-            progress=lambda state, line: self._report(TrainProgress(step, detail=line)),
-            runner=LocalRunner(gpus=gpu, variables={**plugin, **(settings or {})}),
+            lambda state, line: self._report(TrainProgress(step, detail=line)),
+            LocalRunner(gpus=gpu, variables={**plugin, **(settings or {})}),
         )
-        try:
-            yield engine
-        finally:
-            if is_alive(engine.process):
-                stop_local(name, now=True)
-            else:
-                end_engine(engine)  # keeps the log
 
     def _run_program(
         self,

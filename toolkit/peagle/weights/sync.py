@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +53,7 @@ from peagle.planning.plan import Plan, Weights
 from peagle.planning.speculation import choose_drafter
 from peagle.planning.weights import place_weights
 from peagle.s3uri import S3Uri
-from peagle.store import home, locked
+from peagle.store import home, locked, require_free
 from peagle.weights.bucket import (
     Bucket,
     FileEntry,
@@ -542,13 +541,8 @@ def download_weights(aws: Aws, weights: Weights, report: Callable[[SyncProgress]
             (folder / rest).unlink()
         missing = {name: version[name] for name in version if name not in present}
         size = sum(size for size, _ in missing.values())
-        if (free := shutil.disk_usage(folder).free) < size:
-            raise UserError(
-                f"{source.location} needs {size / 2**30:.1f} GiB in {folder.parent}, which has "
-                f"{free / 2**30:.1f} GiB free",
-                "remove folders there that no engine uses, or set PEAGLE_HOME to another disk",
-                "disk-full",
-            )
+        fix = "remove folders there that no engine uses, or set PEAGLE_HOME to another disk"
+        require_free(folder.parent, size, source.location, fix)
         progress = SyncProgress(size)
         transfers = {
             name: partial(

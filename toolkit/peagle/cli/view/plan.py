@@ -333,7 +333,8 @@ def print_details(plan: Plan) -> None:
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     speed = plan.speed
     yield "endpoint", plan.name
-    yield "price", price_text(plan)
+    price = format_price(plan.price_per_hour_usd, month=True)
+    yield "price", price if plan.price_per_hour_usd is None else f"{price} ({price_origin(plan)})"
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
     yield from document_facts(plan.runtime)
@@ -358,12 +359,6 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
                 yield key, shown, MEANINGS.get(key, "")
         elif flag.startswith("--"):
             yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
-
-
-def price_text(plan: Plan) -> str:
-    """The price per hour, day and month of 730 hours."""
-    words = format_price(plan.price_per_hour_usd, month=True)
-    return words if plan.price_per_hour_usd is None else f"{words} ({price_origin(plan)})"
 
 
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -39,10 +39,10 @@ from peagle.text import format_duration, format_price, format_usd, k_text, plain
 if TYPE_CHECKING:  # these modules import boto3 and asyncio, which `local up` does not need
     from peagle.bench.variants import VariantComparison
     from peagle.deploy.drift import Drift
-    from peagle.deploy.status import ComparedPlan, DeploymentStatus, ListedDeployment
+    from peagle.deploy.status import ComparedPlan, DeploymentStatus
     from peagle.engine.usage import Usage
 
-_COLUMNS = (
+LISTED = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
     "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
     "stand_in", "compared_share", "pair",
@@ -57,11 +57,6 @@ _FACTS = (
 
 _NEAR_SECONDS = 2 * 3600
 """An end that is nearer belongs into the first line."""
-
-
-def print_deployments(rows: Sequence[ListedDeployment]) -> None:
-    """A line for each deployment."""
-    print_documents(rows, _COLUMNS)
 
 
 def print_deployment(status: DeploymentStatus, sandbox: bool, continued: Sequence[str]) -> None:
@@ -240,7 +235,7 @@ _BELOW = ", below the floor"
 
 
 def usage_screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen; of several variants one below the other."""
+    """The lines of one screen; several variants stand one below the other."""
     instances = f"{usage.instances} x {usage.instance_type}" if usage.instance_type else ""
     instances = f"{len(usage.variants)} variants" if usage.variants else instances
     place = {"local": "this machine", "sandbox": "sandbox"}.get(usage.where, "")
@@ -255,6 +250,10 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
             is_low = fact[0] == "acceptance" and _BELOW in fact[1]
             shown = fact_lines([fact], width)
             lines += (click.style(line, fg="red") if is_low else line for line in shown)
+    if usage.variants:  # whose times and acceptance are those of one plan
+        facts = dict(_usage_facts(usage, 0))
+        texts = (facts[label] for label in ("requests", "in progress", "cost"))
+        lines += fact_lines([("together", "; ".join(texts))], width)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
@@ -283,10 +282,8 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     yield "ITL", number(usage.itl, "{:.1f} ms per token", 1000)
     yield "tokens", number(usage.tokens_per_second, "{:.1f} per second")
     share = usage.kv_cache_share
-    gauge = (
-        _UNKNOWN if share is None else f"{click.unstyle(bar([(share, None)], _GAUGE))} {share:.1%}"
-    )
-    yield "KV cache", gauge
+    gauge = "" if share is None else click.unstyle(bar([(share, None)], _GAUGE))
+    yield "KV cache", f"{gauge} {share:.1%}" if gauge else _UNKNOWN
     acceptance = "no speculation"
     if usage.k is not None:
         floor = f", floor {usage.acceptance_floor:g}" if usage.acceptance_floor is not None else ""
