@@ -121,11 +121,8 @@ def test_a_resource_is_confirmed_once_aws_has_it(made: bool) -> None:
 def test_the_price_rises_by_a_share_of_the_first(
     prices: tuple[float | None, float | None], increase: float | None
 ) -> None:
-    @dataclass
-    class Answer:
-        price_per_hour_usd: float | None
-
-    comparison = PlanComparison((Answer(prices[0]), Answer(prices[1])), ())  # type: ignore[arg-type]
+    first, second = ({"price_per_hour_usd": price} for price in prices)
+    comparison = PlanComparison((first, second), ())
     assert comparison.price_increase == increase
 
 

@@ -232,10 +232,6 @@ ROWS: dict[str, Row] = {
         having(topics={TOPIC: {"SubscriptionsConfirmed": "0"}}), alarmed(),
         {"topic-unheard": (WARNING, "")},
     ),
-    "encrypted topic": Row(
-        having(topics={TOPIC: {"KmsMasterKeyId": "alias/aws/sns"}}), alarmed(),
-        {"topic-unheard": (WARNING, "")},
-    ),
     "topic unknown": Row(
         having(before=refusing("get_topic_attributes", "AuthorizationError")), alarmed(),
         {"topic-unheard": (WARNING, "")},

@@ -23,6 +23,7 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
 from peagle.aws.iam import SERVICE, find_role
+from peagle.aws.runtime import Tail
 from peagle.aws.s3 import default_bucket
 from peagle.aws.training import describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog import load_catalog
@@ -392,8 +393,8 @@ def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
                 tags={"team": "ml"},
             ))  # fmt: skip
             codebuild.build_remotely(aws, bounded, lambda line: None, _NoPause())
-            log = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "1"}  # moto has none
-            codebuild._read_log(aws, log, None)
+            log = Tail(aws, "", 0.0, group="/aws/codebuild/peagle-tiny", prefix="1")
+            assert not [*log.new()]  # a build's log, which moto does not have
             with patch.context() as interrupting, suppress(KeyboardInterrupt):
                 interrupting.setattr(codebuild, "_wait", _interrupted)
                 codebuild.build_remotely(aws, order, lambda line: None, _NoPause())

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from peagle.train import probe as probing
+from peagle.train import estimate as estimating
 from peagle.train.data import TrainingData, read_training_data
-from peagle.train.estimate import Rates, measure_data, training_hours
+from peagle.train.estimate import Rates, measure_data, measure_rates, training_hours
 from peagle.train.recipe import Recipe, Setup, Training
 from peagle.train.run import Counted, Step, TrainProgress
 
@@ -64,7 +64,7 @@ class FakeRun:
 
 @pytest.fixture(name="data")
 def read_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingData:
-    monkeypatch.setattr(probing, "Run", FakeRun)
+    monkeypatch.setattr(estimating, "Run", FakeRun)
     monkeypatch.setattr(time, "monotonic", lambda: FakeRun.now)
     file = tmp_path / "data.jsonl"
     rows = (f'{{"prompt": "question {n}", "completion": "{"answer " * 40}"}}' for n in range(2000))
@@ -76,7 +76,7 @@ def probe(data: TrainingData, folder: Path, keep_answers: bool = False) -> Rates
     nothing = cast(Any, None)
     recipe = replace(RECIPE, keep_answers=keep_answers)
     training = Training(folder, folder, 5, recipe, SETUP, data, nothing, nothing, nothing)
-    return probing.measure_rates(training, lambda progress: None)
+    return measure_rates(training, lambda progress: None)
 
 
 def test_the_time_of_the_training_is_predicted(data: TrainingData, tmp_path: Path) -> None:

@@ -12,23 +12,8 @@ from dataclasses import dataclass, replace
 
 from peagle.aws.client import Aws
 from peagle.planning.plan import Scaling
+from peagle.render import resources
 from peagle.render.requests import VARIANT
-from peagle.render.resources import (
-    COPY_DIMENSION,
-    COPY_METRIC,
-    DIMENSION,
-    METRIC,
-    POLICY,
-    SERVICE_NAMESPACE,
-    copies_id,
-    policy_parameters,
-    register_parameters,
-    target_id,
-    target_parameters,
-    wake_alarm,
-    wake_alarm_name,
-    wake_policy_parameters,
-)
 from peagle.text import bounds_text
 
 _SERVICE = "application-autoscaling"
@@ -91,16 +76,16 @@ def to_bounds(scaling: Scaling) -> Bounds:
 def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     """The bounds of the endpoint; ``None`` when it does not scale automatically. ``policies``: read
     its policy too. Raises CloudError, and AccessDenied."""
-    ids = [target_id(endpoint, VARIANT), copies_id(endpoint)]
+    ids = [resources.target_id(endpoint, VARIANT), resources.copies_id(endpoint)]
     bounds = next(iter(all_registered(aws, ResourceIds=ids).values()), None)
     if bounds is None or not policies:
         return bounds
-    target = target_parameters(endpoint, VARIANT, bounds.scales_copies)
+    target = resources.target_parameters(endpoint, VARIANT, bounds.scales_copies)
     listed = aws.items(_SERVICE, "describe_scaling_policies", "ScalingPolicies", **target)
-    policy = next((policy for policy in listed if policy["PolicyName"] == POLICY), {})
+    policy = next((policy for policy in listed if policy["PolicyName"] == resources.POLICY), {})
     tracking = policy.get("TargetTrackingScalingPolicyConfiguration") or {}
     metric = tracking.get("PredefinedMetricSpecification", {}).get("PredefinedMetricType")
-    if metric != (COPY_METRIC if bounds.scales_copies else METRIC):
+    if metric != (resources.COPY_METRIC if bounds.scales_copies else resources.METRIC):
         return bounds
     return replace(
         bounds,
@@ -116,11 +101,11 @@ def all_registered(aws: Aws, **chosen: Sequence[str]) -> dict[str, Bounds]:
     bounds: dict[str, Bounds] = {}
     for target in aws.items(
         _SERVICE, "describe_scalable_targets", "ScalableTargets",
-        ServiceNamespace=SERVICE_NAMESPACE, **chosen,
+        ServiceNamespace=resources.SERVICE_NAMESPACE, **chosen,
     ):  # fmt: skip
         parts, dimension = str(target["ResourceId"]).split("/"), target.get("ScalableDimension")
-        copies = dimension == COPY_DIMENSION
-        if (dimension == DIMENSION and len(parts) == 4) or (copies and len(parts) == 2):
+        copies = dimension == resources.COPY_DIMENSION
+        if (dimension == resources.DIMENSION and len(parts) == 4) or (copies and len(parts) == 2):
             registration = Bounds(
                 target["MinCapacity"], target["MaxCapacity"], scales_copies=copies
             )
@@ -131,19 +116,21 @@ def all_registered(aws: Aws, **chosen: Sequence[str]) -> dict[str, Bounds]:
 def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str, str]]) -> None:
     """Register the endpoint, or its component, with these bounds and our policies; replaces those
     that it had. ``tags`` are those of the alarm that wakes it."""
-    target = register_parameters(endpoint, VARIANT, scaling)
+    target = resources.register_parameters(endpoint, VARIANT, scaling)
     aws.call(_SERVICE, "register_scalable_target", **target)
-    aws.call(_SERVICE, "put_scaling_policy", **policy_parameters(endpoint, VARIANT, scaling))
+    aws.call(
+        _SERVICE, "put_scaling_policy", **resources.policy_parameters(endpoint, VARIANT, scaling)
+    )
     if scaling.scales_to_zero:
-        wake = wake_policy_parameters(endpoint, VARIANT, scaling)
+        wake = resources.wake_policy_parameters(endpoint, VARIANT, scaling)
         made = aws.call(_SERVICE, "put_scaling_policy", **wake)
-        alarm = wake_alarm(endpoint, made["PolicyARN"], tags)
+        alarm = resources.wake_alarm(endpoint, made["PolicyARN"], tags)
         aws.call("cloudwatch", "put_metric_alarm", **alarm)
 
 
 def deregister(aws: Aws, endpoint: str, copies: bool = False) -> None:
     """End automatic scaling, with its policies and alarms; ignores an endpoint that has none."""
-    target = target_parameters(endpoint, VARIANT, copies)
+    target = resources.target_parameters(endpoint, VARIANT, copies)
     aws.delete(_SERVICE, "deregister_scalable_target", **target)
     if copies:  # the other alarms are Application Auto Scaling's own
-        aws.delete("cloudwatch", "delete_alarms", AlarmNames=[wake_alarm_name(endpoint)])
+        aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resources.wake_alarm_name(endpoint)])

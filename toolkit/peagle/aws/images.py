@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock, Connect, send_until_visible
 from peagle.aws.ecr import PushedImage, document, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
-from peagle.aws.runtime import clean
+from peagle.aws.runtime import Tail
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.machine import engine_packages
@@ -257,12 +256,15 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
 
 
 def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
-    token, last, fix = None, "", f"aws codebuild batch-get-builds --ids {build_id}"
+    tail, last, fix = None, "", f"aws codebuild batch-get-builds --ids {build_id}"
     while True:
         build = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"][0]
-        lines, token = _read_log(aws, build.get("logs", {}), token)
-        for last in lines:
-            say(last)
+        place = build.get("logs", {})
+        if tail is None and place.get("groupName") and place.get("streamName"):
+            tail = Tail(aws, "", 0.0, group=place["groupName"], prefix=place["streamName"])
+        for event in tail.new() if tail else ():
+            if line := event.raw.rstrip():
+                say(last := line)
         status = build["buildStatus"]
         if status == "SUCCEEDED":
             return
@@ -270,23 +272,6 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
             message = f"the build failed ({status}) in {build.get('currentPhase')}: {last}"
             raise CloudError(message, fix, "build-failed")
         clock.sleep(_POLL_SECONDS)
-
-
-def _read_log(aws: Aws, place: dict[str, Any], token: str | None) -> tuple[list[str], str | None]:
-    """The lines of the build's log after ``token``, and the token of its present end."""
-    lines: list[str] = []
-    if not place.get("groupName") or not place.get("streamName"):
-        return lines, token
-    stream = {"logGroupName": place["groupName"], "logStreamName": place["streamName"]}
-    with suppress(Missing):  # there is no line yet
-        while True:
-            after = {"nextToken": token} if token else {}
-            page = aws.call("logs", "get_log_events", **stream, startFromHead=True, **after)
-            lines += filter(None, (clean(event["message"]).rstrip() for event in page["events"]))
-            if page["nextForwardToken"] == token:
-                break
-            token = page["nextForwardToken"]
-    return lines, token
 
 
 @dataclass(frozen=True)

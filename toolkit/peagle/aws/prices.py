@@ -1,10 +1,6 @@
 """Prices of hosting: the Pricing API, read once a day, else the catalogue's snapshot; and quotas.
 
-    $PEAGLE_HOME/online/<owner>/<region>.json
-
-``owner`` is ``amazon``, whose prices are the same for all accounts, or ``sandbox``; prices of other
-substitutes of AWS are not kept. A file that is damaged or of another day is ignored, and a file
-that cannot be written is skipped.
+``$PEAGLE_HOME/online/amazon|sandbox/<region>.json`` keeps the prices of a day.
 """
 
 from __future__ import annotations
@@ -32,15 +28,6 @@ from peagle.store import home, read_json, write_json
 
 SOURCE = "AWS Pricing API"
 """The source of a price, or ``sandbox``."""
-
-PRICE_SNAPSHOT = "price-snapshot"
-"""Finding: prices are the catalogue's, because AWS did not answer."""
-
-NOT_LISTED = "price-not-listed"
-"""Finding: AWS has prices for the region, but none for the instance type."""
-
-NOT_FROM_AWS = "price-not-from-aws"
-"""Finding: the prices are the sandbox's."""
 
 PRICE_COMPONENT = "Hosting"
 """Filter: the same instance has other prices for notebooks and training."""
@@ -135,13 +122,12 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
         of = f" of {max(days).isoformat()}" if days else ""
         message = f"prices are the catalogue's snapshot{of}: {error.message}"
         fix = Fix(error.fix or "try again later", tuple(error.command))
-        return FreshPrices(table, None, (warning(PRICE_SNAPSHOT, "price", message, fix),))
+        return FreshPrices(table, None, (warning("price-snapshot", "price", message, fix),))
     findings: tuple[Finding, ...] = ()
     if listed.source != SOURCE:
-        message = "these are not AWS's prices; they come from the sandbox, which repeats the "
-        message += "catalogue"
+        message = "the prices are the sandbox's, which repeats the catalogue"
         fix = Fix("use an AWS account for AWS's prices")
-        findings = (note(NOT_FROM_AWS, "price", message, fix),)
+        findings = (note("price-not-from-aws", "price", message, fix),)
     return FreshPrices(listed.applied_to(table), listed, findings)
 
 
@@ -151,7 +137,7 @@ def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Fin
         return ()
     message = f"AWS has no price for hosting on {instance_type} in {listed.region}"
     fix = "it may not be offered there: choose another --region or --instance-type"
-    return (warning(NOT_LISTED, "price", message, fix),)
+    return (warning("price-not-listed", "price", message, fix),)
 
 
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:

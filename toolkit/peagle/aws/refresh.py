@@ -1,10 +1,7 @@
 """New snapshots of the catalogue's tables from AWS, and their differences from the old ones.
 
-    images       sagemaker-core's table of images                      -> runtimes
-    digests      ECR                                                   -> runtimes
-    prices       the Pricing API                                       -> instances
-
-Nothing is written here. Only a data file of the SDK is read: importing the package takes seconds.
+Images are those in sagemaker-core's table, a data file: importing the package takes seconds.
+Digests come from ECR, and prices from the Pricing API. Nothing is written here.
 """
 
 from __future__ import annotations

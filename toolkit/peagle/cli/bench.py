@@ -215,10 +215,7 @@ def run(**options: Any) -> None:
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
-
-    def find(name: str) -> BenchTarget:
-        return find_target(options["session"], name, options["model"])
-
+    find = partial(find_target, options["session"], model=options["model"])
     if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
     if options["save_acceptance"] and not options["acceptance"]:

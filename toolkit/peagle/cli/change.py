@@ -112,7 +112,6 @@ def _change_and_prove(
     "peagle scale peagle-gpt-oss-20b --to 2",
     "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
     "peagle scale peagle-gpt-oss-20b --off --to 1",
-    yes=True,
 )
 @option("--to N", "A fixed number.", click.IntRange(1))
 @option("--min minimum N", "Fewest that scaling keeps; 0 needs a deployment with "
@@ -122,6 +121,7 @@ def _change_and_prove(
 @option("--target-concurrency target REQUESTS", "Requests at a time that scaling gives each.  "
         "[default: the plan's]", POSITIVE)  # fmt: skip
 @option("--off", "End automatic scaling; what runs stays.", bool)
+@yes_option
 def scale(name: str, session: Session, **numbers: Any) -> None:
     """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
     deployment with --copies, the numbers are those of its copies.
@@ -176,8 +176,8 @@ def scale(name: str, session: Session, **numbers: Any) -> None:
 @deployment_command(
     "peagle rollback peagle-tiny --sandbox",
     "peagle rollback peagle-gpt-oss-20b --yes --json",
-    yes=True,
 )
+@yes_option
 def rollback(name: str, session: Session) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
 
@@ -325,8 +325,8 @@ def _end_comparison(
 @deployment_command(
     "peagle promote peagle-tiny --sandbox",
     "peagle promote peagle-gpt-oss-20b --yes --json",
-    yes=True,
 )
+@yes_option
 def promote(name: str, session: Session) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
 
@@ -341,9 +341,9 @@ def promote(name: str, session: Session) -> None:
 @deployment_command(
     "peagle drop peagle-tiny --sandbox",
     "peagle drop peagle-gpt-oss-20b --yes --json",
-    yes=True,
     implicit=False,
 )
+@yes_option
 def drop(name: str, session: Session) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
@@ -359,7 +359,6 @@ _ALIKE = 0.8
 @deployment_command(
     "peagle destroy peagle-gpt-oss-20b --yes",
     "peagle destroy --images",
-    yes=True,
     instead=("images",),
     implicit=False,
 )
@@ -368,6 +367,7 @@ _ALIKE = 0.8
         "template left.", bool)  # fmt: skip
 @option("--previous", "Remove only what the previous revision needs, which then cannot be "
         "returned to.", bool)  # fmt: skip
+@yes_option
 def destroy(
     session: Session, name: str | None, images: bool, everything: bool, previous: bool
 ) -> None:

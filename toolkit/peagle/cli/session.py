@@ -14,7 +14,7 @@ from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import DeploymentChange, Say, leads_to_sandbox
 from peagle.catalog.schema import Catalog
 from peagle.cli.context import typed_command
-from peagle.cli.options import catalog_of, command, command_catalog, completing, yes_option
+from peagle.cli.options import catalog_of, command, command_catalog, completing
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.view.console import DeploymentProgress, print_status
 from peagle.deploy.records import deployment_names
@@ -91,17 +91,10 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
-def deployment_command(
-    *examples: str, yes: bool = False, **argument: Any
-) -> Callable[[Command], click.Command]:
-    """A command about the deployment NAME, with ``name``, ``session``, ``--json``, and for ``yes``
-    ``--yes``."""
+def deployment_command(*examples: str, **argument: Any) -> Callable[[Command], click.Command]:
+    """A command about the deployment NAME, with ``name``, ``session`` and ``--json``."""
 
     def add(function: Command) -> click.Command:
-        own_options = vars(function).pop("__click_params__", [])
-        if yes:
-            function = yes_option(function)
-        vars(function).setdefault("__click_params__", []).extend(own_options)
         function = endpoint_argument(complete_name, **argument)(cloud_options(function))
         return command(*examples, cls=ProjectCommand)(function)
 

@@ -95,6 +95,7 @@ from peagle.train.estimate import (
     TrainingPlan,
     disk_bytes,
     measure_data,
+    measure_rates,
     new_head,
     plan_training,
 )
@@ -109,7 +110,6 @@ from peagle.train.job import (
     start_job,
     training_job_request,
 )
-from peagle.train.probe import measure_rates
 from peagle.train.recipe import CPU_RECIPE, Recipe, choose_mask_token, make_training, parse_settings
 from peagle.train.result import RECORD, require_empty, require_own, write_result
 from peagle.train.run import Run

@@ -9,7 +9,6 @@ remove_stale      deletes what no kept revision needs
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -144,15 +143,12 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     """Upload folders of weights to S3; create the bucket if it does not exist."""
-    total, done, lock = sum(upload.size for upload in desired.uploads), 0, threading.Lock()
+    total, done = sum(upload.size for upload in desired.uploads), 0
 
     def advance(count: int) -> None:
-        """Called by several threads when a file is uploaded in parts."""
         nonlocal done
-        with lock:
-            done += count
-            bytes_done = done
-        context.say_bytes("Uploading", bytes_done, total)
+        done += count
+        context.say_bytes("Uploading", done, total)
 
     for upload in desired.uploads:
         resources.BUCKET.put(context, desired.revision, upload.bucket, {})

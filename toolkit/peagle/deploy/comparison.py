@@ -45,10 +45,10 @@ from peagle.render.requests import VARIANT, deploy_command, reproduce_options
 
 _LIMIT = {"ttl", "budget", "no_limit"}
 _INSTANCES = {"instance_type", "instance_count"}
-_WARM = {"warm_sha256", "allow_unpinned_warm"}
 _TARGET_OPTIONS = {
     "model_source", "weights_by", "baked_weights", "image", "vllm", "max_model_len", "settings",
-    "environment", "startup_timeout", "download_timeout", *_WARM,
+    "environment", "startup_timeout", "download_timeout", "warm_sha256",
+    "allow_unpinned_warm",
 }  # fmt: skip
 """Options that a different target does not share."""
 
@@ -57,11 +57,7 @@ _REPLACES = {
     "image": {"vllm", "baked_weights"},
     "vllm": {"image", "baked_weights"},
     "baked_weights": {"model_source", "weights_by"},
-    "warm_sha256": _WARM,
-    "allow_unpinned_warm": _WARM,
     "rollout": {"rollout_step", "baking_time"},
-    "scale_to_zero": {"min_instances"},
-    "min_instances": {"scale_to_zero"},
     "max_price_per_hour": _INSTANCES,
     "verdict": _INSTANCES,
 }

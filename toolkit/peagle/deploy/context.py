@@ -7,7 +7,6 @@ with this change are read: during an update the earlier revision goes on logging
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,10 +28,6 @@ from peagle_serve.crash import Crash
 SILENT_SECONDS = 15 * 60
 """A start without a log for so long is reported: an image is pulled in less."""
 
-_POLLS = ((120.0, 1.0), (math.inf, 5.0))
-"""Seconds between two polls, each until so many seconds have passed."""
-
-_SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
 _PATIENCE, _SANDBOX_PATIENCE = 120.0, 2.0
 """How many seconds without an answer of AWS, as on a train, the wait survives."""
 
@@ -195,7 +190,6 @@ def wait_while_busy(
     takes a rolled-back update for a success."""
     served, clock = revision.served, context.clock
     started, warned = clock.now(), False
-    polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
     while True:
         live = _describe_patiently(context)
         if live is None or live.status not in BUSY:
@@ -220,7 +214,9 @@ def wait_while_busy(
             sentence = "run the command again to continue waiting, or remove the endpoint"
             fix = Fix(sentence, ("peagle", "destroy", live.name))
             raise CloudError(message, fix, "endpoint-timeout")
-        pause = next(pause for until, pause in polls if waited < until)
+        pause = 1.0 if waited < 120 else 5.0
+        if waited < 10 and not context.aws.is_amazon:
+            pause = 0.1
         while pause > 0:
             seconds, price = max(0.0, clock.now() - since), served.usd_per_hour
             context.observe(

@@ -146,40 +146,10 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
 
 
 @dataclass(frozen=True)
-class PlanSummary:
-    """The results of a plan: ``None`` is unknown, or does not apply; ``refused`` is the code of its
-    first error."""
-
-    pair: str
-    method: str | None
-    parallel_drafting: bool | None
-    k: int
-    region: str
-    instance_type: str
-    instance_count: int
-    gpu: str
-    gpu_count: int
-    tensor_parallel_size: int
-    price_per_hour_usd: float | None
-    max_model_len: int
-    concurrency: int
-    max_concurrency: float
-    tokens_per_second: float | None
-    low: float | None
-    high: float | None
-    basis: str | None
-    ttft_seconds: float | None
-    itl_seconds: float | None
-    usd_per_million_tokens: float | None
-    source: str | None
-    refused: str | None
-
-
-@dataclass(frozen=True)
 class PlanComparison:
-    """The summaries of two ``plans``, and the ``changes`` from the first to the second."""
+    """The results of two ``plans`` by name, and the ``changes`` from the first to the second."""
 
-    plans: tuple[PlanSummary, PlanSummary]
+    plans: tuple[dict[str, Any], dict[str, Any]]
     changes: tuple[Change, ...]
 
     @property
@@ -190,7 +160,7 @@ class PlanComparison:
     @property
     def price_increase(self) -> float | None:
         """By how much the second plan costs more per hour, as a share of the first one's price."""
-        before, after = (plan.price_per_hour_usd for plan in self.plans)
+        before, after = (plan["price_per_hour_usd"] for plan in self.plans)
         return after / before - 1 if before and after is not None else None
 
 
@@ -200,9 +170,11 @@ def compare_plans(first: Plan, second: Plan) -> PlanComparison:
     return PlanComparison((_summarize(first), _summarize(second)), differing)
 
 
-def _summarize(plan: Plan) -> PlanSummary:
+def _summarize(plan: Plan) -> dict[str, Any]:
+    """The results of a plan: ``None`` is unknown, or does not apply; ``refused`` is the code of its
+    first error."""
     speculation, speed, refused = plan.speculation, plan.speed, errors(plan.findings)
-    return PlanSummary(
+    return dict(
         pair=plan.pair,
         method=speculation.method if speculation else None,
         parallel_drafting=speculation.parallel_drafting if speculation else None,

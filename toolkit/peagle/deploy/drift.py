@@ -25,14 +25,13 @@ from peagle.deploy.diff import Change, compare_served
 from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.kinds import AppliedPlan, Kind, compare_keys, compare_kind, compare_leaves
 from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
-from peagle.deploy.scaling import end_in
+from peagle.deploy.scaling import budget_in, end_in
 from peagle.errors import CloudError, Fix, UserError
 from peagle.frozen import Result
 from peagle.planning.plan import Plan
 from peagle.planning.weights import parse_pins
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
-from peagle.render.resources import BUDGET_TAG, ENDS_TAG
 from peagle.text import json_object
 from peagle.weights.mounted import pin_plan
 from peagle_serve.json_reader import read_regular
@@ -231,20 +230,11 @@ def _tags(compared: Compared) -> Iterator[Change]:
 
 def _limit(compared: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
-    planned = compared.plan.limit
-    if planned is None:
-        return
-    ends = compared.tags.get(ENDS_TAG, "none")
-    if planned.removes:
-        yield from compare_keys("limit", {"ends_at": "none"}, {"ends_at": ends})
-        return
-    if ends == "none":
-        yield Change("limit.ends_at", None, "set")
-    budget = "none" if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
-    tagged = compared.tags.get(BUDGET_TAG, "none")
-    if budget != tagged:
-        sides = (None if side == "none" else side for side in (tagged, budget))
-        yield Change("limit.budget_usd", *sides)
+    if limit := compared.plan.limit:
+        ends_at = None if end_in(compared.tags) is None else "set"
+        planned = {"ends_at": None if limit.removes else "set", "budget_usd": limit.budget_usd}
+        actual = {"ends_at": ends_at, "budget_usd": budget_in(compared.tags)}
+        yield from compare_keys("limit", planned, actual)
 
 
 def _compare_kind(kind: Kind, compared: Compared) -> Iterator[Change]:

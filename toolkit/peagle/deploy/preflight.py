@@ -64,22 +64,13 @@ from peagle.weights.mounted import CHANGED, WEIGHTS_CODES, mounted_findings, pin
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
-PRICE_CODES = frozenset(
-    {
-        "price-unknown",
-        "price-of-another-region",
-        prices.PRICE_SNAPSHOT,
-        prices.NOT_LISTED,
-        prices.NOT_FROM_AWS,
-    }
-)
-"""Findings about the price that AWS's own price list resolves."""
+_PRICE_CODES = {
+    "price-unknown", "price-of-another-region", "price-snapshot", "price-not-listed",
+    "price-not-from-aws", "instance-region-unknown",
+}  # fmt: skip
+"""Findings that AWS's own price list resolves: a price shows that the region hosts the type."""
 
-LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
-"""All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
-the type."""
-
-CHECKED_AGAIN = LISTED_CODES | prices.QUOTA_CODES | WEIGHTS_CODES
+CHECKED_AGAIN = _PRICE_CODES | prices.QUOTA_CODES | WEIGHTS_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
 
 ROLE_ACTIONS = (
@@ -90,9 +81,6 @@ ROLE_ACTIONS = (
 )  # fmt: skip
 """What SageMaker does with the role to attach containers to a VPC: "Execution role permissions" of
 CreateModel in SageMaker's documentation."""
-
-_AWS_OWN_KEY = "alias/aws/sns"
-"""A key of AWS, whose policy does not let CloudWatch encrypt with it."""
 
 _PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
 """The settings of a deployment that a company prescribes."""
@@ -206,18 +194,16 @@ def required_change(
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     """The plan with AWS's own price where the catalogue has none for the region."""
-    doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
-    if plan.price_per_hour_usd is not None and not doubts:
+    doubts = [finding for finding in plan.findings if finding.code in _PRICE_CODES]
+    is_known = plan.price_per_hour_usd is not None
+    if is_known and not doubts:
         return plan, []
-    price = prices.hourly_price(aws, plan.instance_type)
-    if price is not None:
+    if price := prices.hourly_price(aws, plan.instance_type):
         return _priced(plan, price), []
-    if plan.price_per_hour_usd is not None:
+    if is_known:
         return plan, doubts
     message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
-    fix = "look up the price, then add --accept-unknown-price"
-    others = [finding for finding in doubts if finding.code not in PRICE_CODES]
-    return plan, [*others, price_unknown(message, fix)]
+    return plan, [price_unknown(message, "look up the price, then add --accept-unknown-price")]
 
 
 def _priced(plan: Plan, price: Price) -> Plan:
@@ -617,7 +603,7 @@ def _needs(
 
 
 def _topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the topic of the plan's alarms exists, can be published to, and has a subscriber."""
+    """Whether the topic of the plan's alarms exists, and has a subscriber."""
     topic = plan.observe.alarm_topic if plan.observe else None
     if topic is None:
         return
@@ -631,10 +617,6 @@ def _topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     if response is None:
         message, fix = f"there is no topic {topic}", "create it, or use another one"
         yield error("topic-missing", "alarm_topic", message, fix)
-    elif response["Attributes"].get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
-        message = f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use"
-        fix = "use a key whose policy allows cloudwatch.amazonaws.com, or no encryption"
-        yield warning("topic-unheard", "alarm_topic", message, fix)
     elif response["Attributes"].get("SubscriptionsConfirmed", "0") == "0":
         message = f"{topic} has no confirmed subscription: no one receives its notifications"
         fix = "subscribe to it with aws sns subscribe, then confirm the e-mail"

@@ -1,9 +1,8 @@
 """Remove a deployment, what AWS keeps of its endpoint, and deployments past their end. Each step
 may be repeated.
 
-The scheduler deletes the endpoint only; what remains of it costs nothing, or the storage of its
-weights. An endpoint that still exists after its end (the scheduler's schedule was deleted, or the
-endpoint was busy for a day) costs money, and is removed too.
+The scheduler deletes the endpoint only; what remains of it costs the storage of its weights. An
+endpoint that still exists after its end, as when it was busy for a day, is removed too.
 """
 
 from __future__ import annotations

@@ -2,14 +2,8 @@
 ``peagle scale`` and the end time. Of a deployment with an inference component the copies are
 counted, and its instances follow.
 
-``--ttl`` ends a deployment that long after the deploy. ``--budget`` ends it as if the most
-instances ran from now on: now + budget / highest price per hour. A later deploy or scale at a
-higher price computes that again, and moves the end to an earlier time, never to a later one.
-
-EventBridge Scheduler deletes the endpoint then, and its copies before, whether or not any machine
-of the user runs. The schedules exist before the endpoint does. The end time is a tag of the
-endpoint, which is the truth, and of its configuration, so that the remains of an ended deployment
-are known as such: they cost nothing but the storage of weights, and ``peagle reap`` removes them.
+The schedules of the end exist before the endpoint does. The end time is a tag of the endpoint,
+which is the truth, and of its configuration, by which ``peagle reap`` knows what remains of it.
 """
 
 from __future__ import annotations
@@ -274,30 +268,25 @@ def _require_room(record: Deployment, change: Scale) -> None:
 
 def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
     planned, served = _read_scaling(record.current), record.current.served
-    if before is None and planned is not None:
-        before = to_bounds(planned)
-    maximum = request.maximum or (before.maximum if before else None)
-    if maximum is None:
+    before = before or (to_bounds(planned) if planned else Bounds(1, 0))
+    maximum = request.maximum or before.maximum
+    if not maximum:
         message = f"{record.name} does not scale automatically, so --max is required"
         raise OptionMissing(message, "add --max N, or use --to N for a fixed number")
-    minimum = request.minimum
-    if minimum is None:
-        minimum = before.minimum if before else 1
+    minimum = before.minimum if request.minimum is None else request.minimum
     copies = served.copies is not None
     least = 0 if copies else 1
     if not least <= minimum <= maximum <= MOST_COUNT:
         message = f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is impossible"
         fix = f"use a --min of at least {least}, and a --max that is not smaller"
         raise UserError(message, fix, "invalid-scaling")
-    target = request.target or (before.target if before else None)
-    target = target or (planned.target_concurrency if planned else None)
+    target = request.target or before.target or (planned.target_concurrency if planned else None)
     if target is None:
         fix = "add --target-concurrency N, or deploy with --max-instances, which computes it"
         raise OptionMissing(f"the load at which {record.name} should scale is unknown", fix)
-    scale_in = before.scale_in_cooldown if before else None
+    scale_in, scale_out = before.scale_in_cooldown, before.scale_out_cooldown
     if scale_in is None:
         scale_in = max(SHORTEST_SCALE_IN_SECONDS, start_seconds(served))
-    scale_out = before.scale_out_cooldown if before else None
     per_instance = served.per_instance if copies else 1
     return Scaling(
         min_instances=math.ceil(minimum / per_instance),

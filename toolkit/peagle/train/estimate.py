@@ -4,17 +4,21 @@ docs/train.md has the arithmetic."""
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.errors import OptionsConflict, Refused, UserError
+from peagle.errors import NotProved, OptionsConflict, Refused, UserError
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
@@ -28,8 +32,15 @@ from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import ESTIMATE_MUST_WIN_BY, NO_SPECULATION, Setting
 from peagle.speed.verdict import LoadVerdict
 from peagle.text import format_usd
-from peagle.train.data import TOKEN_BYTES, Conversation
-from peagle.train.recipe import CHECKPOINT_HEADS, GPU_REQUESTS, Recipe, slots_per_anchor
+from peagle.train.data import MOST_PROMPTS, TOKEN_BYTES, Conversation
+from peagle.train.recipe import (
+    CHECKPOINT_HEADS,
+    GPU_REQUESTS,
+    Recipe,
+    Training,
+    slots_per_anchor,
+)
+from peagle.train.run import Observe, Run, TrainProgress
 from peagle.workload import Workload
 
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
@@ -420,6 +431,56 @@ def training_rate(
     tokens = recipe.sequence_length
     steps = (launches + tokens * flops / (share * tflops * 1e12) for share, launches in shares)
     return Range(*(tokens / seconds for seconds in steps))
+
+
+_ROUNDS, _PROMPTS, _STEPS = 4, 32, 30
+"""Of a probe: conversations per concurrent request; held-out prompts; training steps."""
+
+_SPREAD = 1.25
+"""The ratio of a measured rate to the bounds of its range."""
+
+
+def measure_rates(training: Training, observe: Observe, answer_tokens: int | None = None) -> Rates:
+    """The rates of this training on this machine, from a short one in a folder that is removed
+    afterwards: all steps run on a few conversations, and what does not grow with the data, such as
+    starts, is counted once. ``answer_tokens`` is that of ``measure_data``, by whose tokens rates
+    count. Raises what a training does."""
+    data = training.data
+    totals, each = dict[str, int](), dict[str, float]()
+
+    def note(progress: TrainProgress) -> None:
+        if progress.done:
+            totals[progress.step] = progress.total
+        if progress.seconds_each is not None:
+            each[progress.step] = progress.seconds_each
+        observe(progress)
+
+    train, held_out = data.train[: _ROUNDS * training.setup.requests], data.held_out[:_PROMPTS]
+    begun = time.monotonic()
+    with TemporaryDirectory(prefix=".peagle-probe-", dir=training.output) as folder:
+        recipe, place = replace(training.recipe, epochs=1, max_steps=_STEPS), Path(folder).resolve()
+        few = replace(data, train=train, held_out=held_out)
+        short = replace(training, output=place, work=place, recipe=recipe, data=few)
+        run = Run(short, note)
+        with suppress(NotProved):  # after so few steps no draft may be accepted
+            run.train()
+        elapsed, seconds = time.monotonic() - begun, run.seconds
+
+    size = measure_data(train, recipe, answer_tokens)
+    answers = seconds.get("answers", 0.0)
+    if "answers" in each:
+        answers = size.conversations * each["answers"]
+    steps = totals.get("training", _STEPS)
+    step = each.get("training", seconds["training"] / min(_STEPS, steps))
+    states = totals.get("states", 0) * each.get("states", 0.0)
+    prompt = each.get("measured", seconds["measured"] / len(held_out))
+    further = min(MOST_PROMPTS, len(data.held_out)) - len(held_out)
+    measuring = seconds["measured"] + further * prompt
+    rest = elapsed - answers - states - step * min(_STEPS, steps) - seconds["measured"]
+    regeneration = size.answer_tokens / answers if answers else 1.0
+    epoch = steps * step + states / training.recipe.epochs  # saved once, for all epochs
+    likely = (regeneration, size.tokens / epoch, max(rest, 0.0), measuring)
+    return Rates("measured", *(Range(n / _SPREAD, n, n * _SPREAD) for n in likely))
 
 
 def training_hours(data: DataSize, rates: Rates, epochs: int) -> dict[str, Range]:
