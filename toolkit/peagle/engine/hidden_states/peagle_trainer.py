@@ -67,10 +67,9 @@ def report_training() -> None:
 
     def save_checkpoint(self: Any, epoch: int | str, local_step: int = 0) -> None:
         if epoch == "interrupted":
-            if self.peagle_first is None:  # during validation: this epoch is saved already
-                return
-            epoch, local_step = self.peagle_epoch, self.global_step - self.peagle_first
-            if not local_step:
+            epoch, begun = self.peagle_epoch, self.peagle_first is not None
+            local_step = self.global_step - self.peagle_first if begun else 0  # 0: all of the epoch
+            if begun and not local_step:
                 return
             self.config = self.config._replace(checkpoint_freq=1)  # this epoch is saved, too
         save(self, epoch, local_step)
