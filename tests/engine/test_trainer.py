@@ -23,3 +23,28 @@ def test_each_of_several_clients_passes_its_rank_to_speculators(
     )  # fmt: skip
     assert done.returncode == 2
     assert "--rank must be in range" in done.stderr
+
+
+INTERRUPT = """
+from collections import namedtuple
+import peagle_trainer
+from speculators.train.trainer import Trainer
+def save(self, epoch, local_step=0):
+    print(epoch, local_step, self.config.checkpoint_freq)
+Trainer.maybe_save_checkpoint = save
+peagle_trainer.report_training()
+for first in (100, 90, None):
+    trainer = object.__new__(Trainer)
+    trainer.config = namedtuple("Config", "checkpoint_freq")(7)
+    trainer.global_step, trainer.peagle_epoch, trainer.peagle_first = 100, 3, first
+    trainer.maybe_save_checkpoint("interrupted")
+"""
+
+
+def test_an_interruption_saves_the_steps_of_the_epoch_or_all_of_it_while_it_validates(
+    trainer: Path,
+) -> None:
+    done = subprocess.run(
+        [str(trainer), "-c", INTERRUPT], capture_output=True, text=True, cwd=TRAINER.parent,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["3 10 1", "3 0 1"]  # nothing before the first step
