@@ -40,7 +40,7 @@ from peagle.deploy.scaling import (
     required_scaling,
 )
 from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
-from peagle.errors import CloudError, Fix, Refused
+from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
 from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
@@ -198,8 +198,9 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     is_known = plan.price_per_hour_usd is not None
     if is_known and not doubts:
         return plan, []
-    if price := prices.hourly_price(aws, plan.instance_type):
-        return _priced(plan, price), []
+    with suppress(PeagleError):
+        if price := prices.hosting_prices(aws).price(plan.instance_type):
+            return _priced(plan, price), []
     if is_known:
         return plan, doubts
     message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
