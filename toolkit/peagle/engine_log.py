@@ -113,9 +113,10 @@ def load_in_log(line: str) -> EngineLoad | None:
 
 def capture_size_in(log: Path) -> int | None:
     """The tokens of the largest batch with a CUDA graph, which vLLM logs with its configuration as
-    it starts; ``None`` without graphs."""
-    sizes = _CAPTURED.findall(log.read_text("utf-8", "replace"))
-    return int(sizes[-1]) or None if sizes else None
+    it starts: 0 without graphs; ``None`` where the log does not say it."""
+    text = log.read_text("utf-8", "replace") if log.is_file() else ""
+    sizes = _CAPTURED.findall(text)
+    return int(sizes[-1]) if sizes else None
 
 
 def log_fields(line: str) -> dict[str, Any]:

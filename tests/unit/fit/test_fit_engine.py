@@ -52,7 +52,7 @@ def test_captured_graph_sizes(
 ])  # fmt: skip
 def test_the_size_of_graphs_holds_a_step_of_all_requests(requests: int, k: int, size: int) -> None:
     """vLLM rounds its sizes up to whole requests; what exceeds the largest one has no graph."""
-    assert capture_size(requests * (k + 1), requests, k) == size
+    assert capture_size(requests * (k + 1), k) == size
     engine: dict[str, Any] = {"k": k, "max_num_seqs": requests, "max_cudagraph_capture_size": size}
     assert captured(case("qwen3-coder-30b", **engine))[0][-1] >= requests * (k + 1)
 

@@ -28,6 +28,7 @@ from peagle.engine.local import StepProgress
 from peagle.engine.machine import ENGINE_VARIABLE, Engine
 from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
+from peagle.engine_log import capture_size_in
 from peagle.errors import NotFound, NotProved, OptionsConflict, OutOfRange, Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
@@ -317,6 +318,20 @@ def test_a_measured_engine_has_its_gpus_their_driver_and_its_cuda_graphs(
     assert (facts.gpu, facts.gpu_count, facts.tensor_parallel_size) == ("H100", 2, 2)
     assert (facts.driver, facts.cuda) == ("580.159.04", "13.0")
     assert open_engine(replace(engine, gpus=()), load_catalog()).facts.gpu is None
+
+
+@pytest.mark.parametrize(("log", "size"), [
+    ("'max_cudagraph_capture_size': 256, ...\n'max_cudagraph_capture_size': 512}", 512),
+    ("'max_cudagraph_capture_size': 0,", 0),  # it runs eagerly
+    ("'max_cudagraph_capture_size': None,", None), ("", None), (None, None),
+])  # fmt: skip
+def test_the_log_of_the_last_start_says_the_largest_graph(
+    log: str | None, size: int | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "engine.log"
+    if log is not None:
+        file.write_text(log)
+    assert capture_size_in(file) == size
 
 
 def test_dummy_weights_have_the_shapes_and_a_tokenizer_of_words(own_home: Path) -> None:

@@ -66,18 +66,18 @@ def test_cuda_graphs_are_for_the_requests_of_one_copy(
     assert because.values["requests"] == each
 
 
-@pytest.mark.parametrize(("pair", "k", "concurrency", "size"), [
-    ("qwen3-coder-30b", 3, 32, "400"),  # 272 new tokens, and the steps of 31 others
-    ("qwen3-coder-30b", 0, 8, "272"),
-    ("qwen3-coder-30b", 7, 64, None),  # vLLM's default holds a prompt
-    ("gpt-oss-20b", 3, 32, None),
+@pytest.mark.parametrize(("pair", "instance", "k", "concurrency", "size"), [
+    ("qwen3-coder-30b", "ml.p5en.48xlarge", 3, 32, "400"),  # 272 new tokens, and 31 steps of 4
+    ("qwen3-coder-30b", "ml.g7e.2xlarge", 0, 8, "272"),
+    ("qwen3-coder-30b", "ml.p5en.48xlarge", 7, 32, "528"),  # 8 more than vLLM's default
+    ("gpt-oss-20b", "ml.p5en.48xlarge", 3, 32, None),  # vLLM's default is 1,024
 ])  # fmt: skip
-def test_cuda_graphs_of_conversations_hold_the_prompt_of_a_turn(
-    pair: str, k: int, concurrency: int, size: str | None
+def test_cuda_graphs_of_conversations_hold_a_step_that_begins_a_turn(
+    pair: str, instance: str, k: int, concurrency: int, size: str | None
 ) -> None:
     speculation = {"k": k} if k else {"speculation": False}
     options = Options(
-        pair=pair, instance_type="ml.g7e.2xlarge", concurrency=concurrency, prompt_tokens=6912,
+        pair=pair, instance_type=instance, concurrency=concurrency, prompt_tokens=6912,
         output_tokens=256, cached_prompt_tokens=6656, **speculation,
     )  # fmt: skip
     plan = make_plan(options, load_catalog())

@@ -223,7 +223,7 @@ class BenchRow:
     load, ``incomplete`` why the load ended early. Both shares of CPUs are the highest of the
     repetitions. ``cached_prompt_tokens`` of a measured prompt came from the prefix cache, by the
     engine's counters: other clients' requests count too; ``None`` where they are unknown.
-    ``max_cudagraph_capture_size`` is the one that the engine was started with, if any."""
+    ``max_cudagraph_capture_size`` is the largest batch with a CUDA graph, in tokens."""
 
     setting: BenchSetting
     load: BenchLoad

@@ -300,7 +300,7 @@ class Speed(Measurement):
     cached_prompt_tokens: NotNegative = 0
     shared_prompt_tokens: NotNegative = 0
     turns: Positive = 1
-    max_cudagraph_capture_size: Positive | None = None
+    max_cudagraph_capture_size: NotNegative | None = None
     ttft_seconds: Seconds | None = None
     itl_seconds: Seconds | None = None
     tpot_seconds: Seconds | None = None

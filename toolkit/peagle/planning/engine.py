@@ -155,7 +155,7 @@ def _build_arguments(
         reasons[CAPTURE_SIZE] = reason(
             f"--{CAPTURE_SIZE}", graphs.size, "cuda-graphs-of-load",
             requests=candidate.load, k=candidate.k, tokens=graphs.tokens,
-            default=graphs.default, percent=round(100 * graphs.share), turn=graphs.turn,
+            default=graphs.default, percent=round(100 * graphs.saved_share), turn=graphs.turn,
         )  # fmt: skip
     if placed.target.streamed:
         values[_LOAD_FORMAT] = LOADER

@@ -32,10 +32,10 @@ from peagle.fit.estimate import (
 from peagle.options import Options
 from peagle.planning.plan import Decision, reason
 from peagle.speed.acceptance import Acceptance, Performance, find_acceptance, names_in_runs
-from peagle.speed.estimate import on_engine, performance, slots
+from peagle.speed.estimate import on_engine, performance, slots, turn_step_tokens
 from peagle.speed.ranking import SAME_ESTIMATE_SHARE
 from peagle.speed.step import Geometry, StepTimes, read_geometry
-from peagle.vllm.defaults import CAPTURE_SIZE, capture_limit, capture_size
+from peagle.vllm.defaults import CAPTURE_SIZE, capture_size
 from peagle.workload import PRESETS, Workload
 
 USUAL_CONCURRENCY = 8
@@ -190,16 +190,18 @@ _OWN_GRAPHS = frozenset(
 )
 """Arguments of vLLM with which the user decides about CUDA graphs."""
 
+_LARGEST_OF_TURN = 1024
+"""Tokens up to which CUDA graphs of steps with a prompt were measured."""
+
 
 class GraphSizes(NamedTuple):
-    """Why larger batches get a CUDA graph, in tokens: a step of all requests, of conversations with
-    the prompt of a ``turn``, and the largest batch with a graph by default. ``share`` is how much
-    less time the step, or the prompt, is estimated to take."""
+    """Why there are larger CUDA graphs, in tokens: a step of all requests, with a ``turn`` the
+    prompt of one, and the largest graph by default. ``saved_share`` is estimated, of its time."""
 
     size: int
     tokens: int
     default: int
-    share: float
+    saved_share: float
     turn: bool
 
 
@@ -397,32 +399,37 @@ class Load:
         return engine
 
     def _find_graphs(self, engine: EngineFit) -> Iterator[GraphSizes]:
-        """The CUDA graphs for a step of an engine's requests, in conversations first those that
-        also hold the prompt of a turn. None where vLLM's default has them, where the user decides,
-        and where they save no time."""
+        """The CUDA graphs for a step of an engine's requests, in conversations first those for one
+        that also has the prompt of a turn. None where vLLM's default has them, where the user
+        decides, and where they save no time."""
         config, default, model = engine.case.engine, engine.geometry, self.catalog.speed_model
         gpu = model.gpu(config.gpu, config.gpu_memory_gib)
         if gpu is None or any(name.partition(".")[0] in _OWN_GRAPHS for name in self.settings):
             return
-        each, workload = self.requests_per_engine, self.workload
-        running = min(each, slots(engine.case, engine.fit, workload))
-        context, step = workload.prompt_tokens + workload.output_tokens / 2, each * (config.k + 1)
+        requests, workload = self.requests_per_engine, self.workload
+        running = min(requests, slots(engine.case, engine.fit, workload))
+        context = workload.prompt_tokens + workload.output_tokens / 2
         if workload.cached_prompt_tokens:
-            workload = on_engine(engine.case, engine.fit, workload, each, self.engines)
+            workload = on_engine(engine.case, engine.fit, workload, requests, self.engines)
 
-        def seconds(geometry: Geometry, turn: bool) -> float:
-            times, new = StepTimes(geometry, gpu, model), workload.new_prompt_tokens
-            if turn:
-                return times.prefill_step_seconds(new, workload)
+        def seconds(geometry: Geometry, is_turn: bool) -> float:
+            times = StepTimes(geometry, gpu, model)
+            if is_turn:
+                return times.prefill_step_seconds(tokens, workload)
             return times.decode_seconds(running, context)
 
-        for turn in (True, False) if self.workload.cached_prompt_tokens else (False,):
-            tokens = step + turn * max(workload.new_prompt_tokens - config.k - 1, 0)
-            size = capture_size(tokens, each, config.k)
-            share = 1 - seconds(default.with_graphs(size, size), turn) / seconds(default, turn)
-            fits = default.captured < tokens and size <= config.max_num_batched_tokens
-            if fits and share > SAME_ESTIMATE_SHARE:
-                yield GraphSizes(size, tokens, default.captured, share, turn)
+        for is_turn in (True, False) if self.workload.cached_prompt_tokens else (False,):
+            tokens = requests * (config.k + 1)
+            if is_turn:
+                tokens = turn_step_tokens(workload, requests, config.k)
+            size = capture_size(tokens, config.k)
+            largest = _LARGEST_OF_TURN if is_turn else config.max_num_batched_tokens
+            if not default.captured < tokens <= size <= largest:
+                continue
+            graphs = default.with_graphs(size, size)
+            saved = 1 - seconds(graphs, is_turn) / seconds(default, is_turn)
+            if saved > SAME_ESTIMATE_SHARE:
+                yield GraphSizes(size, tokens, default.captured, saved, is_turn)
 
     def engine_on(
         self, instance: Instance, requests: int, drafter: Drafter | None, k: int
@@ -455,16 +462,11 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case, geometry = engine.case, engine.geometry
-            if k != config.k:
-                # With this K, the engine would have other CUDA graphs.
-                case = engine.with_default_graphs(k)
-                if graphs := next(self._find_graphs(replace(engine, case=case)), None):
-                    case = _with_size(case, graphs.size)
-                captured = capture_limit(case.engine, case.target.architecture.class_name)
-                geometry = geometry.with_k(k).with_graphs(*captured)
+            other = engine
+            if k != config.k:  # it would have other CUDA graphs
+                other = self._with_graphs(replace(engine, case=engine.with_default_graphs(k)))
             self.computed.speeds[key] = performance(
-                case,
+                other.case,
                 self.workload,
                 requests,
                 assumed or self.acceptance(drafter, k),
@@ -472,7 +474,7 @@ class Load:
                 self.runs,
                 self.names(drafter),
                 fit=engine.fit,
-                geometry=geometry,
+                geometry=other.geometry,
                 engines=engines,
             )
         return self.computed.speeds[key]

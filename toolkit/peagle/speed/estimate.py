@@ -207,6 +207,11 @@ def on_engine(
     return replace(workload, cached_prompt_tokens=int(kept * hit + (1 - kept) * of_all))
 
 
+def turn_step_tokens(workload: Workload, load: float, k: int) -> int:
+    """The tokens of a step with the prompt of a turn and those of the other conversations."""
+    return workload.new_prompt_tokens + math.ceil(load - 1) * (k + 1)
+
+
 def _measured(
     case: FitCase,
     workload: Workload,
@@ -224,7 +229,7 @@ def _measured(
     engine = case.engine
     if load > engine.max_num_seqs:
         return None
-    captured, new = geometry.holds(load), workload.new_prompt_tokens
+    captured = geometry.holds(load)
     is_stated = acceptance.basis in ("measured", "published", "assumed")
     for run in runs:
         here = is_on(run, engine.gpu, engine.tensor_parallel_size)
@@ -239,7 +244,11 @@ def _measured(
             and _alike(row.output_tokens, workload.output_tokens)
             and _computes_alike(_read_size(row), workload)
             and (graph := _with_graphs(geometry, row, graphs)).holds(row.concurrency) == captured
-            and (at_once or (new <= graph.captured) == (new <= geometry.captured))
+            and (
+                at_once
+                or (turn_step_tokens(workload, row.concurrency, row.k) <= graph.captured)
+                == (turn_step_tokens(workload, load, row.k) <= geometry.captured)
+            )
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
         others = any(not _alike(length, acceptance.length) for length in lengths)

@@ -214,7 +214,7 @@ class Run:
             with ExitStack() as serving:
                 keeps = self._choose_states()
                 engine = serving.enter_context(self._states_engine())
-                self._step("states", [*prepared, arguments], partial(self._compare, engine))
+                self._step("states", trained, partial(self._compare, engine))
 
                 def fit() -> dict[str, Any]:
                     if keeps:

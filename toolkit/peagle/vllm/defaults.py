@@ -214,12 +214,11 @@ def capture_sizes(
     return _sizes(min(largest, requests * step), step, engine.max_num_seqs)
 
 
-def capture_size(tokens: int, requests: int, k: int) -> int:
-    """The ``--max-cudagraph-capture-size`` whose CUDA graphs hold a step of so many tokens, in an
-    engine of so many requests with K drafts. vLLM rounds it down to its grid, and sizes of the grid
-    up to whole requests."""
+def capture_size(tokens: int, k: int) -> int:
+    """The ``--max-cudagraph-capture-size`` whose CUDA graphs hold a step of so many tokens, with K
+    drafts. vLLM rounds it down to its grid, and sizes of the grid up to whole requests."""
     size = round_up(tokens, _GRID)
-    while _sizes(size, k + 1, requests)[0][-1] < tokens:
+    while _sizes(size, k + 1, tokens)[0][-1] < tokens:
         size += _GRID
     return size
 

@@ -171,8 +171,8 @@ SENTENCES: Mapping[str, str] = {
         "the proof"
     ),
     "cuda-graphs-of-load": (
-        "a step of {requests:requests}{turn:? and a turn's prompt|} has {tokens:,} tokens, vLLM's "
-        "CUDA graphs up to {default:,}; with one the {turn:?prompt|step} takes {percent}% less time"
+        "a step of {requests:requests}{turn:?, of which one begins a turn,|} has {tokens:,} tokens,"
+        " and vLLM CUDA graphs up to {default:,}; with one it is estimated to take {percent}% less"
     ),
     # Its start
     "copied-from-s3": f"{_FROM_S3}, and a minute",
