@@ -548,7 +548,7 @@ def _role_access_findings(
 ) -> Iterator[Finding]:
     """Whether the role's policies allow what the plan needs. Those of buckets are not simulated:
     what these can allow is a warning."""
-    for actions, resource, bucket, below in _needs(aws, role, plan, folders):
+    for actions, resource, bucket, below in _needs(aws, plan, folders):
         # The bucket that deploy creates has no policy.
         is_ours = bucket == default_bucket(aws.account, aws.region)
         others = f"the policy of the bucket {bucket}" if bucket and not is_ours else ""
@@ -584,10 +584,10 @@ def _role_access_findings(
 
 
 def _needs(
-    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
+    aws: Aws, plan: Plan, folders: Iterable[S3Uri]
 ) -> Iterator[tuple[tuple[str, ...], str, str, str | None]]:
     """Actions, resource, the bucket whose policy may allow them too, and the value of s3:prefix."""
-    in_s3 = f"arn:{role.partition}:s3:::"
+    in_s3 = f"arn:{aws.partition}:s3:::"
     for folder in folders:
         bucket, below = folder.bucket, folder.key
         yield ("s3:GetObject",), f"{in_s3}{bucket}/{below}{CONFIG_FILE}", bucket, below
@@ -595,7 +595,7 @@ def _needs(
     if plan.company.in_vpc:
         yield ROLE_ACTIONS, "*", "", None
     for name in rollback_alarm_names(plan):
-        alarm = f"arn:{role.partition}:cloudwatch:{aws.region}:{aws.account}:alarm:{name}"
+        alarm = f"arn:{aws.partition}:cloudwatch:{aws.region}:{aws.account}:alarm:{name}"
         yield ("cloudwatch:DescribeAlarms",), alarm, "", None
     if capture := plan.observe.capture if plan.observe else None:
         place = S3Uri.parse(capture.s3_uri).folder
