@@ -146,6 +146,6 @@ def test_requests_at_the_same_time_all_name_the_component(monkeypatch: pytest.Mo
         return SimpleNamespace(hosts_components=True)
 
     looks: list[str] = []
-    monkeypatch.setattr(runtime.sagemaker, "describe", describe)
+    monkeypatch.setattr("peagle.aws.sagemaker.describe", describe)
     runtime.invoke(Asked(), NAME, b"{}")  # type: ignore[arg-type]
     assert [parameters.get("InferenceComponentName") for parameters in sent] == [NAME, NAME]
