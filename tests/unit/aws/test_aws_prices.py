@@ -12,7 +12,6 @@ from peagle.aws.prices import (
     SOURCE,
     fresh_prices,
     hosting_prices,
-    hourly_price,
     prices_in,
     today,
     unlisted_findings,
@@ -115,7 +114,6 @@ def test_denied_call_gives_snapshot_and_a_warning(world: World, code: str) -> No
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
     assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
-    assert hourly_price(world.aws, "ml.g5.xlarge") is None
 
 
 def test_rows_of_other_components_and_regions_are_ignored() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,3 +126,26 @@ def test_a_late_line_is_read(world: World) -> None:
     world.cloud.write_log("slow stream")
     assert [event.message for event in tail.drain()] == ["slow stream"]
     assert tail.drain() == []
+
+
+def test_requests_at_the_same_time_all_name_the_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is sent while the first one looks whether the endpoint has one."""
+    sent: list[dict[str, Any]] = []
+
+    class Asked:
+        region = "us-east-1"
+
+        def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+            sent.append(parameters)
+            return {"Body": io.BytesIO(b"{}")}
+
+    def describe(aws: Any, name: str) -> SimpleNamespace:
+        if not looks:
+            looks.append(name)
+            runtime.invoke(aws, name, b"{}")
+        return SimpleNamespace(hosts_components=True)
+
+    looks: list[str] = []
+    monkeypatch.setattr("peagle.aws.sagemaker.describe", describe)
+    runtime.invoke(Asked(), NAME, b"{}")  # type: ignore[arg-type]
+    assert [parameters.get("InferenceComponentName") for parameters in sent] == [NAME, NAME]

@@ -153,6 +153,10 @@ ROWS: dict[str, Row] = {
     "price unknown": Row(
         nothing, a_plan(price_per_hour_usd=None, price_date=None), {"price-unknown": (WARNING, "")}
     ),
+    "price denied": Row(
+        denying("get_products"), a_plan(price_per_hour_usd=None, price_date=None),
+        {"price-unknown": (WARNING, "")},
+    ),
     "price looked up": Row(having(price=2.0), a_plan(findings=(ELSEWHERE,)), {}),
     "name": Row(of_another_owner, another(PLAIN), {"name-in-use": (ERROR, NAME)}),
     "role missing": Row(

@@ -435,11 +435,11 @@ class Aws:
         """False for the sandbox and other substitutes of AWS."""
         return ".amazonaws.com" in self.client("sagemaker").meta.endpoint_url
 
-    def openai_base_url(self, endpoint: str, component: str = "") -> str:
-        """The base URL for OpenAI clients; ``bearer_token`` is its API key. ``component`` is the
-        inference component that answers, where there is one."""
+    def openai_base_url(self, endpoint: str, copies: bool = False) -> str:
+        """The base URL for OpenAI clients of the endpoint, or of the ``copies`` on it, whose
+        component has its name; ``bearer_token`` is its API key."""
         runtime = self.client("sagemaker-runtime").meta.endpoint_url.rstrip("/")
-        below = f"/inference-components/{component}" if component else ""
+        below = f"/inference-components/{endpoint}" if copies else ""
         return f"{runtime}/endpoints/{endpoint}{below}/openai/v1"
 
     def bearer_token(self, seconds: int = MAX_TOKEN_SECONDS) -> str:

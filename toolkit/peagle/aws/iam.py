@@ -44,10 +44,6 @@ class Role:
     def name(self) -> str:
         return self.arn.rpartition("/")[2]
 
-    @property
-    def partition(self) -> str:
-        return self.arn.split(":")[1]
-
 
 def find_role(aws: Aws, name_or_arn: str | None, purpose: str = "peagle") -> Role:
     """The role ``name_or_arn``, else that of the credentials if SageMaker may assume it (as in

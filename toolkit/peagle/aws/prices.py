@@ -105,14 +105,6 @@ def _file(aws: Aws) -> Path:
     return home() / "online" / (aws.record_scope or "amazon") / f"{aws.region}.json"
 
 
-def hourly_price(aws: Aws, instance_type: str) -> Price | None:
-    """The price of one instance in the connection's region; ``None`` when unavailable."""
-    try:
-        return hosting_prices(aws).price(instance_type)
-    except PeagleError:
-        return None
-
-
 def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
     """The table with today's prices; when AWS does not answer, as it is, with a warning."""
     try:

@@ -74,10 +74,11 @@ def _target(aws: Aws, endpoint: str) -> dict[str, str]:
     one. Without the permission to look, it has none."""
     by_name = _components.setdefault(aws, {})
     if endpoint not in by_name:
-        by_name[endpoint] = False
+        live = None
         with suppress(CloudError):
             live = sagemaker.describe(aws, endpoint)
-            by_name[endpoint] = live is not None and live.hosts_components
+        # Known once it is looked up: a proof sends several requests at a time.
+        by_name[endpoint] = live is not None and live.hosts_components
     component = {"InferenceComponentName": endpoint} if by_name[endpoint] else {}
     return {"EndpointName": endpoint, **component}
 

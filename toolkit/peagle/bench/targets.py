@@ -416,7 +416,7 @@ def open_endpoint(
     if has_copies and (live := sagemaker.describe(aws, name)) is not None:
         wake(aws, live, record, wake_up)
     server = OpenAiServer(
-        aws.openai_base_url(name, name if has_copies else ""),
+        aws.openai_base_url(name, has_copies),
         model,
         aws.bearer_token(MAX_TOKEN_SECONDS),
         log=("peagle", "logs", name),

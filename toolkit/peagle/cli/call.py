@@ -218,5 +218,5 @@ def token(name: str, session: Session, duration: int) -> None:
     if not wants_json():
         return click.echo(key)
     has_copies = record is not None and record.current.served.copies is not None
-    url = aws.openai_base_url(name, name if has_copies else "")
+    url = aws.openai_base_url(name, has_copies)
     return print_json({"token": key, "expires_in_seconds": duration, "openai_base_url": url})

@@ -47,8 +47,7 @@ _LIMIT = {"ttl", "budget", "no_limit"}
 _INSTANCES = {"instance_type", "instance_count"}
 _TARGET_OPTIONS = {
     "model_source", "weights_by", "baked_weights", "image", "vllm", "max_model_len", "settings",
-    "environment", "startup_timeout", "download_timeout", "warm_sha256",
-    "allow_unpinned_warm",
+    "environment", "startup_timeout", "download_timeout", "warm_sha256", "allow_unpinned_warm",
 }  # fmt: skip
 """Options that a different target does not share."""
 

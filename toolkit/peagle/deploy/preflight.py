@@ -40,7 +40,7 @@ from peagle.deploy.scaling import (
     required_scaling,
 )
 from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
-from peagle.errors import CloudError, Fix, Refused
+from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
 from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
@@ -198,8 +198,9 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     is_known = plan.price_per_hour_usd is not None
     if is_known and not doubts:
         return plan, []
-    if price := prices.hourly_price(aws, plan.instance_type):
-        return _priced(plan, price), []
+    with suppress(PeagleError):
+        if price := prices.hosting_prices(aws).price(plan.instance_type):
+            return _priced(plan, price), []
     if is_known:
         return plan, doubts
     message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
@@ -547,7 +548,7 @@ def _role_access_findings(
 ) -> Iterator[Finding]:
     """Whether the role's policies allow what the plan needs. Those of buckets are not simulated:
     what these can allow is a warning."""
-    for actions, resource, bucket, below in _needs(aws, role, plan, folders):
+    for actions, resource, bucket, below in _needs(aws, plan, folders):
         # The bucket that deploy creates has no policy.
         is_ours = bucket == default_bucket(aws.account, aws.region)
         others = f"the policy of the bucket {bucket}" if bucket and not is_ours else ""
@@ -583,10 +584,10 @@ def _role_access_findings(
 
 
 def _needs(
-    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
+    aws: Aws, plan: Plan, folders: Iterable[S3Uri]
 ) -> Iterator[tuple[tuple[str, ...], str, str, str | None]]:
     """Actions, resource, the bucket whose policy may allow them too, and the value of s3:prefix."""
-    in_s3 = f"arn:{role.partition}:s3:::"
+    in_s3 = f"arn:{aws.partition}:s3:::"
     for folder in folders:
         bucket, below = folder.bucket, folder.key
         yield ("s3:GetObject",), f"{in_s3}{bucket}/{below}{CONFIG_FILE}", bucket, below
@@ -594,7 +595,7 @@ def _needs(
     if plan.company.in_vpc:
         yield ROLE_ACTIONS, "*", "", None
     for name in rollback_alarm_names(plan):
-        alarm = f"arn:{role.partition}:cloudwatch:{aws.region}:{aws.account}:alarm:{name}"
+        alarm = f"arn:{aws.partition}:cloudwatch:{aws.region}:{aws.account}:alarm:{name}"
         yield ("cloudwatch:DescribeAlarms",), alarm, "", None
     if capture := plan.observe.capture if plan.observe else None:
         place = S3Uri.parse(capture.s3_uri).folder

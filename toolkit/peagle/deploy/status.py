@@ -256,7 +256,7 @@ def deployment_status(aws: Aws, record: Deployment) -> DeploymentStatus:
         drafts=proof.drafts if proof else None,
         proved=revision.is_proved,
         proof=proof,
-        openai_base_url=base_url(aws, live) if live else None,
+        openai_base_url=aws.openai_base_url(live.name, live.hosts_components) if live else None,
         price_date=served.price_date,
         instance_type=served.instance_type,
         instance_count=served.configured_count or served.instance_count,
@@ -375,11 +375,6 @@ def _row(
 
 
 _BOUNDS = ("min_instances", "max_instances", "min_copies", "max_copies")
-
-
-def base_url(aws: Aws, live: Endpoint) -> str:
-    """The base URL for OpenAI clients of the endpoint, or of the copies on it."""
-    return aws.openai_base_url(live.name, live.name if live.hosts_components else "")
 
 
 def read_stand_in(aws: Aws, name: str) -> str | None:
