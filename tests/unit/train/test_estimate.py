@@ -121,12 +121,16 @@ def test_the_steps_of_a_small_head_are_as_fast_as_measured(step: int, measured: 
     assert rate.low < measured < rate.high
 
 
-def test_the_arithmetic_decides_for_a_large_head() -> None:
+@pytest.mark.parametrize(("optimizer", "gain"), [("muon", 1.15), ("adamw", 1.0)])
+def test_the_arithmetic_decides_for_a_large_head(optimizer: str, gain: float) -> None:
+    """Muon's is that of a step, whatever its tokens; AdamW has none to speak of."""
     target, data = find_pair(CATALOG, "qwen3-8b").target, data_of(100)
-    head, longer = new_head(target, RECIPE), Recipe(sequence_length=16_384)
-    rates = [training_rate(target, head, data, each, 989.0, TABLE) for each in (RECIPE, longer)]
-    assert rates[1].likely == pytest.approx(rates[0].likely, rel=0.05)
-    assert rates[0].low < rates[0].likely < rates[0].high
+    settings = {} if optimizer == "muon" else {"optimizer": optimizer}
+    recipes = [Recipe(sequence_length=n, settings=settings) for n in (8192, 16_384)]
+    head = new_head(target, RECIPE)
+    usual, longer = (training_rate(target, head, data, each, 989.0, TABLE) for each in recipes)
+    assert longer.likely == pytest.approx(gain * usual.likely, rel=0.05)
+    assert usual.low < usual.likely < usual.high
 
 
 def test_more_tokens_and_epochs_cost_more_and_are_accepted_more() -> None:

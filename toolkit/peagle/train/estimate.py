@@ -421,15 +421,16 @@ def training_rate(
     table: TrainingTable,
 ) -> Range:  # fmt: skip
     """Tokens per second of the trainer on a GPU with these TFLOPs: a step takes the time of its
-    arithmetic and that of the launches of its kernels."""
-    # FLOPs per token: of the head's rows, and of the target's output matrix for the labels.
-    vocabulary = target.architecture.vocab_size * target.architecture.hidden_size
-    answered = min(data.answer_tokens / data.tokens, 1.0)
-    rows = 1 + answered * (slots_per_anchor(recipe.depths) - 1)
-    flops = 6 * rows * ((head.parameters or 0) - vocabulary) + 2 * vocabulary
+    arithmetic, also on the target's output matrix for labels, and of the launches of kernels."""
+    tokens, hidden = recipe.sequence_length, target.architecture.hidden_size
+    vocabulary = target.architecture.vocab_size * hidden
+    rows = 1 + min(data.answer_tokens / data.tokens, 1.0) * (slots_per_anchor(recipe.depths) - 1)
+    numbers = (head.parameters or 0) - vocabulary
+    flops, peak = tokens * (6 * rows * numbers + 2 * vocabulary), tflops * 1e12
+    # Muon's five Newton-Schulz iterations (torch.optim) are products of large matrices.
+    muon = 0 if "optimizer" in recipe.settings else 25 * hidden * numbers / table.efficiency.high
     shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)
-    tokens = recipe.sequence_length
-    steps = (launches + tokens * flops / (share * tflops * 1e12) for share, launches in shares)
+    steps = (launches + (flops / share + muon) / peak for share, launches in shares)
     return Range(*(tokens / seconds for seconds in steps))
 
 
@@ -458,9 +459,9 @@ def measure_rates(training: Training, observe: Observe, answer_tokens: int | Non
     train, held_out = data.train[: _ROUNDS * training.setup.requests], data.held_out[:_PROMPTS]
     begun = time.monotonic()
     with TemporaryDirectory(prefix=".peagle-probe-", dir=training.output) as folder:
-        recipe, place = replace(training.recipe, epochs=1, max_steps=_STEPS), Path(folder).resolve()
-        few = replace(data, train=train, held_out=held_out)
-        short = replace(training, output=place, work=place, recipe=recipe, data=few)
+        recipe, work = replace(training.recipe, epochs=1, max_steps=_STEPS), Path(folder).resolve()
+        sample = replace(data, train=train, held_out=held_out)
+        short = replace(training, output=work, work=work, recipe=recipe, data=sample)
         run = Run(short, note)
         with suppress(NotProved):  # after so few steps no draft may be accepted
             run.train()

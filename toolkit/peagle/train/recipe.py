@@ -361,8 +361,8 @@ _REFUSED = (
     "hidden-states-path", "trust-remote-code", "save-best",
     "num-layers", "epochs", "num-depths", "mask-token-id", "total-seq-len",
 )  # fmt: skip
-"""Arguments that would train a head that the engine cannot serve, or elsewhere, or keep only that
-with the least loss; the last line has those that are options of ``peagle train``."""
+"""Arguments that would train a head that the engine cannot serve, or elsewhere, or keep only the
+epoch with the least loss; the last line has those that are options of ``peagle train``."""
 
 
 def parse_settings(texts: Sequence[str], epochs: int) -> dict[str, str]:

@@ -292,7 +292,7 @@ class Run:
         has_turns = any(
             sum(m["role"] == "user" for m in each.messages) > 1 for each in conversations
         )
-        lines, answered, counted = AppendedLines(self._answers), 0, Counted("answers")
+        lines, answered, counted = AppendedLines(self._answers), 0, ItemProgress("answers")
 
         def watch() -> TrainProgress:
             nonlocal answered
@@ -362,7 +362,7 @@ class Run:
 
     def _save_states(self, engine: LocalEngine) -> None:
         rows = read_json(self._data / "dataset_info.json")["splits"]["train"]["num_examples"]
-        counted = Counted("states")
+        counted = ItemProgress("states")
 
         def watch() -> TrainProgress:
             done = sum(name.startswith("hs_") for name in os.listdir(self._states))
@@ -403,7 +403,10 @@ class Run:
         def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
-            settings, counted = {} if self.setup.gpu else _UNCOMPILED, Counted("measured", number)
+            settings, counted = (
+                {} if self.setup.gpu else _UNCOMPILED,
+                ItemProgress("measured", number),
+            )
             with self._serving(self.training.plan_with(folder), "measured", settings) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
@@ -564,7 +567,7 @@ class AppendedLines:
                 yield line
 
 
-class Counted:
+class ItemProgress:
     """How many conversations or prompts of a step are done. The first ones, before which programs
     start, do not count for the seconds of each."""
 
@@ -608,11 +611,8 @@ class EventReader:
                 self._steps.clear()
             elif event["kind"] == "step":
                 self._steps.append(event)
-                first, done, each = (
-                    self._steps[min(1, len(self._steps) - 1)],
-                    event["step"] + 1,
-                    None,
-                )
+                first, done = self._steps[min(1, len(self._steps) - 1)], event["step"] + 1
+                each = None
                 if len(self._steps) > 2:
                     each = (event["time"] - first["time"]) / max(1, event["step"] - first["step"])
                 self._now = replace(
