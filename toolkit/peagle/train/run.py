@@ -403,10 +403,8 @@ class Run:
         def measure() -> None:
             write_prompts(self.training.data.held_out, prompts := file.with_name("prompts.jsonl"))
             request = AcceptanceRequest(min(self.recipe.answer_tokens, 256), concurrency=16)
-            settings, counted = (
-                {} if self.setup.gpu else _UNCOMPILED,
-                ItemProgress("measured", number),
-            )
+            settings = {} if self.setup.gpu else _UNCOMPILED
+            counted = ItemProgress("measured", number)
             with self._serving(self.training.plan_with(folder), "measured", settings) as engine:
                 result = measure_acceptance(
                     open_engine(engine, self.training.catalog),
