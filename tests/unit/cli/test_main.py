@@ -7,16 +7,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
+from pydantic import model_serializer
 
 from peagle.account import Account
 from peagle.cli.context import in_context, typed_command
 from peagle.cli.machine import read_explanations
-from peagle.cli.main import cli
+from peagle.cli.main import cli, main
 from peagle.data import data_folder
+from peagle.frozen import Frozen
 from tests.support import Peagle, in_process
 from tests.unit.cli.commands import NAME, Terminal
 
@@ -205,6 +208,24 @@ def test_the_hints_after_a_failed_deploy_reach_what_it_made(
     assert lines["Continue"] == ["peagle", *head, *typed]
     assert lines["Remove"] == ["peagle", *head[:2], "destroy", NAME, "--sandbox"]
     assert f"peagle --catalog {shlex.quote(str(folder))} logs {NAME} --sandbox" in done.error
+
+
+class Pressed(Frozen):
+    """A document during whose writing the user presses Ctrl-C."""
+
+    @model_serializer
+    def _write(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("write", [Pressed.model_dump, Pressed.model_dump_json])
+def test_ctrl_c_while_a_document_is_written_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[Pressed], object]
+) -> None:
+    monkeypatch.setattr(cli, "main", lambda **settings: write(Pressed()))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 # ``peagle explain`` knows every code that the chapter on errors lists.

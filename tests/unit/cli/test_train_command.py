@@ -102,14 +102,20 @@ def test_answers_have_the_longest_length_or_the_given_one(tmp_path: Path) -> Non
     assert "data-no-answers" in {each["code"] for each in longest.document["findings"]}
 
 
-def test_a_target_without_a_spare_token_is_refused_before_data_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "after", "code"), [
+    ("<|mask|>", "<|used|>", "no-mask-token"),
+    ('"num_hidden_layers": 8', '"num_hidden_layers": 4', "target-too-small"),
+])  # fmt: skip
+def test_a_target_that_can_have_no_head_is_refused_before_data_is_read(
+    tmp_path: Path, before: str, after: str, code: str
+) -> None:
     folder = tmp_path / "mine"
     shutil.copytree(TINY_TARGET, folder)
     for file in folder.glob("*.json"):
-        file.write_text(file.read_text().replace("<|mask|>", "<|used|>"))
+        file.write_text(file.read_text().replace(before, after))
     for words in (("plan", str(folder)), ("run", str(folder), "-o", str(tmp_path / "head"))):
         done = in_process("train", *words, "--data", "missing.jsonl", "--json")
-        assert (done.code, json.loads(done.err)["error"]["code"]) == (2, "no-mask-token")
+        assert (done.code, json.loads(done.err)["error"]["code"]) == (2, code)
 
 
 def test_a_training_goes_on_with_the_data_that_it_read_first(

@@ -183,6 +183,10 @@ def main() -> NoReturn:
             _discard_output()  # else Python fails again at the end, with another exit code
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
+    except Exception as error:  # of pydantic, for a Ctrl-C within a serializer of ours
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        _end(_Interrupted("interrupted"), error_fields)
     finally:
         gc.freeze()
 

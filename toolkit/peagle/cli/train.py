@@ -110,7 +110,14 @@ from peagle.train.job import (
     start_job,
     training_job_request,
 )
-from peagle.train.recipe import CPU_RECIPE, Recipe, choose_mask_token, make_training, parse_settings
+from peagle.train.recipe import (
+    CPU_RECIPE,
+    Recipe,
+    choose_layers,
+    choose_mask_token,
+    make_training,
+    parse_settings,
+)
 from peagle.train.result import RECORD, require_empty, require_own, write_result
 from peagle.train.run import Run
 from peagle.weights.layout import checkpoint_at
@@ -153,7 +160,7 @@ def _read_inputs(
 ) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
     """The catalogue with the pair's target and with these GPUs as this machine, the target, its
     checkpoint if it is the user's own, and the training data. Raises UserError for a target without
-    a token for the mask, and for data that cannot be used."""
+    a token for the mask or with too few layers, and for data that cannot be used."""
     pair = options["pair"]
 
     def connect() -> Aws:
@@ -166,6 +173,7 @@ def _read_inputs(
     target = find_pair(catalog, pair).target
     if checkpoint:
         choose_mask_token(target, checkpoint, {}, options["mask_token_id"])
+        choose_layers(target.architecture.layers, {})
     data = read_training_data(
         options["data"],
         connect,

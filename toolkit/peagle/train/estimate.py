@@ -428,7 +428,8 @@ def training_rate(
     numbers = (head.parameters or 0) - vocabulary
     flops, peak = tokens * (6 * rows * numbers + 2 * vocabulary), tflops * 1e12
     # Muon's five Newton-Schulz iterations (torch.optim) are products of large matrices.
-    muon = 0 if "optimizer" in recipe.settings else 25 * hidden * numbers / table.efficiency.high
+    is_muon = recipe.settings.get("optimizer", "muon") == "muon"
+    muon = 25 * hidden * numbers / table.efficiency.high if is_muon else 0.0
     shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)
     steps = (launches + (flops / share + muon) / peak for share, launches in shares)
     return Range(*(tokens / seconds for seconds in steps))
