@@ -1,5 +1,5 @@
 """`peagle train --sagemaker` in the sandbox, which runs the job with the toolkit itself. Without a
-trainer it fails in seconds; tests/engine has a training."""
+trainer it fails in seconds; tests/engine trains without a job."""
 
 import json
 from pathlib import Path
