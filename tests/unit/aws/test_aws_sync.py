@@ -160,11 +160,7 @@ def test_weights_in_s3_are_downloaded_once_for_an_engine_of_this_machine(
     calls.before = fail
     with raises_code("away", CloudError):
         folders()
-    there = {
-        f"pair/target/{file.name}"
-        for file in target.iterdir()
-        if file.read_bytes() in [each.read_bytes() for each in own_home.rglob(file.name)]
-    }
+    there = {f"pair/target/{file.name}" for file in own_home.glob("weights/*/*.json")}
     calls.forget()
     first = folders()
     downloaded = {params["Key"] for _, params in calls.made if "IfMatch" in params}
