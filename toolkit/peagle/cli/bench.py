@@ -18,6 +18,7 @@ from peagle.bench.acceptance import (
     FEW_GROUPS,
     GROUPS,
     AcceptanceRequest,
+    AcceptanceResult,
     acceptance_bytes,
     measure_acceptance,
     require_none_refused,
@@ -283,8 +284,13 @@ def _measure_text(
     groups = GROUPS if target.counted_by == "counters" else FEW_GROUPS
     concurrency = max(options["concurrency"])
     request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
-    results: dict[str, Any] = {"acceptance": None, "lossless": None}
-    keep = partial(results.__setitem__, "acceptance")
+    acceptance: AcceptanceResult | None = None
+    lossless: LosslessResult | None = None
+
+    def keep(measured: AcceptanceResult) -> None:
+        nonlocal acceptance
+        acceptance = measured
+
     with StatusLine() as status:
 
         def show(what: str, done: int, count: int) -> None:
@@ -294,23 +300,21 @@ def _measure_text(
             alone = _target_alone(target, find, options["against"], status)
         try:
             if file:
-                measured = measure_acceptance(
+                acceptance = measure_acceptance(
                     target, prompts, request, keep=keep,
                     progress=lambda _, *done: show("acceptance", *done),
                 )  # fmt: skip
-                keep(measured)
             if alone:
-                results["lossless"] = check_lossless(
+                lossless = check_lossless(
                     target, alone, prompts, max_tokens,
                     lambda server, *done: show(f"greedy answers of {server}", *done),
                 )  # fmt: skip
         finally:  # also after an error
-            acceptance, lossless = results.values()
             if acceptance and options["save_acceptance"]:
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance))
                 print_written(options["save_acceptance"])
             if wants_json() and (acceptance or lossless):
-                print_json(results)
+                print_json({"acceptance": acceptance, "lossless": lossless})
             elif not wants_json():
                 if acceptance:
                     print_acceptance(acceptance)
@@ -323,10 +327,7 @@ def _measure_text(
 
 
 def _target_alone(
-    target: BenchTarget,
-    find: Callable[[str], BenchTarget],
-    against: str | None,
-    status: StatusLine,
+    target: BenchTarget, find: Callable[[str], BenchTarget], against: str | None, status: StatusLine
 ) -> AbstractContextManager[BenchTarget]:
     """The target without speculation: the server ``against``, or started on this machine."""
     if against:
@@ -569,10 +570,7 @@ def _kept(file: Path, status: StatusLine) -> Iterator[Callable[[SweepProgress], 
 
 
 def _report(
-    options: dict[str, Any],
-    file: Path,
-    result: BenchResult,
-    compared: Sequence[LosslessResult],
+    options: dict[str, Any], file: Path, result: BenchResult, compared: Sequence[LosslessResult]
 ) -> None:
     """Print the result before anything is written, so that a failure there hides no measurement;
     then write evidence and report. Raises NotProved for a setting that changes an answer."""

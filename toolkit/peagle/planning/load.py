@@ -412,7 +412,7 @@ class Load:
         if workload.cached_prompt_tokens:
             workload = on_engine(engine.case, engine.fit, workload, requests, self.engines)
 
-        def seconds(geometry: Geometry, is_turn: bool) -> float:
+        def seconds(geometry: Geometry, tokens: int, is_turn: bool) -> float:
             times = StepTimes(geometry, gpu, model)
             if is_turn:
                 return times.prefill_step_seconds(tokens, workload)
@@ -427,7 +427,7 @@ class Load:
             if not default.captured < tokens <= size <= largest:
                 continue
             graphs = default.with_graphs(size, size)
-            saved = 1 - seconds(graphs, is_turn) / seconds(default, is_turn)
+            saved = 1 - seconds(graphs, tokens, is_turn) / seconds(default, tokens, is_turn)
             if saved > SAME_ESTIMATE_SHARE:
                 yield GraphSizes(size, tokens, default.captured, saved, is_turn)
 

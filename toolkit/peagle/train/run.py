@@ -429,14 +429,14 @@ class Run:
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
         @contextmanager
-        def opened(plan: Plan) -> Iterator[BenchTarget]:
-            serving.close()  # the engine with the head, so that both fit on a GPU
+        def replace_engine(plan: Plan) -> Iterator[BenchTarget]:
+            serving.close()  # the one before, so that each fits on a GPU
             engine = serving.enter_context(self._serving(plan, "lossless", _UNCOMPILED))
             yield open_engine(engine, self.training.catalog)
 
-        with ExitStack() as serving, opened(self.training.plan_with(head)) as target:
+        with ExitStack() as serving, replace_engine(self.training.plan_with(head)) as target:
             compared = check_lossless(
-                target, opened(self.training.plan), prompts, _COMPARED_TOKENS,
+                target, replace_engine(self.training.plan), prompts, _COMPARED_TOKENS,
                 lambda name, done, total: self._report(
                     TrainProgress("lossless", done, total, name)
                 ),
