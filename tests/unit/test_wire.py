@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.deploy.invoke import measure_answer
+from peagle.errors import EngineFailed
 from peagle.protocol import (
     Counters,
     EventSplitter,
@@ -97,6 +98,19 @@ def test_reasoning_is_shown_before_the_answer(stream: bool) -> None:
     body = {"messages": [], "stream": stream}
     result = measure_answer(server.ask, server.stream, server.counters, body, shown.append)
     assert "".join(shown) == result.text == "It is a\n\nHello"
+
+
+def test_an_answer_is_kept_when_the_server_ends_after_it() -> None:
+    readings = iter([Counters(drafts=1)])
+
+    def counters() -> Counters:
+        if reading := next(readings, None):
+            return reading
+        raise EngineFailed("the container is shutting down")
+
+    server = Thinking()
+    result = measure_answer(server.ask, server.stream, counters, {"stream": True}, str)
+    assert (result.text, result.acceptance_length) == ("It is a\n\nHello", None)
 
 
 def test_an_answer_of_reasoning_only_is_no_empty_answer() -> None:

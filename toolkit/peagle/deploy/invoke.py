@@ -21,7 +21,7 @@ from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.state import Deployment
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
-from peagle.errors import CloudError, Fix
+from peagle.errors import CloudError, EngineError, Fix
 from peagle.protocol import Counters, Piece, acceptance_length, parse_piece, request_body
 from peagle.text import format_duration
 
@@ -212,8 +212,9 @@ def measure_answer(
         tokens = piece.output_tokens if piece.output_tokens is not None else tokens
         on_text(text)
     seconds = time.monotonic() - started
-    after = counters() if before else None
-    length = None
+    length, after = None, None
+    with suppress(CloudError, EngineError):  # the server may have ended after the answer
+        after = counters() if before else None
     if before and after and after.drafts >= before.drafts:  # else the engine restarted
         length = acceptance_length(after.since(before))
     return InvokeResult("".join(parts), tokens, seconds, first, length)
