@@ -373,7 +373,8 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     """A warning on idle GPUs with the copies that are better on the same type, or a note where none
     are known to be."""
     candidate, options = selection.candidate, selection.search.options
-    instance, idle = candidate.instance, candidate.idle_gpus
+    instance = candidate.instance
+    idle = instance.gpu_count - candidate.gpus * candidate.copies
     if not idle:
         return
     is_here = instance.type == HERE

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from peagle.catalog.schema import Catalog, EngineStart
 from peagle.catalog.tables import Instance, Runtime, RuntimeTable
-from peagle.checkpoints.models import hub_snapshot, is_folder
+from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, UserError
@@ -144,7 +144,7 @@ def place_weights(
         placed = _streamed(options, target, head)
     else:
         placed = _mounted(target, head)
-    findings, reasons = list[Finding](), list[Reason]()
+    findings = list[Finding]()
     if pair.target.gated and target.kind == "hub":
         message = f"{pair.target.id} is gated; the engine cannot download it without a token"
         fix = (
@@ -161,9 +161,7 @@ def place_weights(
             fix = "to pin it, copy it to your bucket and use --model-source s3://..."
             fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
             findings.append(note("revision-not-pinned", part, message, fix))
-        if weights.kind == "directory" and (commit := hub_snapshot(weights.location)):
-            reasons.append(reason(f"{part} commit", commit, "commit-in-cache"))
-    return Decision(placed, tuple(reasons), tuple(findings))
+    return Decision(placed, findings=tuple(findings))
 
 
 def _find_weights(
