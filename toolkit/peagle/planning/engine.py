@@ -77,9 +77,7 @@ def configure_engine(
     """
     options, load, candidate = placement.options, placement.load, placement.candidate
     record, runtime = decisions.record, placement.runtime
-    streamed = streamer_variables(
-        placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
-    )
+    streamed = streamer_variables(placement.sizes, candidate, runtime, placement.region)
     speculation = choose_speculation(load, candidate)
     arguments = record(_build_arguments(placement, speculation))
     extra = record(_build_environment(placement))
