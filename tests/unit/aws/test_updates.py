@@ -44,7 +44,7 @@ def test_an_update_shows_no_upload_and_no_creation_of_what_is_there(
     world.deploy(plan)
     first = [progress.state for progress in world.shown]
     world.shown.clear()
-    world.cloud.next_scripts = [[("Updating", None)] * 3 + [("InService", None)]]
+    world.cloud.next_scripts = [[*[("Updating", None)] * 3, ("InService", None)]]
     endpoint = world.cloud.endpoints[NAME]  # its new instances are created
     world.cloud.after = acting("update_endpoint", lambda: setattr(endpoint, "_stage", "Creating"))
     world.deploy(another(plan))
