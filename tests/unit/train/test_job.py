@@ -92,7 +92,6 @@ def test_the_request_is_the_command_in_a_container_with_data_and_checkpoints_in_
                     "S3DataSource": {
                         "S3DataType": "S3Prefix",
                         "S3Uri": "s3://models/peagle-train/peagle-train-qwen3-8b-1a2b3c4d/data/",
-                        "S3DataDistributionType": "FullyReplicated",
                     }
                 },
             }
