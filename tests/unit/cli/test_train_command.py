@@ -153,6 +153,16 @@ def test_the_disk_is_looked_at_before_a_training(
     assert not head.parent.exists()
 
 
+def test_a_training_that_the_plan_advises_against_says_so_and_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.train.run.find_trainer", lambda gpu: tmp_path)
+    monkeypatch.setattr(Run, "train", Mock(side_effect=TrainerFailed("it has begun")))
+    done = in_process("train", "tiny", "--data", str(data), "-o", str(tmp_path / "head"), "--json")
+    assert done.refusal["code"] == "trainer-failed"
+    assert "[do-not-train]" in done.err
+
+
 def test_a_folder_of_other_files_is_no_place_for_a_head(data: Path) -> None:
     before = sorted(TINY_TARGET.iterdir())
     done = in_process("train", str(TINY_TARGET), "--data", str(data), "-o", str(TINY_TARGET))

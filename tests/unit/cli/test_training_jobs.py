@@ -84,6 +84,7 @@ def test_a_job_is_started_and_its_head_downloaded(aws: Aws, tmp_path: Path) -> N
 def test_nothing_is_made_before_the_user_agrees(aws: Aws, tmp_path: Path) -> None:
     done = train(tmp_path, *JOB, "--json")
     assert done.refusal["code"] == "confirmation-needed"
+    assert "[do-not-train]" in done.err
     assert jobs(aws) == []
     assert aws.call("s3", "list_buckets")["Buckets"] == []
 

@@ -233,6 +233,17 @@ def test_prompts_beyond_the_context_are_left_out(tmp_path: Path) -> None:
         read(tmp_path, rows, context=2)
 
 
+def test_conversations_beyond_the_context_are_counted(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}", "completion": "word " * n} for n in (40, 60, 90, 100)]
+    held_out = write(tmp_path, questions(5)).rename(tmp_path / "held-out.jsonl")
+    [cut] = [
+        finding
+        for finding in read(tmp_path, rows, context=100, held_out=held_out).findings
+        if finding.code == "data-cut"
+    ]
+    assert (cut.level, "2 of 4" in cut.message) == ("warning", True)
+
+
 def test_only_the_longest_form_of_a_conversation_remains(tmp_path: Path) -> None:
     more, result = {"role": "user", "content": "More"}, {"role": "tool", "content": "3"}
     called = {"role": "assistant", "content": None, "tool_calls": [CALL]}

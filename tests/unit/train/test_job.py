@@ -92,7 +92,6 @@ def test_the_request_is_the_command_in_a_container_with_data_and_checkpoints_in_
                     "S3DataSource": {
                         "S3DataType": "S3Prefix",
                         "S3Uri": "s3://models/peagle-train/peagle-train-qwen3-8b-1a2b3c4d/data/",
-                        "S3DataDistributionType": "FullyReplicated",
                     }
                 },
             }
@@ -294,6 +293,11 @@ def test_a_job_without_a_head_says_why(status: str, stage: str, failure: str, co
     assert failure in caught.value.message
 
 
-def test_an_unknown_job_is_not_found(aws: Aws) -> None:
-    with raises_code("unknown-job"):
+def test_an_unknown_job_is_not_found(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raises_code("unknown-job") as raised:
         training.describe_job(aws, "unknown")
+    assert raised.value.command[:3] == ("aws", "sagemaker", "list-training-jobs")
+    monkeypatch.setattr(Aws, "in_sandbox", True)
+    with raises_code("unknown-job") as raised:
+        training.describe_job(aws, "unknown")
+    assert "peagle sandbox env" in raised.value.fix

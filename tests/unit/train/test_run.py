@@ -15,6 +15,7 @@ from peagle.engine.logs import crash_error
 from peagle.errors import EngineError, NotProved, PeagleError
 from peagle.planning.plan import Plan
 from peagle.store import locked
+from peagle.train import recipe
 from peagle.train import run as running
 from peagle.train.run import EventReader, TrainProgress, trainer_error
 from tests.support import raises_code
@@ -179,6 +180,18 @@ def test_other_weights_of_the_target_are_another_training(shop: Workshop) -> Non
         weights.write(b"x")
     shop.train(epochs=1)
     assert shop.calls == [*ALL, *ALL]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_answers_of_another_sampling_are_made_again_and_kept_ones_are_not(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    shop.train(epochs=1, keep_answers=keeps)
+    before = len(shop.calls)
+    monkeypatch.setattr(recipe, "SAMPLING", ("--temperature", "1"))
+    shop.train(epochs=1, keep_answers=keeps)
+    again = [each for each in ALL if each != "dry-run"]
+    assert shop.calls[before:] == ([] if keeps else again)
 
 
 def test_another_vllm_measures_again(shop: Workshop) -> None:

@@ -23,7 +23,7 @@ from peagle.aws.s3 import default_bucket
 from peagle.aws.training import TrainingJob, describe_job, find_running_job, follow_job, stop_job
 from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.loading import load_training
-from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import typed_flag
@@ -91,12 +91,11 @@ from peagle.train.data import (
     write_prompts,
 )
 from peagle.train.estimate import (
+    USUAL_K,
     TrainingOptions,
     TrainingPlan,
-    disk_bytes,
     measure_data,
     measure_rates,
-    new_head,
     plan_training,
 )
 from peagle.train.job import (
@@ -133,10 +132,6 @@ def train() -> None:
     """
 
 
-_K = 5
-"""The K with which acceptance is measured, as that of published heads is."""
-
-
 def _held_out(text: str) -> float | Path:
     """A share of the questions, or a file. Raises ValueError."""
     return parse_share(text) if re.fullmatch(r"[\d.]+%?", text) else Path(text)
@@ -157,9 +152,9 @@ data_options = add_options([
 
 def _read_inputs(
     session: Session, recipe: Recipe, gpus: Gpus | None, options: Mapping[str, Any]
-) -> tuple[Catalog, Target, Checkpoint | None, TrainingData]:
-    """The catalogue with the pair's target and with these GPUs as this machine, the target, its
-    checkpoint if it is the user's own, and the training data. Raises UserError for a target without
+) -> tuple[Catalog, Checkpoint | None, TrainingData]:
+    """The catalogue with the pair's target and with these GPUs as this machine, the checkpoint of a
+    target that is the user's own, and the training data. Raises UserError for a target without
     a token for the mask or with too few layers, and for data that cannot be used."""
     pair = options["pair"]
 
@@ -181,7 +176,7 @@ def _read_inputs(
         context=min(recipe.sequence_length, target.default_max_model_len),
         proof_prompts=[each for other in catalog.targets.values() for each in other.proof.prompts],
     )
-    return this_machine_in(catalog, gpus) if gpus else catalog, target, checkpoint, data
+    return this_machine_in(catalog, gpus) if gpus else catalog, checkpoint, data
 
 
 @command(
@@ -229,11 +224,11 @@ def plan(
         CPU_RECIPE if probe and not gpus else Recipe(),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
     )
-    catalog, _, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
+    catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, ctx.params)
     rates = None
     if probe:
         training = make_training(
-            pair, Path.cwd(), _K, recipe, conversations, catalog, checkpoint, gpus
+            pair, Path.cwd(), USUAL_K, recipe, conversations, catalog, checkpoint, gpus
         )
         with StatusLine() as status:
             show = partial(show_progress, status)
@@ -314,7 +309,7 @@ def _train_on_sagemaker(
     session: Session,
     catalog: Catalog,
     data: TrainingData,
-    recipe: Recipe,
+    planned: TrainingPlan,
     options: Mapping[str, Any],
 ) -> None:
     """Start the job that trains the head, or find the one that does, wait for its end, and download
@@ -322,13 +317,6 @@ def _train_on_sagemaker(
     pair, region = ctx.params["pair"], options["region"] or default_region()
     _check_target(ctx, pair)
     require_empty(ctx.params["output"])
-    planned = plan_training(
-        TrainingOptions(pair=pair, instance_type=options["instance_type"], region=region),
-        measure_data(data.train, recipe),
-        recipe,
-        catalog,
-        load_training(None),
-    )
     arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeat_options(ctx))
     company = Company(**given_options({name: options[name] for name in _COMPANY}))
     check_company(company)
@@ -443,7 +431,8 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
 @data_options
 @option("-o --output HEAD", "Folder of the head; the same command continues there.", OUTPUT,
         required=True)  # fmt: skip
-@option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT, default=_K)
+@option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT,
+        default=USUAL_K)  # fmt: skip
 @option("--layers", "Layers of the head.", COUNT, default=Recipe.layers)
 @option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]", TOKENS)
 @option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
@@ -495,20 +484,26 @@ def run(
     if is_kept:
         print_status(f"The data is that which this training read first, in {kept}.")
         inputs |= {"data": (str(kept / TRAIN_FILE),), "held_out": kept / HELD_OUT_FILE}
-    catalog, target, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
-    print_findings(conversations.findings, err=True)
+    catalog, checkpoint, conversations = _read_inputs(session, recipe, gpus, inputs)
+    place, region = HERE if gpus else job["instance_type"], job["region"] or default_region()
+    planned = plan_training(
+        TrainingOptions(pair=pair, instance_type=place, region=region),
+        measure_data(conversations.train, recipe),
+        recipe,
+        catalog,
+        load_training(catalog_of(ctx)),
+    )
+    print_findings((*conversations.findings, *planned.findings), err=True)
     if job["sagemaker"]:
-        _train_on_sagemaker(ctx, session, catalog, conversations, recipe, job)
+        _train_on_sagemaker(ctx, session, catalog, conversations, planned, job)
         return
     training = make_training(
         pair, output.absolute(), k, recipe, conversations, catalog, checkpoint, gpus,
         work and work.absolute(),
     )  # fmt: skip
-    size = measure_data(conversations.train, recipe)
     require_own(training)
     if not training.work.exists():  # else a part is written
-        needed = disk_bytes(size, new_head(target, recipe), recipe.epochs)
-        require_free(training.output, needed, "the training")
+        require_free(training.output, planned.disk_bytes, "the training")
     if grows(data) and not is_kept:
         write_parts(conversations, kept)
     with StatusLine() as status:

@@ -40,8 +40,6 @@ CAPTURE = "capture:"
 
 TRAIN_FILE, HELD_OUT_FILE = "train.jsonl", "held_out.jsonl"
 
-DEFAULT_HELD_OUT = 0.1
-
 MOST_PROMPTS = 200
 """Held-out prompts on which acceptance is measured, at most."""
 
@@ -130,7 +128,7 @@ def read_training_data(
     sources: Sequence[str],
     connect: Connect,
     *,
-    held_out: float | Path = DEFAULT_HELD_OUT,
+    held_out: float | Path = 0.1,
     context: int | None = None,
     proof_prompts: Collection[str] = (),
 ) -> TrainingData:
@@ -164,7 +162,7 @@ def read_training_data(
         held_out=tuple(held),
         sha256=json_digest([[each.messages for each in part] for part in (train, held)]),
         left_out=left_out,
-        findings=tuple(_findings(train, held, left_out, overlap)),
+        findings=tuple(_findings(train, held, left_out, overlap, context)),
     )
 
 
@@ -173,6 +171,7 @@ def _findings(
     held: Sequence[Conversation],
     left_out: Mapping[str, int],
     overlap: int,
+    context: int | None,
 ) -> Iterator[Finding]:
     if len(train) < FEW_CONVERSATIONS:
         yield findings.warning(
@@ -190,6 +189,12 @@ def _findings(
         message = f"rows were left out: {_count(left_out)}"
         fix = "correct those that are yours, or go on without"
         yield findings.finding(level, "data-left-out", "data", message, fix)
+    longer = [each for each in train if context and _count_tokens(each.messages) > context]
+    if longer:
+        message = f"conversations longer than {context:,} tokens, by an estimate, are cut there"
+        message += f": {len(longer):,} of {len(train):,}"
+        fix = "pass a longer --sequence-length, as far as the target's context and memory allow"
+        yield findings.warning("data-cut", "data", message, fix)
     if overlap:
         message = f"conversations that begin with a held-out question are not used: {overlap:,}"
         fix = "hold out text that the training data does not have"
@@ -236,7 +241,7 @@ def _read_usable(
         message = f"{source} has no row with a question, of {rows:,} ({_count(others)})"
         raise UserError(message, _FORM, code="data-without-text")
     unique = _longest(conversations)
-    fitting = [each for each in unique if context is None or _prompt_tokens(each) < context]
+    fitting = [each for each in unique if context is None or _count_tokens(each.prompt) < context]
     if not fitting:
         message = f"every prompt is longer than the context of {context:,} tokens, by an estimate"
         fix = "shorten them, or pass a longer --sequence-length if the target's context has it"
@@ -251,8 +256,8 @@ def _count(left_out: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 
-def _prompt_tokens(conversation: Conversation) -> int:
-    return sum(len(each["content"].encode()) for each in conversation.prompt) // TOKEN_BYTES
+def _count_tokens(messages: Iterable[Message]) -> int:
+    return sum(len(each["content"].encode()) for each in messages) // TOKEN_BYTES
 
 
 def _lines(source: str, connect: Connect) -> Iterator[tuple[str, bytes]]:

@@ -19,12 +19,12 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, TrainingTable
 from peagle.checkpoints.entries import is_from_checkpoint
 from peagle.errors import NotProved, OptionsConflict, Refused, UserError
+from peagle.findings import Finding, warning
 from peagle.fit.building import draft_model, target_model, with_sizes
 from peagle.fit.weights import stored_parameters
 from peagle.options import Options, engine_option
 from peagle.planning.load import USUAL_CONCURRENCY, Load
 from peagle.planning.planner import make_plan
-from peagle.planning.runtime import price_in
 from peagle.planning.speculation import LIKELY_LENGTH, heads_of_same_sizes
 from peagle.planning.verdict import VerdictOptions, make_verdict
 from peagle.speed.acceptance import Acceptance, Curve, Performance, curve_through
@@ -35,6 +35,7 @@ from peagle.text import format_usd
 from peagle.train.data import MOST_PROMPTS, TOKEN_BYTES, Conversation
 from peagle.train.recipe import (
     CHECKPOINT_HEADS,
+    GPU_OPTIMIZER,
     GPU_REQUESTS,
     Recipe,
     Training,
@@ -46,8 +47,8 @@ from peagle.workload import Workload
 Advice = Literal["train", "train-more-data", "do-not-train", "unknown"]
 """``unknown`` where no speed is known."""
 
-_K = 5
-"""The K at which published acceptance lengths are compared."""
+USUAL_K = 5
+"""The K at which acceptance lengths are compared, as that of published heads is."""
 
 _DATA_BYTES, _SAVED_BYTES = 40, 2 * CHECKPOINT_HEADS
 """Bytes per token of the data (30 measured, without long texts); per parameter of a checkpoint."""
@@ -171,6 +172,14 @@ class TrainingPlan:
     conversations_needed: int | None
     alternatives: dict[str, tuple[str, ...]]
 
+    @property
+    def findings(self) -> Iterator[Finding]:
+        """What to read before a training begins."""
+        if self.advice == "do-not-train":
+            message = f"no head for {self.target} is expected to be the fastest, even the best one"
+            fix = "see `peagle train plan` for what to try instead, or go on"
+            yield warning("do-not-train", "pair", message, fix)
+
 
 def measure_data(
     conversations: Iterable[Conversation], recipe: Recipe, answer_tokens: int | None = None
@@ -225,7 +234,7 @@ def plan_training(
     """
     target = find_pair(catalog, options.pair).target
     workload = data.request.resized(options.prompt_tokens, options.output_tokens)
-    engine, entry, region = _serving_engine(options, target, workload, catalog)
+    engine, entry, price = _serving_engine(options, target, workload, catalog)
     load, instance, head = engine.load, engine.instance, new_head(target, recipe)
     if not load.engine(instance, engine.gpus, head, head.k_recommended).fit.fits:
         raise Refused(
@@ -234,9 +243,8 @@ def plan_training(
             "choose an instance type with more GPU memory",
             code="does-not-fit",
         )
-    price = None if rates else price_in(instance, region)
+    usd_per_hour = usd_per_hour or (None if rates else price)
     rates = rates or estimate_rates(engine, head, data, recipe, table)
-    usd_per_hour = usd_per_hour or (price.usd_per_hour if price else None)
     epochs = recipe.epochs
     if budget is not None:
         if usd_per_hour is None or rates is None:
@@ -245,7 +253,7 @@ def plan_training(
             raise OptionsConflict(message, "add --price-per-hour, or leave out --budget")
         epochs = _epochs_within(budget, usd_per_hour, data, rates, recipe.epochs)
     hours = training_hours(data, rates, epochs) if rates else {}
-
+    saved = _SAVED_BYTES * (head.parameters or 0)
     tokens = data.tokens * table.effective_epochs(epochs)
     curves = expected_curves(tokens, table, engine.decay)
     k, speed = engine.fastest(head, curves[1])
@@ -273,8 +281,8 @@ def plan_training(
         basis=rates.basis if rates else "unknown",
         hours=hours,
         usd=hours["total"].times(usd_per_hour) if hours and usd_per_hour else None,
-        disk_bytes=disk_bytes(data, head, epochs),
-        checkpoint_bytes=_SAVED_BYTES * (head.parameters or 0),
+        disk_bytes=_DATA_BYTES * data.tokens + (epochs + 1) * saved,
+        checkpoint_bytes=saved,
         concurrency=entry.concurrency,
         workload=workload,
         k=k,
@@ -300,7 +308,7 @@ def new_head(target: Target, recipe: Recipe) -> Drafter:
         weights="./head",
         min_vllm="0.22.0",
         k_trained=recipe.depths,
-        k_recommended=min(_K, recipe.depths),
+        k_recommended=min(USUAL_K, recipe.depths),
         hidden_layers=recipe.layers,
         own_embeddings=True,
         source="peagle train",
@@ -363,9 +371,9 @@ class _Engine(NamedTuple):
 
 def _serving_engine(
     options: TrainingOptions, target: Target, workload: Workload, catalog: Catalog
-) -> tuple[_Engine, LoadVerdict, str]:
+) -> tuple[_Engine, LoadVerdict, float | None]:
     """The engine that serves the target at the load that the head is for, by default on the
-    instance type of a plan; the verdict there; and the region."""
+    instance type of a plan; the verdict there; and the price in USD per hour."""
     chosen: dict[str, Any] = {"pair": target.id}
     chosen["loads"] = (options.concurrency or USUAL_CONCURRENCY,)
     if options.instance_type is None and options.gpu is None:
@@ -377,7 +385,7 @@ def _serving_engine(
     length = verdict.max_model_len or target.default_max_model_len
     load = Load(target, verdict.vllm, length, entry.concurrency, catalog, workload=workload)
     gpus = entry.tensor_parallel_size or verdict.tensor_parallel_size
-    return _Engine(load, instance, gpus), entry, verdict.region
+    return _Engine(load, instance, gpus), entry, verdict.usd_per_hour
 
 
 def estimate_rates(
@@ -428,7 +436,7 @@ def training_rate(
     numbers = (head.parameters or 0) - vocabulary
     flops, peak = tokens * (6 * rows * numbers + 2 * vocabulary), tflops * 1e12
     # Muon's five Newton-Schulz iterations (torch.optim) are products of large matrices.
-    is_muon = recipe.settings.get("optimizer", "muon") == "muon"
+    is_muon = recipe.settings.get("optimizer", GPU_OPTIMIZER) == "muon"
     muon = 25 * hidden * numbers / table.efficiency.high if is_muon else 0.0
     shares = zip(table.efficiency.values, reversed(table.launch_seconds.values), strict=True)
     steps = (launches + (flops / share + muon) / peak for share, launches in shares)
@@ -469,9 +477,8 @@ def measure_rates(training: Training, observe: Observe, answer_tokens: int | Non
         elapsed, seconds = time.monotonic() - begun, run.seconds
 
     size = measure_data(train, recipe, answer_tokens)
-    answers = seconds.get("answers", 0.0)
-    if "answers" in each:
-        answers = size.conversations * each["answers"]
+    spent = seconds.get("answers", 0.0)
+    answers = size.conversations * each["answers"] if "answers" in each else spent
     steps = totals.get("training", _STEPS)
     step = each.get("training", seconds["training"] / min(_STEPS, steps))
     states = totals.get("states", 0) * each.get("states", 0.0)
@@ -520,7 +527,7 @@ def _published(table: TrainingTable, decay: float) -> list[tuple[float, float]]:
     return [
         (
             math.log(head.samples * head.sample_tokens * table.effective_epochs(head.epochs)),
-            curve_through(((head.k, head.acceptance_length),), decay).length(_K),
+            curve_through(((head.k, head.acceptance_length),), decay).length(USUAL_K),
         )
         for head in table.heads
     ]
@@ -533,8 +540,8 @@ def expected_curves(tokens: float, table: TrainingTable, decay: float) -> tuple[
     at = min(max(math.log(max(tokens, 1.0)), points[0][0]), points[-1][0])
     (x, y), (x2, y2) = next(pair for pair in pairwise(points) if at <= pair[1][0])
     accepted = y - 1 + (y2 - y) * (at - x) / (x2 - x)
-    lengths = (1 + min(accepted * share, _K - 0.1) for share in table.domains.values)
-    return tuple(curve_through(((_K, length),), decay) for length in lengths)
+    lengths = (1 + min(accepted * share, USUAL_K - 0.1) for share in table.domains.values)
+    return tuple(curve_through(((USUAL_K, length),), decay) for length in lengths)
 
 
 def _conversations_needed(
@@ -583,8 +590,3 @@ def _alternatives(
         if method not in methods:
             yield drafter.name, (*up, f"{target.short_name}+{drafter.name}")
         methods.add(method)
-
-
-def disk_bytes(data: DataSize, head: Drafter, epochs: int) -> int:
-    """The bytes of data and checkpoints that a training writes."""
-    return _DATA_BYTES * data.tokens + (epochs + 1) * _SAVED_BYTES * (head.parameters or 0)

@@ -146,19 +146,11 @@ def training_job_request(
         "InputDataConfig": [
             {
                 "ChannelName": name,
-                "DataSource": {
-                    "S3DataSource": {
-                        "S3DataType": "S3Prefix", "S3Uri": uri,
-                        "S3DataDistributionType": "FullyReplicated",
-                    }
-                },
+                "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": uri}},
             }
             for name, uri in channels.items()
         ],
-        "OutputDataConfig": {
-            "S3OutputPath": run.uri("jobs"),
-            **({"KmsKeyId": key} if key else {}),
-        },
+        "OutputDataConfig": {"S3OutputPath": run.uri("jobs"), **({"KmsKeyId": key} if key else {})},
         "CheckpointConfig": {"S3Uri": run.uri("checkpoints"), "LocalPath": CHECKPOINTS_FOLDER},
         "ResourceConfig": {
             "InstanceType": options.instance.type,

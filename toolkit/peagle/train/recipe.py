@@ -56,6 +56,7 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+GPU_OPTIMIZER = "muon"
 GPU_REQUESTS, CPU_REQUESTS = 256, 32
 """Concurrent requests that the trainer sends to an engine."""
 
@@ -66,23 +67,19 @@ CPU_RECIPE = Recipe(depths=5, sequence_length=256, answer_tokens=192)
 @dataclass(frozen=True)
 class Setup:
     """What follows from the target and the machine: ``target`` is the folder or the Hub's id that
-    engine and trainer load, ``layers`` are the layers whose hidden states the head reads, and
-    ``last_layer`` the one before the output. ``max_anchors`` is what the memory has room for, in
-    positions of a step, and ``context`` the engine's longest context, in tokens."""
+    engine and trainer load, ``layers`` are the layers whose hidden states the head reads,
+    ``last_layer`` the one before the output, and ``states_bytes`` the size of those of a token.
+    ``max_anchors`` is what the memory has room for, in positions of a step, and ``context`` the
+    engine's longest context, in tokens."""
 
     target: str
     layers: tuple[int, ...]
     last_layer: int
-    hidden_size: int
+    states_bytes: int
     mask_token_id: int
     max_anchors: int
     context: int
     gpu: bool = False
-
-    @property
-    def states_bytes(self) -> int:
-        """Bytes of the hidden states of a token."""
-        return (len(self.layers) + 1) * self.hidden_size * (2 if self.gpu else 4)
 
     @property
     def requests(self) -> int:
@@ -207,7 +204,6 @@ def make_training(
     token or with too few layers, and Refused where it does not fit."""
     target = find_pair(catalog, pair).target
     gpus = visible_gpus(gpus) if gpus else None
-    pair = pair if checkpoint else target.id
 
     def plan_for(**speculation: Any) -> Plan:
         """The plan with the fewest GPUs, so that the trainer has the others."""
@@ -215,7 +211,7 @@ def make_training(
         for copies in (n for n in range(count, 0, -1) if count % n == 0):
             chosen = {"target_checkpoint": checkpoint, **speculation}
             chosen |= {"instance_type": HERE, "copies": copies} if gpus else {}
-            plan = plan_pair(pair, chosen, catalog)
+            plan = plan_pair(pair if checkpoint else target.id, chosen, catalog)
             if not errors(plan.findings):
                 break
         refuse_errors(plan.findings)
@@ -234,11 +230,12 @@ def make_training(
     if memory and gpus and len(gpus.gpus) <= plan.fit.tensor_parallel_size:
         share = min(0.8, max(0.3, 0.15 + 1.1 * target.weight_bytes / memory / len(gpus.gpus)))
     available = memory and round(memory * (1 - (share or 0)))
+    layers = choose_layers(sizes.layers, published)
     setup = Setup(
         target=location,
-        layers=choose_layers(sizes.layers, published),
+        layers=layers,
         last_layer=sizes.layers,
-        hidden_size=sizes.hidden_size,
+        states_bytes=(len(layers) + 1) * sizes.hidden_size * (2 if gpus else 4),
         mask_token_id=choose_mask_token(
             target, checkpoint or checkpoint_at(location), published, recipe.mask_token_id
         ),
@@ -270,7 +267,7 @@ def train_arguments(recipe: Recipe, setup: Setup) -> list[str]:
         "max-anchors": str(setup.max_anchors),
         "total-seq-len": str(recipe.sequence_length),
         "epochs": str(recipe.epochs),
-        "optimizer": "muon",
+        "optimizer": GPU_OPTIMIZER,
         "lr": "1e-3",
         "scheduler-type": "cosine",
         "scheduler-warmup-ratio": "0.02",
@@ -294,23 +291,27 @@ _ON_CPU = {
 """Without Triton; and CPUs without AMX multiply 16 bits, which Muon does, 90 times more slowly."""
 
 
+SAMPLING = (
+    *("--temperature", '{"0.0": 0.75, "0.8": 0.25}', "--seed", "0", "--sampling-params"),
+    '{"repetition_detection": {"min_pattern_size": 33, "max_pattern_size": 64, "min_count": 3}}',
+)
+"""How the target answers: three of four times greedily. An answer that repeats itself is ended, as
+the head learns no more of it; a period of up to 64 tokens has a multiple in the range."""
+
+
 def regenerate_arguments(
     recipe: Recipe, setup: Setup, questions: Path, answers: Path, url: str, has_turns: bool
 ) -> list[str]:
     """The argv that lets the target at ``url``, whose base is ``/v1``, answer; it continues where
-    it was interrupted. Three of four answers are greedy; one that repeats itself is ended, as the
-    head learns no more of it. Of conversations with several turns, which ``has_turns`` says, the
-    limit of an answer also ends the conversation, so it is half of the context."""
-    # A period of up to 64 tokens has a multiple in this range.
-    repetition = {"min_pattern_size": 33, "max_pattern_size": 64, "min_count": 3}
+    it was interrupted. Of conversations with several turns, which ``has_turns`` says, the limit of
+    an answer also ends the conversation, so it is half of the context."""
     longest = max(recipe.answer_tokens, setup.context // 2) if has_turns else recipe.answer_tokens
     return [
         "regenerate-responses",
         *("--endpoint", f"{url}/chat/completions", "--model", setup.target),
         *("--dataset", str(questions), "--outfile", str(answers), "--resume"),
         *("--max-tokens", str(longest), "--concurrency", str(setup.requests)),
-        *("--temperature", json.dumps({"0.0": 0.75, "0.8": 0.25}), "--seed", "0"),
-        *("--sampling-params", json.dumps({"repetition_detection": repetition})),
+        *SAMPLING,
     ]
 
 

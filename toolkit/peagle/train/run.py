@@ -203,7 +203,8 @@ class Run:
         target, arguments = _weights_digest(Path(self.setup.target)), self._fixed_arguments
         vllm = self.training.plan.runtime.vllm
         self._step("untrained", [vllm, target, *arguments], self._serve_untrained)
-        source = [data.sha256, recipe.answer_tokens, recipe.keep_answers, target]
+        sampling = recipe.keep_answers or recipes.SAMPLING
+        source = [data.sha256, recipe.answer_tokens, sampling, target]
         if not recipe.keep_answers:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
@@ -424,8 +425,7 @@ class Run:
 
     def _compare_answers(self, head: Path) -> dict[str, Any]:
         """Compare greedy answers with those of the target alone, in engines that round alike."""
-        measured_on = self.work / "measured" / head.name / "prompts.jsonl"
-        held_out = read_prompts(measured_on)
+        held_out = read_prompts(self.work / "measured" / head.name / "prompts.jsonl")
         prompts = replace(held_out, prompts=held_out.prompts[:_COMPARED_PROMPTS])
 
         @contextmanager
