@@ -17,8 +17,7 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import review
-from peagle.planning.instance import choose_copies, choose_count, selection_reasons
+from peagle.planning.instance import choose_copies, choose_count, review, selection_reasons
 from peagle.planning.load import (
     Load,
     choose_concurrency,
