@@ -256,9 +256,12 @@ def _credentials() -> tuple[str, bool]:
         file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
         with suppress(ParsingError):
             parser.read(file, encoding="utf-8")
-    if {profile, f"profile {profile}"} & {*parser.sections()}:
+    sections = [parser[name] for name in (profile, f"profile {profile}") if name in parser]
+    sources = ("aws_access_key_id", "credential_process", "login_session", "role_arn", "sso_")
+    if any(key.startswith(sources) for section in sections for key in section):
         return f"from the profile {profile}", True
-    return f"there is no profile {profile}", False
+    text = f"the profile {profile} has none" if sections else f"there is no profile {profile}"
+    return text, False
 
 
 def _docker() -> list[MachineCheck]:
@@ -475,10 +478,7 @@ def check_machine() -> None:
 
 
 def install_engine(
-    vllm: str,
-    python: Path | None = None,
-    progress: Progress = lambda line: None,
-    gpu: bool = False,
+    vllm: str, python: Path | None = None, progress: Progress = lambda line: None, gpu: bool = False
 ) -> Engine:
     """Install that version, for GPUs or the CPU, unless it is there. Raises UserError for an
     unsuitable machine, EngineError."""
@@ -567,10 +567,7 @@ def read_package(python: Path, *names: str) -> str | None:
 
 
 def install_trainer(
-    vllm: str,
-    python: Path | None = None,
-    progress: Progress = lambda line: None,
-    gpu: bool = False,
+    vllm: str, python: Path | None = None, progress: Progress = lambda line: None, gpu: bool = False
 ) -> Path:
     """Install speculators, with the torch of the engine ``vllm``, unless it is there; returns its
     Python. Raises UserError for an unsuitable machine, EngineError."""
