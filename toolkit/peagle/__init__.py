@@ -8,11 +8,13 @@ becomes a Plan, and everything else reads the Plan. Names are imported when they
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing takes a while, in which Ctrl-C would show a traceback
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from peagle.checks.report import CheckReport as CheckReport
     from peagle.deploy.diff import PlanComparison as PlanComparison
     from peagle.deploy.invoke import InvokeResult as InvokeResult

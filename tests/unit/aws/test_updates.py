@@ -10,7 +10,7 @@ from peagle.errors import CloudError, NotProved
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.network import interrupting, refusing
+from tests.unit.aws.network import acting, interrupting, refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -35,6 +35,23 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert tags["peagle:revision"] == status.fingerprint
     assert f"revision={status.fingerprint} passed=yes" in tags["peagle:proof"]
+
+
+def test_an_update_shows_no_upload_and_no_creation_of_what_is_there(
+    world: World, head: Path
+) -> None:
+    plan = a_plan(head, observe=Observe(dashboard=True))
+    world.deploy(plan)
+    first = [progress.state for progress in world.shown]
+    world.shown.clear()
+    world.cloud.next_scripts = [[*[("Updating", None)] * 3, ("InService", None)]]
+    endpoint = world.cloud.endpoints[NAME]  # its new instances are created
+    world.cloud.after = acting("update_endpoint", lambda: setattr(endpoint, "_stage", "Creating"))
+    world.deploy(another(plan))
+    states = {progress.state for progress in world.shown}
+    assert {"Uploading", "Creating dashboard"} <= {*first}
+    assert not {"Uploading", "Creating", "Creating dashboard"} & states
+    assert {"Updating", "Updating dashboard", "Creating model"} <= states
 
 
 def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:

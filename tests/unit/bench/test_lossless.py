@@ -326,7 +326,12 @@ def test_other_files_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("domain", "lengths"), [(None, (1.8, 2.267, 2.667)), ("chat", (1.7, 1.9, 2.0))]
+    ("domain", "lengths"),
+    [
+        (None, (1.8, 2.267, 2.667)),
+        ("all domains", (1.8, 2.267, 2.667)),
+        ("chat", (1.7, 1.9, 2.0)),
+    ],
 )
 def test_it_is_preferred_to_all_other_acceptance(
     measured: AcceptanceResult, tmp_path: Path, domain: str | None, lengths: tuple[float, ...]

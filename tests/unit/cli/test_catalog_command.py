@@ -30,6 +30,12 @@ def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     assert "chat-7b.yaml:29: drafters[0].k_trained" in problem
 
 
+def test_check_names_a_folder_without_catalogue_files(tmp_path: Path) -> None:
+    done = in_process("catalog", "check", str(tmp_path), "--json")
+    (problem,) = done.document["problems"]
+    assert (done.code, problem["file"]) == (2, str(tmp_path))
+
+
 def test_a_wrong_own_file_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
     show = ("--catalog", str(tmp_path), "catalog", "show")

@@ -15,6 +15,7 @@ import pytest
 from pydantic import model_serializer
 
 from peagle.account import Account
+from peagle.cli.__main__ import start
 from peagle.cli.context import in_context, typed_command
 from peagle.cli.machine import read_explanations
 from peagle.cli.main import cli, main
@@ -130,6 +131,40 @@ def test_the_doctor_says_where_credentials_would_come_from(
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["AWS credentials"]["found"] == source
     assert checks["AWS credentials"]["fine"] is (source == "from the environment")
+
+
+@pytest.mark.parametrize(("file", "fine"), [
+    ("[default]\nregion = us-east-1\n", False),
+    ("[default]\nsso_session = company\n", True),
+])  # fmt: skip
+def test_the_doctor_looks_for_credentials_in_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, fine: bool
+) -> None:
+    (tmp_path / "config").write_text(file)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    checks = in_process("doctor", "--json").document["checks"]
+    (check,) = (check for check in checks if check["what"] == "AWS credentials")
+    assert check["fine"] is fine
+
+
+@pytest.mark.thorough
+def test_the_doctor_indents_what_it_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for line in in_process("doctor").out.splitlines():
+        assert re.match(r"(ok|--) \w| {13}", line), line
+
+
+def test_ctrl_c_while_modules_load_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "peagle.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "peagle.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130
 
 
 def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("plan tiny --users 8", "--concurrency"),
     ("plan tiny --workloads 8", "--workload"),
     ("compare peagle-tiny --share 50", "50%"),
+    ("plan tiny --compare ''", "--compare"),
+    ("train plna tiny", "did you mean plan"),
+    ("bench repot result.json", "did you mean report"),
+    ("sandbox down", "peagle sandbox stop"),
 ])  # fmt: skip
 def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:
     assert hint in in_process(*shlex.split(line)).error

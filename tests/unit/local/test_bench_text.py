@@ -45,6 +45,7 @@ def test_json_is_one_document_and_the_file_holds_the_acceptance(
     assert done.document["lossless"] is None
     assert done.document["acceptance"] == json.loads(saved.read_text())
     assert done.document["acceptance"]["total"]["acceptance"]["drafts"] == 6
+    assert "peagle verdict cannot use this file" in done.err
 
 
 def test_a_server_that_returns_no_tokens_cannot_be_compared(

@@ -86,11 +86,14 @@ def test_logs_are_followed_to_the_end_and_down_reports_draining(
     argv = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as follow:
         assert follow.stdout is not None
-        while "beginning" not in follow.stdout.readline():
-            assert follow.poll() is None
-        waited = peagle("local", "down", NAME)
-        assert follow.wait(timeout=10) == 0
-    start_local(plan_for())
+        try:
+            while "beginning" not in follow.stdout.readline():
+                assert follow.poll() is None
+            waited = peagle("local", "down", NAME)
+            start_local(plan_for())  # the engine that is followed is not this one
+            assert (waited.returncode, follow.wait(timeout=30)) == (0, 0)
+        finally:  # else a failure waits for its end
+            follow.kill()
     at_once = peagle("local", "down", NAME, "--now")
     assert f"waiting for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""

@@ -293,6 +293,11 @@ def test_a_job_without_a_head_says_why(status: str, stage: str, failure: str, co
     assert failure in caught.value.message
 
 
-def test_an_unknown_job_is_not_found(aws: Aws) -> None:
-    with raises_code("unknown-job"):
+def test_an_unknown_job_is_not_found(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raises_code("unknown-job") as raised:
         training.describe_job(aws, "unknown")
+    assert raised.value.command[:3] == ("aws", "sagemaker", "list-training-jobs")
+    monkeypatch.setattr(Aws, "in_sandbox", True)
+    with raises_code("unknown-job") as raised:
+        training.describe_job(aws, "unknown")
+    assert "peagle sandbox env" in raised.value.fix

@@ -136,8 +136,8 @@ def upload_missing(
     earlier: Iterable[str] = (),
     kms_key: str | None = None,
 ) -> None:
-    """Upload the files that S3 does not have yet (``sent`` gets their bytes, ``present`` those of
-    others), or copy them from the keys ``earlier``. With ``kms_key``, a file that KMS does not
+    """Upload the files that S3 does not have yet, or copy them from the keys ``earlier`` (``sent``
+    gets their bytes, ``present`` those of others). With ``kms_key``, a file that KMS does not
     encrypt counts as missing."""
     part, bucket = upload.prefix.rstrip("/").rpartition("/")[2], upload.bucket
     for file in upload.files:
@@ -152,7 +152,7 @@ def upload_missing(
             present(file.size)
         elif copied := next(copies, None):
             more = {"Metadata": metadata, **encrypted_by(kms_key)}
-            copy_object(aws, *copied, file.size, S3Uri(bucket, key), more, present)
+            copy_object(aws, *copied, file.size, S3Uri(bucket, key), more, sent)
         else:
             aws.upload(file.path, bucket, key, metadata, sent, kms_key)
 

@@ -197,6 +197,7 @@ def _described_endpoint(response: Mapping[str, Any]) -> Endpoint:
         stage["Status"]
         for variant in pending.get("ProductionVariants", ())
         for stage in variant.get("VariantStatus", ())
+        if stage["Status"] != "Creating"  # as in most of an update
     )
     return Endpoint(
         name=response["EndpointName"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, failed_start, lacks_capacity
 from peagle.aws.runtime import Tail
-from peagle.errors import CloudError, Fix, NotFound
+from peagle.errors import CloudError, Fix, NotFound, command_line
 from peagle.protocol import TRAINING_LOG_GROUP
 
 ENDED = ("Completed", "Failed", "Stopped", "Deleted")
@@ -45,8 +45,11 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
         response = aws.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except Missing as error:
         command = ("aws", "sagemaker", "list-training-jobs", "--region", aws.region)
+        fix = Fix("list the jobs", command)
+        if aws.in_sandbox:
+            fix = Fix(f'list the jobs: eval "$(peagle sandbox env)"; {command_line(command)}')
         message = f"there is no training job {name} in {aws.region}"
-        raise NotFound(message, Fix("list the jobs", command), "unknown-job") from error
+        raise NotFound(message, fix, "unknown-job") from error
     begun = response.get("TrainingStartTime")  # the times are of a job that has ended
     so_far = round(time.time() - begun.timestamp()) if begun else 0
     seconds = response.get("TrainingTimeInSeconds") or so_far

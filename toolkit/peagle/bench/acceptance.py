@@ -273,10 +273,21 @@ def read_acceptance(file: Path) -> AcceptanceResult:
     return result
 
 
+def unusable_reason(result: AcceptanceResult, part: DomainAcceptance) -> str:
+    """Why a verdict cannot use this part of the result; empty where it can."""
+    if part.acceptance.basis != "measured":
+        return "its acceptance was imposed"
+    if result.server.stand_in:
+        return f"{result.server.stand_in} was measured in place of the target"
+    if not part.is_reliable:
+        return f"{part.acceptance.drafts} drafts are too few for a mean: {FEW_DRAFTS} are needed"
+    return ""
+
+
 def compute_rates(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
     """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
     together. Raises UserError for a larger K than was measured, and for an unknown domain."""
-    domains = {part.domain: part for part in result.domains}
+    domains = {part.domain: part for part in (result.total, *result.domains)}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
         raise _unusable(f"the acceptance has no domain {domain!r}", hint)
@@ -321,17 +332,10 @@ def with_text_acceptance(
         raise _unusable(message, f"name it: {target.short_name}+DRAFTER")
     rates = compute_rates(measured, measured.k, domain)
     chosen = next((part for part in measured.domains if part.domain == domain), measured.total)
-    drafts, why = chosen.acceptance.drafts, ""
-    if chosen.acceptance.basis != "measured":
-        why = "its acceptance was imposed"
-    elif measured.server.stand_in:
-        why = f"{measured.server.stand_in} was measured in place of the target"
-    elif not chosen.is_reliable:
-        why = f"{drafts} drafts are too few for a mean: {FEW_DRAFTS} are needed"
-    if why:
+    if why := unusable_reason(measured, chosen):
         raise _unusable(f"{file} cannot be used: {why}", "measure more of the text")
     text = f"{Path(measured.file).name}, {chosen.domain}" if domain else Path(measured.file).name
-    source = f"{drafts:,} drafts on {text}, {measured.started[:10]}"
+    source = f"{chosen.acceptance.drafts:,} drafts on {text}, {measured.started[:10]}"
     lengths = tuple(
         TextAcceptance(k=k, acceptance_length=round(1 + sum(rates[:k]), 3), source=source)
         for k in range(1, measured.k + 1)

@@ -242,6 +242,9 @@ def _same_short_name(name: str, path: Path, other: Path) -> Problem:
     return Problem(display_path(path), None, "short_name", message, "choose another name")
 
 
+_LAYOUT = "put targets at <org>/<name>.yaml"
+
+
 def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Problem]]:
     """The files of the catalogue, bundled and own, and all their problems."""
     targets = target_files(user_folder)
@@ -253,10 +256,10 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     for folder in folders(user_folder):
         read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
         for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
-            fix = "put targets at <org>/<name>.yaml"
-            problems.append(
-                Problem(display_path(path), None, "", "is not read from this path", fix)
-            )
+            message = "is not read from this path"
+            problems.append(Problem(display_path(path), None, "", message, _LAYOUT))
+    if not problems and not any(path.is_relative_to(folder) for path in checked):
+        problems = [Problem(display_path(folder), None, "", "holds no catalogue files", _LAYOUT)]
     return checked, problems
 
 

@@ -22,6 +22,7 @@ from peagle.bench.acceptance import (
     acceptance_bytes,
     measure_acceptance,
     require_none_refused,
+    unusable_reason,
 )
 from peagle.bench.evidence import evidence_document, priced_result, read_result, save_evidence
 from peagle.bench.load import Aiperf, find_sender, install_sender, installed_sender
@@ -313,6 +314,8 @@ def _measure_text(
             if acceptance and options["save_acceptance"]:
                 write_output(options["save_acceptance"], acceptance_bytes(acceptance))
                 print_written(options["save_acceptance"])
+                if why := unusable_reason(acceptance, acceptance.total):
+                    print_status(f"peagle verdict cannot use this file: {why}")
             if wants_json() and (acceptance or lossless):
                 print_json({"acceptance": acceptance, "lossless": lossless})
             elif not wants_json():

@@ -42,12 +42,7 @@ _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
 @option("--temperature", "Sampling temperature; 0 is greedy.", Decimal(min=0.0), default=0.0)
 @option("--wake-timeout DURATION", "How long to wait for an endpoint that scaled to zero, "
         "such as 10m; 0s: not at all.", DURATION, default="30m")  # fmt: skip
-def invoke(
-    name: str,
-    session: Session,
-    prompt: str,
-    **request: Any,
-) -> None:
+def invoke(name: str, session: Session, prompt: str, **request: Any) -> None:
     """Send PROMPT to the endpoint NAME, or to the local engine of that name; `local` is the only
     one. With PROMPT -, read the prompt from standard input. A PROMPT that is a JSON object is sent
     as it is, as the body of the request: {"messages": [...], "max_tokens": 64}.
@@ -64,11 +59,8 @@ def invoke(
         if aws and in_sandbox and (stand_in := read_stand_in(aws, name)):
             print_status(f"Answered by {stand_in}, as the target is too large for this machine.")
         on_cpu = engine.image is None and engine.speculates if engine else in_sandbox
-        if (
-            on_cpu
-            and request["temperature"] > 0
-            and (record is None or record.current.served.k > 0)
-        ):
+        speculates = record is None or record.current.served.k > 0
+        if on_cpu and speculates and request["temperature"] > 0:
             print_status(
                 "vLLM on a CPU returns noise when it samples with speculation (vllm issue 55005): "
                 "use --temperature 0 here."

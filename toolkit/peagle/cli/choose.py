@@ -393,11 +393,7 @@ def fit(pair: str | None, **options: Any) -> None:
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(
-    pair: str,
-    acceptance: Path | None,
-    domain: str | None,
-    output: Path | None,
-    **options: Any,
+    pair: str, acceptance: Path | None, domain: str | None, output: Path | None, **options: Any
 ) -> None:
     """Compare speculation by load: the fastest drafter and K, and where speculation stops paying.
 

@@ -14,7 +14,7 @@ from peagle.errors import PeagleError, command_line
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
 """Options that decide what a command sees and which account it changes."""
 
-_WORDS = "peagle.words"
+WORDS = "peagle.words"
 """Key in click's ``Context.meta``: the words that the user typed after the command's name."""
 
 
@@ -23,7 +23,7 @@ class PeagleCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words as typed: the first call within a context is the user's."""
-        ctx.meta.setdefault(_WORDS, tuple(args))
+        ctx.meta.setdefault(WORDS, tuple(args))
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -153,7 +153,7 @@ def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
 def typed_command(without: Collection[str] = ()) -> tuple[str, ...]:
     """The command line as the user typed it, to repeat it; flags ``without`` are left out."""
     ctx = click.get_current_context()
-    words = [word for word in ctx.meta[_WORDS] if word not in without]
+    words = [word for word in ctx.meta[WORDS] if word not in without]
     catalog = _kept(ctx).get("--catalog", ())
     return ("peagle", *catalog, *ctx.command_path.split()[1:], *words)
 

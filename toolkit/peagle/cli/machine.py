@@ -37,12 +37,13 @@ def doctor(ctx: click.Context, /) -> None:
             document["command"] = None if check.fine else in_context(check.command) or None
             document["fix"] = "" if check.fine else check.fix
         print_json({"checks": documents})
+    facts = []
     for check in () if wants_json() else checks:
-        mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
-        print_line(f"{mark} {check.what}: {check.found}")
+        facts.append((f"{'ok' if check.fine else '--'} {check.what}", (check.found, "")))
         if not check.fine:
-            needed = f"   needed for {check.needed_for}: {check.fix}"
-            print_line(needed, command_text(check.command))
+            needed = f"needed for {check.needed_for}: {check.fix}"
+            facts.append(("", (needed, command_text(check.command))))
+    print_facts(facts, indent=0, err=False)
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
 

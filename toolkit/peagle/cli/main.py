@@ -18,7 +18,7 @@ import click
 from click.exceptions import NoSuchCommand
 
 from peagle import __version__
-from peagle.cli.context import gate_key, list_file_keys
+from peagle.cli.context import WORDS, gate_key, list_file_keys
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -80,6 +80,8 @@ _HINTS = {
     "update": "deploy the changed plan again; it updates the endpoint",
     "create": "use deploy",
     "describe": "use status",
+    **dict.fromkeys(("down", "stop"), "use peagle local down, or peagle sandbox stop"),
+    **dict.fromkeys(("up", "start"), "use peagle local up, or peagle sandbox start"),
     "--tp": "the plan chooses the number of GPUs; choose an --instance-type",
     "--tensor-parallel-size": "the plan chooses the number of GPUs; choose an --instance-type",
     "--gpu": "use --instance-type; --gpu is an option of verdict",
@@ -124,9 +126,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(
-    cls=LazyGroup,
-    context_settings=_SETTINGS,
-    epilog="Example: peagle deploy tiny --sandbox --yes",
+    cls=LazyGroup, context_settings=_SETTINGS, epilog="Example: peagle deploy tiny --sandbox --yes"
 )
 @click.version_option(__version__, prog_name="peagle")
 @click.option(
@@ -207,8 +207,9 @@ def _usage(error: click.UsageError) -> UserError:
     ctx = error.ctx or click.Context(cli, info_name="peagle")
     words, command = ctx.command_path.split(), ctx.command
     message, hint = error.format_message().rstrip("."), ""
+    group = ctx.parent.command if ctx.info_name == "run" and ctx.parent else command
+    names = group.list_commands(ctx) if isinstance(group, click.Group) else []
     if isinstance(error, NoSuchCommand):
-        names = command.list_commands(ctx) if isinstance(command, click.Group) else []
         message = f"{ctx.command_path} has no command {error.command_name!r}"
         hint = _HINTS.get(error.command_name, "") or nearest(error.command_name, names)
     elif isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
@@ -222,6 +223,8 @@ def _usage(error: click.UsageError) -> UserError:
         if key in list_file_keys(ctx):
             hint = f"it is the key {gate_key(key)} of peagle.yaml"
         hint = _HINTS.get(error.option_name, hint)
+    elif ctx.info_name == "run":  # perhaps a mistyped command in the place of its first word
+        hint = nearest("".join(ctx.meta[WORDS][:1]), names)
     message = f"{message}: {hint}" if hint else message
     return UserError(message, Fix("show the help", (*words, "--help")))
 

@@ -253,10 +253,11 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
     """The pair or plan file and the planning options in ``text``, the value of ``flag``, with the
     settings of a company's account also from their variables. Raises UserError."""
     try:
-        words = shlex.split(text)
+        other = plan.make_context("plan", shlex.split(text), parent=ctx.parent)
     except ValueError as error:
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
-    other = plan.make_context("plan", words, parent=ctx.parent)
+    except click.MissingParameter as error:
+        raise UserError(f"{flag} {text!r} names no pair", "begin with a pair") from error
     values = {
         name: value
         for name, value in other.params.items()

@@ -150,6 +150,10 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         done += count
         context.say_bytes("Uploading", done, total)
 
+    def leave_out(count: int) -> None:
+        nonlocal total
+        total -= count
+
     for upload in desired.uploads:
         resources.BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
@@ -162,7 +166,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         )
         with context.creating(objects):
             key = desired.plan.company.kms_key
-            s3.upload_missing(context.aws, upload, advance, advance, earlier, key)
+            s3.upload_missing(context.aws, upload, advance, leave_out, earlier, key)
 
 
 def put_endpoint(

@@ -89,8 +89,9 @@ class Kind:
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         """Create it, or make it equal to ``body``; it is on record before and after."""
+        is_made = any(e.name == name and e.made for e in context.record.of_type(self.type))
         with context.creating(revision.resource(self.type, name)):
-            context.say(f"Creating {self.noun}", name)
+            context.say(f"{'Updating' if is_made else 'Creating'} {self.noun}", name)
             self.create(context, revision, name, body)
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:

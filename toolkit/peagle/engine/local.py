@@ -359,19 +359,20 @@ def local_log(name: str, follow: bool = False) -> Iterator[str]:
     log = records.log_of(name)
     if name not in records.local_engine_names() or not log.is_file():
         raise records.unknown_engine(name)
-    return map(log_text, _lines(log, name if follow else None))
+    engine = records.read_local_engine(name) if follow else None
+    return map(log_text, _lines(log, engine.process if engine else None))
 
 
-def _lines(log: Path, follow: str | None) -> Iterator[str]:
-    """Each line as soon as it is complete; ``follow`` names a running engine."""
+def _lines(log: Path, follow: EngineProcess | None) -> Iterator[str]:
+    """Each line as soon as it is complete; with ``follow`` until that process has ended."""
     rest = b""
     with log.open("rb") as stream:
         while True:
-            engine = records.read_local_engine(follow) if follow else None
+            has_ended = follow is None or not is_alive(follow)
             while chunk := stream.read(_CHUNK_BYTES):
                 *complete, rest = (rest + chunk).split(b"\n")
                 yield from (line.decode("utf-8", errors="replace") for line in complete)
-            if engine is None or engine.state == "dead":
+            if has_ended:
                 break
             time.sleep(_POLL_SECONDS)
     if rest:

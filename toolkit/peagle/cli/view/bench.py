@@ -180,10 +180,7 @@ def print_sweep_price(prepared: EndpointSweep, sandbox: bool, max_cost: float | 
     facts = (
         ("sweep", f"{text}, about {format_duration(prepared.seconds)}"),
         ("price", f"the endpoint: {format_price(prepared.usd_per_hour, sandbox)}"),
-        (
-            "cost",
-            f"about {usd}{free}; during each update the instances of both revisions are paid",
-        ),
+        ("cost", f"about {usd}{free}; during each update the instances of both revisions are paid"),
         ("limit", "" if limit is None else f"{format_usd(limit)} in all{spent}"),
     )
     print_facts(facts)

@@ -56,10 +56,7 @@ def print_list(targets: Sequence[TargetSummary]) -> None:
 
 
 def print_pair(
-    pair: Pair,
-    measured: tuple[Evidence, ...],
-    target: TargetSummary,
-    support: MethodSupport | None,
+    pair: Pair, measured: tuple[Evidence, ...], target: TargetSummary, support: MethodSupport | None
 ) -> None:
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
 
