@@ -16,9 +16,9 @@ BUDGET = {
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
     "speed": (1_760, 1_500),
-    "planning": (5_625, 3_850),
+    "planning": (5_525, 3_850),
     "render": (3_500, 3_000),
-    "engine": (3_050, 1_800),
+    "engine": (3_025, 1_800),
     "images": (880, 700),
     "aws": (3_660, 2_600),
     "weights": (2_075, 1_500),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_715, 247
+MOST_LINES, MOST_FILES = 65_555, 247
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -176,7 +176,7 @@ class TrainingPlan:
     def findings(self) -> Iterator[Finding]:
         """What to read before a training begins."""
         if self.advice == "do-not-train":
-            message = f"no head for {self.target} is expected to be the fastest, even the best one"
+            message = f"even the best head for {self.target} would not be the fastest"
             fix = "see `peagle train plan` for what to try instead, or go on"
             yield warning("do-not-train", "pair", message, fix)
 
