@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_555, 247
+MOST_LINES, MOST_FILES = 65_576, 247
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
