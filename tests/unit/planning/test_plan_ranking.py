@@ -71,16 +71,13 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
         "errors": ["speed-below-minimum"],
         "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920",
         "fix error": "lower --min-tokens-per-second to 1920"}),
-    "a speed that another K reaches": (
-        "chat", {**ON_FAST, "concurrency": 8, "k": 7, "min_tokens_per_second": 850,
-                 "instance_count": 1}, {"fix error": "use --k 3 (900 tokens/s"}),
     "a speed that more instances reach": (
         "chat", {**ON_FAST, "concurrency": 8, "instance_count": 1, "min_tokens_per_second": 1200},
         {"fix error": "use --instance-count 3 ("}),
     "times decide": ("chat", {"catalog": MEASURED, "slo": Slo(ttft=0.2)}, {
         "instance_type": "ml.g7e.2xlarge", "errors": [], "slo": Slo(ttft=0.2)}),
     "missed times": ("chat", {**ON_FAST, "slo": Slo(ttft=0.05)}, {
-        "errors": ["slo-missed"], "message error": "does not reach ttft=0.05",
+        "errors": ["speed-below-minimum"], "message error": "does not reach ttft=0.05",
         "fix error": "use --slo ttft=0."}),
     # Prices
     "the price limit": ("chat", {"max_price_per_hour": 4.0}, {"types": ["ml.g5.12xlarge"]}),

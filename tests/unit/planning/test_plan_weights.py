@@ -137,7 +137,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "errors": ["runtime-without-streamer"],
         "message runtime-without-streamer":
         "vLLM 0.19.0 is not known to contain the Run:ai model streamer",
-        "fix runtime-without-streamer": "use --vllm 0.28.0, or leave weights_by stream out"}),
+        "fix runtime-without-streamer": "leave --vllm out, or weights_by stream"}),
     "by an image of the user's": (
         PAIR | {"weights_by": "stream", "vllm": "0.19.0", "image": IMAGE}, {
             "has": {"runtime-without-streamer"}}),

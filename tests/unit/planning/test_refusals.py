@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from peagle.errors import PeagleError
-from peagle.planning.company import parse_tags
+from peagle.planning.overrides import parse_pairs
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import plan
 
@@ -83,7 +83,6 @@ REFUSED: dict[str, list[Row]] = {
         {"settings": {"max-num-batched-tokens": "8k"}},
     ],
     "invalid-variable": [{"environment": {"1X": "y"}}],
-    "nothing-to-leave-out": [{"settings": {"seed": ""}}, {"environment": {"UNSET": ""}}],
     "environment-too-large": [
         {"environment": {"X": "y" * 1025}}, {"environment": {f"V{n}": "1" for n in range(100)}},
     ],
@@ -140,4 +139,4 @@ def test_a_zero_names_the_option_that_is_meant(options: Row, meant: str) -> None
 @pytest.mark.parametrize("texts", [["team"], ["=x"], ["a=b", "a=c"]])
 def test_a_tag_is_a_key_and_a_value(texts: list[str]) -> None:
     with raises_code("invalid-tag"):
-        parse_tags(texts)
+        parse_pairs(texts, "--tag", "invalid-tag")

@@ -57,8 +57,7 @@ from peagle.options import (
     read_flags,
 )
 from peagle.planning import Plan
-from peagle.planning.company import parse_tags
-from peagle.planning.overrides import parse_settings, parse_speculative, parse_variables
+from peagle.planning.overrides import parse_pairs, parse_settings, parse_speculative
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
 from peagle.text import sanitize
@@ -132,8 +131,8 @@ _COMPLETIONS = {
 }
 _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "settings": lambda _, __, words: parse_settings(words),
-    "variables": lambda _, __, words: parse_variables(words),
-    "tags": lambda _, __, words: parse_tags(words),
+    "variables": lambda _, __, words: parse_pairs(words, "--env", "invalid-variable"),
+    "tags": lambda _, __, words: parse_pairs(words, "--tag", "invalid-tag"),
     "speculative": lambda _, __, words: parse_speculative(words),
 }
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE, GpuSpeed, Instance
-from peagle.engine.machine import Engine, Machine, run_python, this_machine
+from peagle.engine.machine import Engine, run_python, this_machine
 from peagle.errors import Fix, OutOfRange, Refused
 from peagle.vllm.gpus import visible_gib
 
@@ -68,31 +68,19 @@ class Gpus:
 
 def find_gpus() -> Gpus | None:
     """The GPUs of this machine; ``None`` without a GPU, or without NVIDIA's driver."""
-    with _nvml() as nvml:
-        if nvml is None or not (count := nvml.nvmlDeviceGetCount()):
-            return None
+    import pynvml as nvml  # only where a GPU may be
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
-        return Gpus(
-            driver=_text(nvml.nvmlSystemGetDriverVersion()),
-            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
-            gpus=tuple(_read_gpu(nvml, index) for index in range(count)),
-        )
-
-
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """The library, initialized; ``None`` where there is no driver."""
-    import pynvml  # only where a GPU may be
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
+        gpus = tuple(_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
+    return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", gpus) if gpus else None
 
 
 def _text(name: str | bytes) -> str:
@@ -144,10 +132,11 @@ def catalogue_name(gpu: Gpu, names: Collection[str]) -> str | None:
     return first if first in names and not _VARIANTS.search(model) else None
 
 
-def with_this_machine(catalog: Catalog, gpus: Gpus, machine: Machine) -> Catalog:
-    """The catalogue with this machine as the instance type ``here``, without a price. A GPU that
-    the catalogue does not have is planned from what NVML reports. Raises Refused when the GPUs
-    are of several kinds."""
+def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
+    """The catalogue with this machine as the instance type ``here``, without a price;
+    ``CUDA_VISIBLE_DEVICES`` may limit its GPUs. A GPU that the catalogue does not have is planned
+    from what NVML reports. Raises Refused without a GPU, and for several kinds."""
+    gpus, machine = visible_gpus(gpus), this_machine()
     kinds = {gpu.name for gpu in gpus.gpus}
     if len(kinds) > 1:
         raise Refused(
@@ -181,12 +170,6 @@ def with_this_machine(catalog: Catalog, gpus: Gpus, machine: Machine) -> Catalog
     others = (row for row in catalog.instances.instances if row.type != HERE)
     table = catalog.instances.model_copy(update={"instances": (*others, here)})
     return replace(catalog, instances=table, speed_model=model)
-
-
-def this_machine_in(catalog: Catalog, gpus: Gpus | None = None) -> Catalog:
-    """The catalogue with this machine, whose GPUs ``CUDA_VISIBLE_DEVICES`` may limit. Raises
-    Refused without a GPU."""
-    return with_this_machine(catalog, visible_gpus(gpus), this_machine())
 
 
 def choose_gpus(gpus: Gpus, count: int, utilization: float, taken: Mapping[str, str]) -> list[Gpu]:

@@ -449,12 +449,61 @@ def install_error(log: Path) -> EngineError:
     return EngineError(f"the installation failed: {last}", fix, code="installation-failed")
 
 
-_LOCKS = {False: ("requirements.txt", "torch.txt"), True: ("gpu.txt",)}
-"""Whether it is for GPUs -> the files of a version's lock."""
+@dataclass(frozen=True)
+class _Installation:
+    """``what`` the first of ``locks`` installs into ``folder``; complete once its import works."""
+
+    what: str
+    folder: Path
+    locks: tuple[Path, ...]
+    statement: str
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def digest(self) -> str:
+        texts = [lock.read_bytes() for lock in self.locks]
+        return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+    def is_complete(self, folder: Path | None = None) -> bool:
+        """Whether its folder, or another one, is completely installed from these lock files."""
+        folder = folder or self.folder
+        with suppress(ValueError, TypeError, KeyError):
+            lock = read_json(folder / MARKER)["lock"]
+            return bool(lock == self.digest) and (folder / "bin" / "python").exists()
+        return False
+
+    def install(self, python: Path | None, progress: Progress, torch: Path | None) -> Path:
+        """Install it unless it is there, with the ``torch`` for CPUs of that lock file; returns its
+        Python. Raises UserError for an unsuitable machine, EngineError."""
+        with environment_lock(self.folder):
+            if not self.is_complete():
+                needed = NEEDED_BYTES if torch else NEEDED_BYTES_GPU
+                environment = Environment(self.folder, python, progress, self.what, needed)
+                if torch:
+                    environment.install_torch(torch)
+                environment.install(self.locks[0])
+                environment.check_import(self.statement)
+                write_json(self.folder / MARKER, {"lock": self.digest})
+        return self.python
+
+
+def _locks() -> Path:
+    return data_folder("requirements") / "engine"
+
+
+def _engine(vllm: str, gpu: bool = False) -> _Installation:
+    names = ("gpu.txt",) if gpu else ("requirements.txt", "torch.txt")
+    locks = tuple(_locks() / vllm / name for name in names)
+    statement = "import vllm.entrypoints.openai.api_server"
+    return _Installation("the engine", engine_folder(vllm, gpu), locks, statement)
 
 
 def lockable_versions(gpu: bool = False) -> tuple[str, ...]:
-    return tuple(sorted(path.parent.name for path in _locks().glob(f"*/{_LOCKS[gpu][0]}")))
+    locks = _locks().glob(f"*/{'gpu' if gpu else 'requirements'}.txt")
+    return tuple(sorted(path.parent.name for path in locks))
 
 
 def missing_libraries() -> tuple[str, ...]:
@@ -486,61 +535,27 @@ def install_engine(
         message = f"vLLM {vllm} cannot be installed: no lock file"
         fix = f"choose --vllm from {', '.join(lockable_versions(gpu))}"
         raise UserError(message, fix, "unknown-version")
-    lock = _locks() / vllm
     if not gpu:
         check_machine()
-    folder = engine_folder(vllm, gpu)
-    with environment_lock(folder):
-        if not is_installed(vllm, gpu):
-            needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
-            environment = Environment(folder, python, progress, "the engine", needed)
-            if not gpu:
-                environment.install_torch(lock / "torch.txt")
-            environment.install(lock / _LOCKS[gpu][0])
-            environment.check_import("import vllm.entrypoints.openai.api_server")
-            write_json(folder / MARKER, {"vllm": vllm, "lock": _digest(lock, gpu)})
-    return Engine(folder / "bin" / "python", vllm)
+    torch = None if gpu else _locks() / vllm / "torch.txt"
+    return Engine(_engine(vllm, gpu).install(python, progress, torch), vllm)
 
 
 def is_installed(vllm: str, gpu: bool = False) -> bool:
     """Whether the engine is completely installed from this toolkit's lock file."""
-    folder = engine_folder(vllm, gpu)
-    is_there = vllm in lockable_versions(gpu) and (folder / "bin" / "python").exists()
-    return is_there and read_lock_digest(folder, vllm, gpu) is not None
-
-
-def read_lock_digest(folder: Path, vllm: str, gpu: bool = False) -> str | None:
-    """The digest of the engine's lock file; ``None`` if it differs from this toolkit's."""
-    digest = _marked_lock(folder)
-    return digest if digest == _digest(_locks() / vllm, gpu) else None
-
-
-def _marked_lock(folder: Path) -> str | None:
-    """The digest of the lock file from which the folder is completely installed."""
-    with suppress(ValueError, TypeError, KeyError):
-        return str(read_json(folder / MARKER)["lock"])
-    return None
-
-
-def _locks() -> Path:
-    return data_folder("requirements") / "engine"
-
-
-def _digest(lock: Path, gpu: bool) -> str:
-    texts = [(lock / name).read_bytes() for name in _LOCKS[gpu]]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+    return vllm in lockable_versions(gpu) and _engine(vllm, gpu).is_complete()
 
 
 TRAINER_VARIABLE = "PEAGLE_TRAINER_PYTHON"
 """The Python of the user's own trainer; if set, no other is used."""
 
 _TRAINER = "speculators"
-_TRAINER_LOCKS = {False: "cpu.txt", True: "gpu.txt"}
 
 
-def trainer_folder(gpu: bool) -> Path:
-    """The folder where ``peagle engine install --trainer`` installs the trainer."""
-    return home() / "engines" / f"trainer{'' if gpu else '-cpu'}"
+def _trainer(gpu: bool) -> _Installation:
+    folder = home() / "engines" / f"trainer{'' if gpu else '-cpu'}"
+    lock = data_folder("requirements") / "trainer" / f"{'gpu' if gpu else 'cpu'}.txt"
+    return _Installation("the trainer", folder, (lock,), "import speculators.train.cli")
 
 
 def find_trainer(gpu: bool) -> Path:
@@ -554,11 +569,10 @@ def find_trainer(gpu: bool) -> Path:
             return python
         message = f"{TRAINER_VARIABLE} is {python}, which has no {_TRAINER}"
         raise EngineMissing(message, f"install {_TRAINER} there, or unset it", "trainer-missing")
-    folder = trainer_folder(gpu)
-    if not _is_trainer(folder, gpu):
+    if not _trainer(gpu).is_complete():
         message = f"the trainer of heads{' for GPUs' if gpu else ''} is not installed here"
         raise EngineMissing(message, install, "trainer-missing")
-    return folder / "bin" / "python"
+    return _trainer(gpu).python
 
 
 def read_package(python: Path, *names: str) -> str | None:
@@ -571,37 +585,16 @@ def install_trainer(
 ) -> Path:
     """Install speculators, with the torch of the engine ``vllm``, unless it is there; returns its
     Python. Raises UserError for an unsuitable machine, EngineError."""
-    folder, lock = trainer_folder(gpu), data_folder("requirements") / "trainer"
-    with environment_lock(folder):
-        if not _is_trainer(folder, gpu):
-            needed = NEEDED_BYTES_GPU if gpu else NEEDED_BYTES
-            environment = Environment(folder, python, progress, "the trainer", needed)
-            if not gpu:
-                environment.install_torch(_locks() / vllm / "torch.txt")
-            environment.install(lock / _TRAINER_LOCKS[gpu])
-            environment.check_import("import speculators.train.cli")
-            write_json(folder / MARKER, {"lock": _trainer_digest(gpu)})
-    return folder / "bin" / "python"
-
-
-def _is_trainer(folder: Path, gpu: bool) -> bool:
-    has_python = (folder / "bin" / "python").exists()
-    return has_python and _marked_lock(folder) == _trainer_digest(gpu)
-
-
-def _trainer_digest(gpu: bool) -> str:
-    lock = data_folder("requirements") / "trainer" / _TRAINER_LOCKS[gpu]
-    return hashlib.sha256(lock.read_bytes()).hexdigest()
+    return _trainer(gpu).install(python, progress, None if gpu else _locks() / vllm / "torch.txt")
 
 
 def engine_packages(vllm: str) -> Packages:
     """The engine's packages, for an image. Raises EngineMissing unless it is from the lock file."""
     engine = find_engine(vllm)
-    lock = read_lock_digest(engine.python.parent.parent, vllm)
-    if lock is None:
+    if not _engine(vllm).is_complete(engine.python.parent.parent):
         raise EngineMissing(
             f"the engine {engine.python} is not from the lock file, as an image requires",
             install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
         )
     folder = run_python(engine.python, "import sysconfig; print(sysconfig.get_path('purelib'))")
-    return Packages(vllm, python_version(engine.python), Path(folder), lock)
+    return Packages(vllm, python_version(engine.python), Path(folder), _engine(vllm).digest)

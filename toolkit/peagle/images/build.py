@@ -277,8 +277,8 @@ _OF_SAGEMAKER = (ABOUT_AWS - _ABOUT_REGISTRY) | frozenset(
         "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off", "prefix-cache-too-small",
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
         "queue-unbounded", "scale-to-zero-refused",
-        "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
-        "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
+        "several-instances", "speculation-costs-more", "speculation-loses", "speed-unverified",
+        "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
     }
 )  # fmt: skip

@@ -61,11 +61,6 @@ class Candidate:
         return self.engine.fit.tensor_parallel_size
 
     @property
-    def idle_gpus(self) -> int:
-        """The GPUs of an instance that no engine uses."""
-        return self.instance.gpu_count - self.gpus * self.copies
-
-    @property
     def has_copies(self) -> bool:
         """Whether its engines are an inference component, which a single one needs only to scale to
         zero."""

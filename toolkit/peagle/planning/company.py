@@ -7,7 +7,6 @@ weights and its vocabulary from the mounted folder.
 
 import re
 import unicodedata
-from collections.abc import Iterable
 from typing import Any
 
 from peagle.errors import UserError
@@ -108,21 +107,6 @@ def _is_tag_text(text: str) -> bool:
     return text == text.strip() and all(
         char in " _.:/=+-@" or unicodedata.category(char)[0] in "LN" for char in text
     )
-
-
-def parse_tags(texts: Iterable[str]) -> dict[str, str]:
-    """``KEY=VALUE`` by key. Raises UserError for other text, and for a key that is given twice."""
-    tags: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals or key in tags:
-            raise UserError(
-                f"--tag {sanitize(text, 60)!r} has no value, or is given twice",
-                "write KEY=VALUE once",
-                "invalid-tag",
-            )
-        tags[key] = value
-    return tags
 
 
 def prefixed(name: str, prefix: str) -> str:

@@ -10,12 +10,11 @@ from peagle.catalog.schema import EngineSetting
 from peagle.catalog.tables import Runtime
 from peagle.checks import check
 from peagle.checks.facts import digest_in, needs_vocabulary
-from peagle.errors import Refused, UserError
+from peagle.errors import Refused
 from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.overrides import with_overrides
 from peagle.planning.plan import Copies, Decision, Decisions, Reason, Speculation, reason
 from peagle.planning.speculation import SelectedPair, choose_speculation, speculative_config
 from peagle.planning.weights import (
@@ -78,9 +77,7 @@ def configure_engine(
     """
     options, load, candidate = placement.options, placement.load, placement.candidate
     record, runtime = decisions.record, placement.runtime
-    streamed = streamer_variables(
-        placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region
-    )
+    streamed = streamer_variables(placement.sizes, candidate, runtime, placement.region)
     speculation = choose_speculation(load, candidate)
     arguments = record(_build_arguments(placement, speculation))
     extra = record(_build_environment(placement))
@@ -88,10 +85,10 @@ def configure_engine(
     if digest := digest_in(placement.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
-    environment = dict(with_overrides(planned, options.environment))
-    environment |= pin_variables(choose_pins(options))
+    left_out = {name for name, value in options.environment.items() if not value}
+    planned |= options.environment | pin_variables(choose_pins(options))
+    environment = {name: planned[name] for name in sorted({*planned} - left_out)}
     check_environment(environment)
-    environment = dict(sorted(environment.items()))
     decided = {
         "k": candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
@@ -161,15 +158,8 @@ def _build_arguments(
         values[_LOAD_FORMAT] = LOADER
         reasons[_LOAD_FORMAT] = reason(f"--{_LOAD_FORMAT}", LOADER, "weights-by-stream")
     overrides = placement.options.settings
-    for name, text in overrides.items():
-        replaced = [values.pop(each, None) for each in parse_values({name: text})]
-        # vLLM's own CUDA graphs are those of most plans.
-        if not text and name != CAPTURE_SIZE and all(value is None for value in replaced):
-            raise UserError(
-                f"--set {name}= leaves out nothing: the plan does not set {name}",
-                "give it a value",
-                code="nothing-to-leave-out",
-            )
+    for name in parse_values(overrides):
+        values.pop(name, None)
     arguments = ["--model", placed.target.engine_path]
     if placed.target.revision is not None:
         arguments += ["--revision", placed.target.revision]

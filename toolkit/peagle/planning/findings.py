@@ -61,27 +61,15 @@ _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
 
 _SPEED_UNVERIFIED = "speed-unverified"
-"""The speed is unknown, or its estimated range begins below --min-tokens-per-second.
+"""The speed is unknown, or only the better end of its estimated range reaches what is required.
 
 Fix: measure it on this type, or use an instance type or pair whose speed is known
 """
 
 _SPEED_BELOW_MINIMUM = "speed-below-minimum"
-"""The speed at this load is below --min-tokens-per-second.
+"""The speed at this load, or the times of a request, do not reach what is required.
 
-Fix: leave --instance-type or --instance-count out, or lower --min-tokens-per-second
-"""
-
-_SLO_UNVERIFIED = "slo-unverified"
-"""The times of a request are unknown, or their estimated range reaches above --slo.
-
-Fix: measure them on this type, or use an instance type or pair whose speed is known
-"""
-
-_SLO_MISSED = "slo-missed"
-"""The times of a request at this load are above --slo.
-
-Fix: leave --instance-type or --instance-count out, lower --concurrency, or relax --slo
+Fix: leave --instance-type or --instance-count out, lower --concurrency, or require less
 """
 
 
@@ -300,25 +288,19 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
         fix = combine_fixes([*fixes, _as_reached(only)])
-        if where == "slo":
-            yield error(_SLO_MISSED, where, message, fix)
-        else:
-            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
+        yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
     fix = combine_fixes([*fixes, Fix("run a benchmark before you rely on it")])
-    if where == "slo":
-        yield warning(_SLO_UNVERIFIED, where, message, fix)
-    else:
-        yield warning(_SPEED_UNVERIFIED, where, message, fix)
+    yield warning(_SPEED_UNVERIFIED, where, message, fix)
 
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
     """What meets all that is required, if ``certain`` at the lower end of the range, too: another
-    type, another K, or more instances."""
+    type, or more instances."""
     candidate, search = selection.candidate, selection.search
 
     def is_enough(other: Candidate) -> bool:
@@ -328,10 +310,6 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
         if other.instance != candidate.instance and is_enough(other) and other.affordable:
             yield _use_type(other, f"{at_cost(other)} ({speed_text(other)})")
             break
-    if search.options.k is not None:
-        best = search.with_options(k=None).candidate(candidate.instance)
-        if is_enough(best) and best.drafter is not None:
-            yield use_option("--k", best.k, f" ({speed_text(best)})")
     if search.options.instance_count is not None and search.options.instance_type != HERE:
         more = search.with_options(instance_count=None).candidate(candidate.instance)
         if is_enough(more) and more.count > candidate.count:
@@ -373,7 +351,8 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     """A warning on idle GPUs with the copies that are better on the same type, or a note where none
     are known to be."""
     candidate, options = selection.candidate, selection.search.options
-    instance, idle = candidate.instance, candidate.idle_gpus
+    instance = candidate.instance
+    idle = instance.gpu_count - candidate.gpus * candidate.copies
     if not idle:
         return
     is_here = instance.type == HERE

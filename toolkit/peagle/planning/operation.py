@@ -38,7 +38,7 @@ from peagle.planning.plan import (
 from peagle.s3uri import S3Uri, lower_scheme
 from peagle.speed.acceptance import Performance
 from peagle.speed.estimate import slots
-from peagle.text import counted, format_duration, format_requests, format_usd
+from peagle.text import counted, format_duration, format_usd
 from peagle_serve.contract import is_s3_uri
 
 DEFAULT_BAKING_SECONDS = 600
@@ -312,11 +312,6 @@ def choose_scaling(
     if cooldown > SHORTEST_SCALE_IN_SECONDS:
         because = reason("scale_in_cooldown", shown, "cooldown-of-start", unit=unit)
     reasons = [because] if target is not None else [*most.reasons, because]
-    if target is not None and target > most.value:
-        message = f"target_concurrency {target:g} is more than one {unit} should get: "
-        message += format_requests(most.value)
-        fix = Fix(f"use target_concurrency: {most.value}, or omit it")
-        findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
     reported = load.catalog.runtimes.scale_to_zero_refused.get(region)
     if options.scale_to_zero and reported:
         message = f"SageMaker is reported to refuse scale to zero in {region} ({reported})"
@@ -339,40 +334,28 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         times = speed(requests)
         return slo.excess(times.ttft_seconds, times.itl_seconds) if slo else None
 
-    at_limit = excess(limit)
-    if slo is None or at_limit is None or at_limit <= 1:
-        times = speed(limit)
-        if slo is None:
-            code = "none-queues"
-        else:
-            code = "objective-unknown" if at_limit is None else "objective-holds"
-        because = reason(
-            "target_concurrency",
-            f"{limit} per {unit}",
-            code,
-            requests=limit,
-            in_cache=limit < engine.case.engine.max_num_seqs,
-            slo=slo.text if slo else None,
-            ttft_seconds=times.ttft_seconds,
-            itl_seconds=times.itl_seconds,
-            basis=times.basis,
-        )
-        return Decision(limit, (because,))
-    low, high = 0, limit  # the objective holds with low, and breaks with high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
-    most, breaks = max(low, 1), speed(high)
+    at_limit, most, shown, holds_with = excess(limit), limit, limit, None
+    code = "none-queues"
+    if slo is not None:
+        code = "objective-unknown" if at_limit is None else "objective-holds"
+    if at_limit is not None and at_limit > 1:
+        low, high = 0, limit  # the objective holds with low, and breaks with high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
+        code, most, shown, holds_with = "objective-breaks", max(low, 1), high, low
+    times = speed(shown)
     because = reason(
         "target_concurrency",
         f"{most} per {unit}",
-        "objective-breaks",
-        slo=slo.text,
-        requests=high,
-        ttft_seconds=breaks.ttft_seconds,
-        itl_seconds=breaks.itl_seconds,
-        basis=breaks.basis,
-        holds_with=low,
+        code,
+        requests=shown,
+        in_cache=limit < engine.case.engine.max_num_seqs if holds_with is None else None,
+        slo=slo.text if slo else None,
+        ttft_seconds=times.ttft_seconds,
+        itl_seconds=times.itl_seconds,
+        basis=times.basis,
+        holds_with=holds_with,
     )
     return Decision(most, (because,))
 

@@ -8,7 +8,8 @@ at the result like at the rest of the plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from peagle.case import DECIDED
 from peagle.catalog.tables import HERE, InstanceTable
@@ -16,7 +17,7 @@ from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError,
 from peagle.options import Options, check_numbers
 from peagle.planning.operation import LONGEST_BAKING_SECONDS, parse_step
 from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
-from peagle.text import exact_duration
+from peagle.text import exact_duration, sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION
 from peagle.vllm.versions import canonical_name
 from peagle_serve import json_reader
@@ -74,34 +75,29 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def parse_variables(texts: Iterable[str]) -> dict[str, str]:
+def parse_pairs(texts: Iterable[str], flag: str, code: str) -> dict[str, str]:
     """``NAME=VALUE`` by name. Raises UserError for other text, and for one that is given twice."""
-    variables: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not name or not equals or name in variables:
-            raise UserError(
-                f"--env {name!r} has no value, or is given twice",
-                "write NAME=VALUE once",
-                code="invalid-variable",
-            )
-        variables[name] = value
-    return variables
+        if not name or not equals or name in pairs:
+            message = f"{flag} {sanitize(name, 60)!r} has no value, or is given twice"
+            raise UserError(message, "write NAME=VALUE once", code)
+        pairs[name] = value
+    return pairs
 
 
 def parse_speculative(texts: Iterable[str]) -> dict[str, object]:
     """``NAME=VALUE`` by name: ``2`` is a number, other JSON is JSON, and the rest is text. Raises
     UserError for a key that the pair decides."""
     config: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals or name in _DECIDED_BY_PAIR:
-            fix = "write NAME=VALUE; PAIR, --k and --drafter decide method, K and model"
-            raise UserError(f"--speculative {text!r} is no setting of its own", fix)
-        try:
+    for name, value in parse_pairs(texts, "--speculative", "invalid-argument").items():
+        if name in _DECIDED_BY_PAIR:
+            fix = "leave it out: PAIR, --k and --drafter decide method, K and model"
+            raise UserError(f"--speculative {name} is no setting of its own", fix)
+        config[name] = value
+        with suppress(InvalidJson):
             config[name] = json_reader.read(value, "the value")
-        except InvalidJson:
-            config[name] = value
     return config
 
 
@@ -141,22 +137,6 @@ def check_variables(names: Iterable[str]) -> None:
                 f"--env {name[:60]!r} is not the name of a variable",
                 "use letters, digits and _; the first character is not a digit",
                 code="invalid-variable",
-            )
-
-
-def with_overrides(
-    planned: Mapping[str, str], overrides: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """The planned variables with the user's. Raises UserError for an empty value of a variable that
-    the plan does not set."""
-    for name, value in {**planned, **overrides}.items():
-        if value or name not in overrides:
-            yield name, value
-        elif name not in planned:
-            raise UserError(
-                f"--env {name}= leaves out nothing: the plan does not set {name}",
-                "give it a value",
-                code="nothing-to-leave-out",
             )
 
 

@@ -417,11 +417,5 @@ def prefer_known_speed(candidate: Candidate, alone: Sequence[Candidate]) -> Cand
     if candidate.holds_load and not best.holds_load:
         return candidate
     certain = best.tokens_per_second is not None or (best.meets and not candidate.meets)
-    return best if certain or is_cheaper(cheapest, candidate) else candidate
-
-
-def is_cheaper(candidate: Candidate, other: Candidate) -> bool:
-    """Whether it has the lower price per hour; any is lower than an unknown one."""
-    if candidate.usd_per_hour is None:
-        return False
-    return other.usd_per_hour is None or candidate.usd_per_hour < other.usd_per_hour
+    prices = [each.usd_per_hour or math.inf for each in (cheapest, candidate)]
+    return best if certain or prices[0] < prices[1] else candidate

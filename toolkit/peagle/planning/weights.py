@@ -25,8 +25,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from peagle.catalog.schema import Catalog, EngineStart
-from peagle.catalog.tables import Instance, Runtime, RuntimeTable
-from peagle.checkpoints.models import hub_snapshot, is_folder
+from peagle.catalog.tables import Instance, Runtime
+from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, UserError
@@ -37,8 +37,7 @@ from peagle.planning.load import Load
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, reason
 from peagle.planning.speculation import SelectedPair
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import format_duration, format_size, join_with_or
-from peagle.vllm import versions
+from peagle.text import format_duration, format_size
 from peagle_serve.contract import (
     ADDITIONAL,
     ANY,
@@ -144,7 +143,7 @@ def place_weights(
         placed = _streamed(options, target, head)
     else:
         placed = _mounted(target, head)
-    findings, reasons = list[Finding](), list[Reason]()
+    findings = list[Finding]()
     if pair.target.gated and target.kind == "hub":
         message = f"{pair.target.id} is gated; the engine cannot download it without a token"
         fix = (
@@ -161,9 +160,7 @@ def place_weights(
             fix = "to pin it, copy it to your bucket and use --model-source s3://..."
             fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
             findings.append(note("revision-not-pinned", part, message, fix))
-        if weights.kind == "directory" and (commit := hub_snapshot(weights.location)):
-            reasons.append(reason(f"{part} commit", commit, "commit-in-cache"))
-    return Decision(placed, tuple(reasons), tuple(findings))
+    return Decision(placed, findings=tuple(findings))
 
 
 def _find_weights(
@@ -288,7 +285,7 @@ def _weights_at(location: str, revision: str | None, origin: str | None = None) 
 
 
 def streamer_variables(
-    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
+    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, region: str
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
@@ -306,11 +303,7 @@ def streamer_variables(
             f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
             "streamer, which reads weights from S3"
         )
-        fix = Fix("leave weights_by stream out, so that SageMaker mounts the weights")
-        with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
-        if with_it:
-            sentence = f"use --vllm {join_with_or(with_it)}, or {fix.sentence}"
-            fix = Fix(sentence, options=("--vllm", with_it[-1]))
+        fix = "leave --vllm out, or weights_by stream, so that SageMaker mounts the weights"
         findings.append(error("runtime-without-streamer", "weights_by", message, fix))
     locations = [weights.location for weights, _ in streamed]
     total = format_size(sum(size for _, size in streamed))

@@ -58,7 +58,7 @@ _ACCEPTANCE = {
 }
 """What is uncertain about the acceptance length, by its basis."""
 
-_REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
+_REQUIREMENTS = ("speed-below-minimum", "speed-unverified")
 
 _BASIS = {
     "estimated": "speed is computed, not measured for this GPU and load",

@@ -63,7 +63,6 @@ SENTENCES: Mapping[str, str] = {
     "ami-not-covered": "AWS's rule for AMIs does not cover {family}",
     "ami-reported": "reported to work on {family}",
     "name-of-pair": "from the pair; --name changes it",
-    "commit-in-cache": "the Hub's cache names it",
     "commit-on-hub": "{revision} of {location} on the Hub, when planned",
     # The load
     "context-of-target": "the default for {target}, which supports more",
