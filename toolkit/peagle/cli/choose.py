@@ -385,11 +385,8 @@ def fit(pair: str | None, **options: Any) -> None:
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
 @here_option
-@option(
-    "--acceptance FILE",
-    "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
-    FILE,
-)
+@option("--acceptance FILE", "Result written by `peagle bench NAME --acceptance FILE "
+        "--save-acceptance OUT`.", FILE)  # fmt: skip
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(
