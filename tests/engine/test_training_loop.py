@@ -1,4 +1,5 @@
-"""The loop of docs/train.md: captured requests, a head trained of them, a comparison, a promotion.
+"""The loop of docs/train.md: captured requests, a job that trains a head of them, a comparison, a
+promotion.
 
 Every command of the chapter's section runs, in its order.
 """
@@ -73,7 +74,10 @@ def test_captured_requests_become_a_head_that_serves(
 
 
 def check_head(head: Path, account: Account) -> None:
-    """The head drafts clearly better than an untrained one, on text that it was not trained on."""
+    """A job has made the head, which drafts clearly better than an untrained one, on text that it
+    was not trained on."""
+    [job] = account.sagemaker.list_training_jobs()["TrainingJobSummaries"]
+    assert job["TrainingJobStatus"] == "Completed"
     acceptance = json.loads((head / "acceptance.json").read_text())
     assert acceptance["total"]["interval"]["low"] > 1.1
     data = read_training_data([f"capture:{NAME}"], account.connect)

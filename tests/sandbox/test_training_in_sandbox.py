@@ -1,5 +1,5 @@
 """`peagle train --sagemaker` in the sandbox, which runs the job with the toolkit itself. Without a
-trainer it fails in seconds; tests/engine trains without a job."""
+trainer it fails in seconds; tests/engine/test_training_loop.py has a job that trains."""
 
 import json
 from pathlib import Path

@@ -404,7 +404,7 @@ def _fetch_when_ended(ctx: click.Context, aws: Aws, name: str, output: Path) -> 
         print_status(f"The job {name} goes on. To wait for it again, repeat the command; to end it",
                      f"peagle train stop {name}")  # fmt: skip
         ctx.exit(INTERRUPTED)
-    _show_job(job, aws.region, output.absolute())
+    _show_job(job, aws.region, output)
 
 
 def _usd(job: TrainingJob, region: str) -> float | None:
@@ -417,7 +417,7 @@ def _usd(job: TrainingJob, region: str) -> float | None:
 
 def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None:
     usd = _usd(job, region)
-    document = {**plain(job), "usd": usd, "head": str(output) if output else None}
+    document = {**plain(job), "usd": usd, "head": str(output.absolute()) if output else None}
     print_result(document, lambda _: print_job(job, usd, output))
 
 
