@@ -9,14 +9,14 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 # package: lines at most, aim
 BUDGET = {
     "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (4_060, 3_600),
+    "peagle_serve": (4_049, 3_600),
     "vllm": (690, 500),
     "catalog": (2_270, 1_800),
     "checkpoints": (2_020, 1_550),
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
-    "speed": (1_750, 1_500),
-    "planning": (5_525, 3_850),
+    "speed": (1_760, 1_500),
+    "planning": (5_495, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_025, 1_800),
     "images": (880, 700),
@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_390, 4_600),
     "bench": (3_943, 3_100),
-    "train": (2_518, 1_500),
+    "train": (2_519, 1_500),
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_539, 247
+MOST_LINES, MOST_FILES = 65_529, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

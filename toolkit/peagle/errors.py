@@ -242,9 +242,10 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def close_matches(name: str, candidates: Iterable[str]) -> list[str]:
-    """At most three known names that are close to ``name``, the closest first."""
+    """At most three known names that are close to ``name``, the closest first, or begin so."""
     from difflib import get_close_matches  # takes a while to load, and few commands need it
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
+    matches = matches or [each for each in by_lower if name and each.startswith(name.lower())][:3]
     return [by_lower[match] for match in matches]

@@ -11,13 +11,14 @@ from tests.unit.cli.commands import FIRST, NAME, Terminal
 NAMED = ["status", "logs", "token", "destroy"]
 
 
+@pytest.mark.parametrize("name", ["peagle-tinny", "tiny"])
 @pytest.mark.parametrize("command", NAMED)
-def test_unknown_name_is_an_error_with_similar_names(deployed: Terminal, command: str) -> None:
-    done = deployed.run(command, "peagle-tinny")
+def test_unknown_name_is_an_error_with_similar_names(
+    deployed: Terminal, command: str, name: str
+) -> None:
+    done = deployed.run(command, name)
     assert done.code == 2
-    assert done.error == (
-        "error: there is no deployment 'peagle-tinny' (did you mean peagle-tiny?)"
-    )
+    assert done.error == f"error: there is no deployment '{name}' (did you mean peagle-tiny?)"
 
 
 def test_status_agrees_with_deploy(deployed: Terminal) -> None:

@@ -199,6 +199,7 @@ WRONG = [
     ("environments: {a b: {}}", "1: environments.a b: "),
     ("defaults: 3", "1: defaults: "),
     ("endpoint: {}", "1: endpoint: unknown key (did you mean endpoints"),
+    ("pair: tiny", "1: pair: unknown key (keys: defaults, environments, gates, endpoints)"),
     ("endpoints:\n  chat:\n    pair: tinyy", "3: endpoints.chat.pair: the catalogue has no target"),
     ("endpoints:\n  chat: {pair: tiny+eagle4}", "2: endpoints.chat.pair: peagle/tiny has no"),
     ("endpoints:\n  chat: {pair: tiny, instance_type: ml.g5.foo}",

@@ -116,6 +116,9 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("train plna tiny", "did you mean plan"),
     ("bench repot result.json", "did you mean report"),
     ("sandbox down", "peagle sandbox stop"),
+    ("--sandbox deploy tiny", "behind the command"),
+    ("plan gpt", "gpt-oss-20b"),
+    ("bench 127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
 ])  # fmt: skip
 def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:
     assert hint in in_process(*shlex.split(line)).error

@@ -1,5 +1,6 @@
 """The acceptance length at any K: from rows, else from publications, else unknown."""
 
+import random
 import statistics
 from dataclasses import replace
 from datetime import date
@@ -12,12 +13,28 @@ from measurements import speed_rows
 from measurements.speed_errors import Compared, estimated
 from peagle.catalog.schema import Drafter, PublishedAcceptance, Seconds, SpeedRun
 from peagle.fit.estimate import compute_fit
-from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE, curve_through, find_acceptance
+from peagle.speed.acceptance import (
+    NO_DRAFT_ACCEPTANCE,
+    curve_through,
+    find_acceptance,
+    position_rates,
+)
 from peagle.speed.estimate import MEASURED_STEP, cached_requests, on_engine
 from peagle.speed.step import StepTimes, closed_load, read_geometry
 from peagle.workload import Workload
 from tests.support import bundled_catalog, in_process
-from tests.unit.speed.cases import CATALOG, CODER, MODEL, TWENTY, case, row, run, speed, tokens
+from tests.unit.speed.cases import (
+    CATALOG,
+    CODER,
+    MODEL,
+    SHORT,
+    TWENTY,
+    case,
+    row,
+    run,
+    speed,
+    tokens,
+)
 
 DECAY = 0.63
 HEAD = next(d for d in CATALOG.targets[TWENTY].drafters if d.name == "p-eagle")
@@ -150,6 +167,35 @@ def test_a_turn_waits_for_a_part_of_the_others(load: int, cached: int, k: int) -
     if load > 1:
         assert turn.first >= cpu + prompt + 1.5 * (turn.step if k else prompt)
     assert speed(ALONE, load, size) == speed(ALONE, load, size, at_once=False)
+
+
+@pytest.mark.parametrize(("k", "length"), [(3, 2.9), (7, 3.7), (7, 5.6)])
+def test_a_load_sent_at_once_ends_with_its_slowest_request(k: int, length: float) -> None:
+    """As many more steps as in a simulation, in a batch of a fourth of the requests."""
+    gpu = MODEL.gpu("H200")
+    assert gpu
+    times = StepTimes(read_geometry(case(drafter="p-eagle", k=k)), gpu, MODEL)
+    rates = (1.0, *position_rates(curve_through(((k, length),), MODEL.decay), k))
+    chance, more = random.Random(k), []
+    for _ in range(100):
+        needed = []
+        for _ in range(32):
+            tokens = steps = 0
+            while tokens < SHORT.output_tokens:
+                drawn = chance.random()
+                tokens, steps = tokens + sum(drawn < rate for rate in rates), steps + 1
+            needed.append(steps)
+        more.append(max(needed) - statistics.mean(needed))
+    load, turns = (
+        closed_load(times, SHORT, 32, 32, MEASURED_STEP, length, at_once=at_once)
+        for at_once in (True, False)
+    )
+    step = times.decode_seconds(8, SHORT.prompt_tokens + SHORT.output_tokens / 2)
+    assert load.tail / step == pytest.approx(statistics.mean(more), rel=0.15)
+    assert load.total - load.tail == pytest.approx(turns.total)
+    assert turns.tail == 0.0
+    alone = closed_load(times, SHORT, 1, 1, MEASURED_STEP, length)
+    assert alone.tail == 0.0
 
 
 @pytest.mark.parametrize(("captured", "requests", "basis"), [

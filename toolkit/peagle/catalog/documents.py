@@ -309,7 +309,9 @@ def _message(
         for step in location[:-1]:
             if field := model.model_fields.get(str(step)):
                 model = _model_in(field.annotation) or model
-        return "unknown key", nearest(str(location[-1]), model.model_fields)
+        keys = list(model.model_fields)
+        listed = f"keys: {', '.join(keys)}" if len(keys) < 10 else ""
+        return "unknown key", nearest(str(location[-1]), keys) or listed
     return f"{' or '.join(dict.fromkeys(expected))}, and is {json.dumps(detail['input'])[:60]}", ""
 
 

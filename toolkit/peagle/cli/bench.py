@@ -255,7 +255,7 @@ def _sizes(options: dict[str, Any]) -> tuple[Any, ...]:
 def find_target(session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
-    if "://" in name:
+    if ":" in name:  # in no name of an endpoint
         return open_url(name, model, os.environ.get(KEY_VARIABLE))
     engine = session.local_engine(name)
     if engine is not None:

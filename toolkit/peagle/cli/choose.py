@@ -385,11 +385,8 @@ def fit(pair: str | None, **options: Any) -> None:
 @click.argument("pair", shell_complete=complete_pair)
 @engine_options(VerdictOptions)
 @here_option
-@option(
-    "--acceptance FILE",
-    "Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
-    FILE,
-)
+@option("--acceptance FILE", "Result written by `peagle bench NAME --acceptance FILE "
+        "--save-acceptance OUT`.", FILE)  # fmt: skip
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(
@@ -400,9 +397,8 @@ def verdict(
     Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
     speculation, from measurements and the performance model; estimates of a drafter count only
     where none of its K is measured. Measured settings within 3 % tie, estimates within 2 %, and the
-    simpler one wins. Speculation
-    stops, or starts, paying where the best drafter and K passes the speed without speculation.
-    Speeds are of one engine; the price is that of a whole instance.
+    simpler one wins. Speculation stops, or starts, paying where the best drafter and K passes the
+    speed without speculation. Speeds are of one engine; the price is that of a whole instance.
     """
     from peagle.bench.acceptance import with_text_acceptance
 

@@ -316,11 +316,8 @@ def engine() -> None:
 
 @command("peagle engine install --python /usr/bin/python3.12", of=engine)
 @option("--vllm VERSION", "vLLM version.  [default: the catalogue's]")
-@option(
-    "--python",
-    "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
-    OUTPUT,
-)
+@option("--python", "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
+        OUTPUT)  # fmt: skip
 @option("--gpu", "For NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
 @option("--trainer", "What `peagle train` needs, in place of vLLM.", bool)
 @click.pass_context

@@ -80,6 +80,11 @@ _HINTS = {
     "update": "deploy the changed plan again; it updates the endpoint",
     "create": "use deploy",
     "describe": "use status",
+    "help": "use --help",
+    "version": "use --version",
+    "install": "use engine install",
+    **dict.fromkeys(("models", "pairs"), "use catalog list"),
+    **dict.fromkeys(("github", "codepipeline"), "use ci init"),
     **dict.fromkeys(("down", "stop"), "use peagle local down, or peagle sandbox stop"),
     **dict.fromkeys(("up", "start"), "use peagle local up, or peagle sandbox start"),
     "--tp": "the plan chooses the number of GPUs; choose an --instance-type",
@@ -218,6 +223,7 @@ def _usage(error: click.UsageError) -> UserError:
     elif isinstance(error, click.NoSuchOption):
         key = error.option_name.removeprefix("--").replace("-", "_")
         message = f"{ctx.command_path} has no option {error.option_name}"
+        hint = "" if ctx.parent else "options go behind the command"
         if error.possibilities:
             hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
         if key in list_file_keys(ctx):

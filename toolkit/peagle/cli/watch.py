@@ -112,11 +112,8 @@ def status(name: str, session: Session) -> None:
     keys=(*ACCOUNT, "role"),
 )
 @option("--role", "Execution role of the plan: ARN or name.", envvar="PEAGLE_ROLE")
-@option(
-    "--template DIR",
-    "Compare the files of `peagle render` in this folder as well.",
-    click.Path(file_okay=False, path_type=Path),
-)
+@option("--template DIR", "Compare the files of `peagle render` in this folder as well.",
+        click.Path(file_okay=False, path_type=Path))  # fmt: skip
 @click.pass_context
 def drift(
     ctx: click.Context, name: str, role: str | None, template: Path | None, session: Session
@@ -169,11 +166,8 @@ def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
 
 @deployment_command("peagle logs peagle-tiny -f --sandbox")
 @option("--follow -f", "Follow the log until Ctrl-C.", bool)
-@option(
-    "--since",
-    "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
-    DURATION,
-)
+@option("--since", "Show lines newer than this, such as 10m or 2h.  [default: since creation]",
+        DURATION)  # fmt: skip
 def logs(name: str, session: Session, follow: bool, since: int | None) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and wants_json():

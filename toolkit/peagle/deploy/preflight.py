@@ -45,7 +45,6 @@ from peagle.findings import Finding, Level, error, errors, finding, warning
 from peagle.planning import weights
 from peagle.planning.operation import adapt_rollout, capture_text, most_usd_per_hour
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout, refuse_here
-from peagle.planning.runtime import price_unknown
 from peagle.planning.speculation import NOT_READ
 from peagle.render.alarms import rollback_alarm_names
 from peagle.render.requests import (
@@ -204,7 +203,8 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     if is_known:
         return plan, doubts
     message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
-    return plan, [price_unknown(message, "look up the price, then add --accept-unknown-price")]
+    fix = "look up the price, then add --accept-unknown-price"
+    return plan, [warning("price-unknown", "price", message, fix)]
 
 
 def _priced(plan: Plan, price: Price) -> Plan:

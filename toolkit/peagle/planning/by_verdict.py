@@ -47,21 +47,16 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
             raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
     instance_type = options.instance_type or verdict.instance_type
     gpu = find_instance(catalog.instances, instance_type).gpu
-    target = find_pair(catalog, options.pair).target
-    _check_subject(options, file, verdict.target, target.id, gpu=verdict.gpu)
-    _check_subject(options, file, verdict.gpu, gpu, instance_type=instance_type)
     options = with_workload(options).model_copy(update={"instance_type": instance_type})
+    _check_subject(options, file, verdict.target, find_pair(catalog, options.pair).target.id)
+    _check_subject(options, file, verdict.gpu, gpu)
     plan, answer = _plan_until_same(options, verdict, file, catalog)
-    gpus = plan.fit.tensor_parallel_size
-    same_gpus = VerdictOptions(
-        pair=options.pair, instance_type=plan.instance_type, tensor_parallel_size=gpus
-    )
-    _check_covered(plan, answer, file, same_gpus)
-    findings = [*plan.findings]
+    _check_covered(options, plan, answer, file)
+    findings, gpus = [*plan.findings], plan.fit.tensor_parallel_size
     compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", _command(same_gpus, file))
+        fix = Fix("create a verdict for this number of GPUs", _command(options, file))
         findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     drafter, k = answer.setting.drafter or "none", answer.setting.k
     reasons = [_reason("drafter", drafter, answer, file)]
@@ -110,28 +105,25 @@ def _plan_until_same(
         plan = plans[best] = make_plan(options.model_copy(update=changes), catalog)
         vllm = plan.runtime.vllm
         if versions.compare(vllm, verdict.vllm) != 0:
-            versions_differ = f"vLLM {verdict.vllm}", f"vLLM {vllm}"
-            _check_subject(options, file, *versions_differ, gpu=verdict.gpu, vllm=vllm)
+            _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}")
         workload = plan.request_size or workload
         load = plan.concurrency / plan.engines
 
 
-def _check_covered(plan: Plan, answer: _Answer, file: Path, same_gpus: VerdictOptions) -> None:
-    """Raise VerdictFileError for a load of each engine that is too far from the nearest one;
-    ``same_gpus`` makes a verdict on these GPUs."""
+def _check_covered(options: Options, plan: Plan, answer: _Answer, file: Path) -> None:
+    """Raise VerdictFileError for a load of each engine that is too far from the nearest one."""
     planned = plan.request_size or answer.size.workload
     requests = math.ceil(plan.concurrency / plan.engines)
     if is_covered(answer.size, answer.entry, planned, requests):
         return
     sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
-    options = same_gpus.model_copy(update={"loads": (requests,), **sizes})
     size = answer.size
     raise VerdictFileError(
         f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
         f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
         f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
         f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", _command(options, file)),
+        Fix("create a verdict for this load", _command(options, file, loads=(requests,), **sizes)),
         code="load-not-in-verdict",
     )
 
@@ -151,18 +143,19 @@ def _reason(what: str, value: str, answer: _Answer, file: Path) -> Reason:
     )
 
 
-def _check_subject(options: Options, file: Path, has: str, needs: str, **on: Any) -> None:
-    """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
-    to create instead."""
+def _check_subject(options: Options, file: Path, has: str, needs: str) -> None:
+    """Raise VerdictFileError for a verdict about something else."""
     if has != needs:
-        command = _command(VerdictOptions(pair=options.pair, **on), file)
         raise VerdictFileError(
             f"{file} is a verdict on {has}, not on {needs}",
-            Fix("create a verdict for this plan", command),
+            Fix("create a verdict for this plan", _command(options, file)),
             code="verdict-of-another-plan",
         )
 
 
-def _command(options: VerdictOptions, file: Path) -> tuple[str, ...]:
-    """The command that writes this verdict to the file."""
-    return ("peagle", "verdict", options.pair, *arguments(options), "--output", str(file))
+def _command(options: Options, file: Path, **load: Any) -> tuple[str, ...]:
+    """The command that writes a verdict for these options, by default for the usual loads."""
+    asked = VerdictOptions(
+        pair=options.pair, instance_type=options.instance_type, vllm=options.vllm, **load
+    )
+    return ("peagle", "verdict", options.pair, *arguments(asked), "--output", str(file))

@@ -11,14 +11,13 @@ from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog
-from peagle.catalog.tables import HERE, Instance
-from peagle.findings import Finding, severity
+from peagle.catalog.tables import HERE
+from peagle.findings import severity
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.company import choose_company
 from peagle.planning.engine import Placement, configure_engine
-from peagle.planning.findings import review
-from peagle.planning.instance import choose_copies, choose_count, selection_reasons
+from peagle.planning.instance import choose_copies, choose_count, review, selection_reasons
 from peagle.planning.load import (
     Load,
     choose_concurrency,
@@ -93,9 +92,12 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     if price.value is not None or options.max_price_per_hour is None:
         decisions.record(price)  # with a limit, the error of the limit says that it is unknown
     floor = speculation.acceptance_floor if speculation else None
+    skipped = ABOUT_AWS if placement.candidate.instance.type == HERE else ()
+    operation = _choose_operation(placement, floor, decisions)
+    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
     return Plan(
         **_read_placement(placement),
-        **_choose_operation(placement, floor, decisions),
+        **operation,
         speculation=speculation,
         engine_arguments=arguments,
         environment=environment,
@@ -106,16 +108,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,
-        findings=_findings_on(placement.candidate.instance, decisions),
+        findings=tuple(finding for finding in findings if finding.code not in skipped),
         reasons=tuple(decisions.reasons),
     )
-
-
-def _findings_on(instance: Instance, decisions: Decisions) -> tuple[Finding, ...]:
-    """Errors first, without duplicates; on this machine, without those about AWS."""
-    skipped = ABOUT_AWS if instance.type == HERE else ()
-    findings = sorted(dict.fromkeys(decisions.findings), key=severity)
-    return tuple(finding for finding in findings if finding.code not in skipped)
 
 
 def _select(

@@ -21,7 +21,7 @@ from peagle.checks import check
 from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
-from peagle.findings import Finding, warning
+from peagle.findings import warning
 from peagle.options import DEFAULT_REGION as DEFAULT_REGION
 from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
@@ -168,11 +168,6 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     return Decision(name, (reason("name", name, "name-of-pair"),))
 
 
-def price_unknown(message: str, fix: str | Fix) -> Finding:
-    """The warning that the price of the instance type is unknown."""
-    return warning("price-unknown", "price", message, fix)
-
-
 def price_in(instance: Instance, region: str) -> Price | None:
     """The hourly price of one instance in ``region``, else in us-east-1, else ``None``."""
     by_region = {price.region: price for price in instance.prices}
@@ -191,7 +186,7 @@ def find_price(instance: Instance, region: str) -> Decision[Price | None]:
             other = nearest_region(region, by_region)
             usd = format_usd(by_region[other])
             message += f" in {region}; in {other} it is {usd} an hour"
-        return Decision(None, findings=(price_unknown(message, refresh),))
+        return Decision(None, findings=(warning("price-unknown", "price", message, refresh),))
     if price.region == region:
         return Decision(price)
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"

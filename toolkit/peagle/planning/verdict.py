@@ -74,20 +74,6 @@ class VerdictOptions(EngineOptions):
     )
 
 
-def choose_sizes_of_requests(options: Options) -> Mapping[str, Workload] | None:
-    """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
-    without one of its numbers, and for a prompt that is all in the cache."""
-    prompt, output = options.prompt_tokens, options.output_tokens
-    sizes = prompt, options.cached_prompt_tokens, options.shared_prompt_tokens, output
-    if options.workload is None and not any(size is not None for size in sizes):
-        return None
-    if options.workload is None and (prompt is None or output is None):
-        flag = "--prompt-tokens" if prompt is None else "--output-tokens"
-        raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
-    size = choose_size_of_requests(with_workload(options))
-    return {options.workload or "your requests": size}
-
-
 @dataclass
 class _Compared:
     """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
@@ -248,10 +234,21 @@ def _choose_sizes(
     options: VerdictOptions, target: Target, workloads: Mapping[str, Workload] | None
 ) -> Mapping[str, Workload]:
     """The sizes of requests by name: ``workloads``, the user's, or the measured ones that the
-    target supports. Raises UserError for one that it does not."""
+    target supports. Raises UserError for one that it does not, for a size without one of its
+    numbers, and for a prompt that is all in the cache."""
     longest = target.architecture.max_positions
-    usual = {name: size for name, size in WORKLOADS.items() if size.tokens <= longest}
-    sizes = workloads or choose_sizes_of_requests(options) or usual
+    prompt, output = options.prompt_tokens, options.output_tokens
+    cached, shared = options.cached_prompt_tokens, options.shared_prompt_tokens
+    if workloads:
+        sizes = workloads
+    elif options.workload is None and {prompt, output, cached, shared} == {None}:
+        sizes = {name: size for name, size in WORKLOADS.items() if size.tokens <= longest}
+    elif options.workload is None and (prompt is None or output is None):
+        flag = "--prompt-tokens" if prompt is None else "--output-tokens"
+        raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
+    else:
+        size = choose_size_of_requests(with_workload(options))
+        sizes = {options.workload or "your requests": size}
     largest = max((size.tokens for size in sizes.values()), default=0)
     if largest == 0 or largest > longest:
         raise UserError(

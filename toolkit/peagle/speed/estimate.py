@@ -477,7 +477,7 @@ def _ratios(
             continue
         size, of_row = _read_size(row), _with_graphs(pair.with_k(row.k), row, graphs)
         load = row.concurrency
-        timing = _row_timing(StepTimes(of_row, gpu, model), row, load, at_once=True)
+        timing = _row_timing(StepTimes(of_row, gpu, model), row, load, row.turns == 1)
         time = load * size.output_tokens / row.output_tokens_per_second
         ratio = math.log(time / timing.total)
         sizes = math.log(size.prompt_tokens), math.log(size.output_tokens)

@@ -51,6 +51,9 @@ Half of the engine's step is to go then, and the next one is in the queue alread
 schedules ahead (step_with_batch_queue in v1/engine/core.py); the prompt's own comes after it. The
 steps before it also process another prompt as often as prompts are a share of ``T``. Without drafts
 all do: answers of equal length end in the order in which their prompts were processed.
+
+Requests that are sent at once end with the slowest one: a step accepts more or fewer drafts by
+chance, so that the requests need different numbers of steps. Meanwhile the batch shrinks.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
@@ -73,6 +77,7 @@ from peagle.fit.weights import (
     quantized_element,
     stored_parameters,
 )
+from peagle.speed.acceptance import curve_through, position_rates
 from peagle.vllm.defaults import cache_element_bytes, capture_limit, schedules_ahead
 from peagle.vllm.gpus import element_bytes
 from peagle.workload import Workload
@@ -499,16 +504,18 @@ class StepTimes:
 
 
 class Timing(NamedTuple):
-    """Seconds of a closed load: of all answers, to the first token, of a decode step."""
+    """Seconds of a closed load: of all answers, to the first token, of a decode step, and of
+    ``total`` those in which only the requests with the fewest accepted drafts still run."""
 
     total: float
     first: float
     step: float
+    tail: float = 0.0
 
     @property
     def decode(self) -> float:
-        """From the first token to the last, at least a step."""
-        return max(self.total - self.first, self.step)
+        """From the first token to the last of a mean answer, at least a step."""
+        return max(self.total - self.tail - self.first, self.step)
 
 
 def closed_load(
@@ -531,7 +538,9 @@ def closed_load(
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
     waves = max(load / running, 1.0)
     if at_once:
-        return Timing(total * waves, first + total * (waves - 1) / 2, step)
+        more_steps = _steps_of_slowest(together, workload.output_tokens, acceptance_length, engine)
+        tail = more_steps * engine.decode_seconds(max(together / 4, 1.0), context)
+        return Timing(total * waves + tail, first + total * (waves - 1) / 2, step, tail)
     cpu = hashing + constants.tokenized * workload.prompt_tokens
     more = together * cpu - total
     read = (more + math.sqrt(more**2 + 4 * cpu * total)) / 2
@@ -541,3 +550,16 @@ def closed_load(
     before = decode + min(others, 1.0) * (prompt - decode)
     first = read + (1.5 if engine.geometry.schedules_ahead else 0.5) * before + prompt
     return Timing(total * waves, first + total * (waves - 1), step)
+
+
+def _steps_of_slowest(requests: float, tokens: int, length: float, engine: StepTimes) -> float:
+    """How many steps more than the mean request the slowest of some needs for its tokens: a step's
+    accepted drafts differ by chance. The deviation of a renewal process, and the expected maximum
+    of that many normal values (Blom 1958, Statistical Estimates and Transformed Beta-Variables)."""
+    k = engine.geometry.k
+    if requests <= 1 or length <= 1 or not k:
+        return 0.0
+    rates = position_rates(curve_through(((k, length),), engine.model.decay), k)
+    squares = sum((2 * position + 1) * rate for position, rate in enumerate(rates))
+    deviation = math.sqrt(max(squares - sum(rates) ** 2, 0.0) * tokens / length**3)
+    return deviation * NormalDist().inv_cdf((requests - 0.375) / (requests + 0.25))

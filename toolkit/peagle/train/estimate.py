@@ -359,14 +359,15 @@ class _Engine(NamedTuple):
         other = other._replace(tokens_per_second=fastest)
         workload, load = self.load.workload, self.load.concurrency
         for tried in range(1, (head.k_trained or 1) + 1):
-            drafting = self.speed(head, tried, min(LIKELY_LENGTH, tried + 1))
-            if not (drafting.tokens_per_second and fastest):
-                return None
-            length = break_even_length(drafting, other, workload, load)
+            length: float | None = min(LIKELY_LENGTH, tried + 1)
+            for _ in range(2):  # the slowest request's time is not in proportion to the length
+                drafting = self.speed(head, tried, length)
+                if not (drafting.tokens_per_second and fastest):
+                    return None
+                length = break_even_length(drafting, other, workload, load)
             if length is not None and length < tried + 1:
                 lengths.append(curve_through(((tried, length),), self.decay).length(k))
-        least = round(min(lengths), 3) if lengths else None
-        return BreakEven(against, round(fastest, 1), least)
+        return BreakEven(against, round(fastest, 1), round(min(lengths), 3) if lengths else None)
 
 
 def _serving_engine(
