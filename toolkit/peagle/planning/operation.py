@@ -343,7 +343,8 @@ def _most_requests(load: Load, candidate: Candidate, unit: str) -> Decision[int]
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if (excess(middle) or 0) > 1 else (middle, high)
-        code, most, shown, holds_with = "objective-breaks", max(low, 1), high, low
+        code = "objective-breaks"
+        most, shown, holds_with = max(low, 1), high, low
     times = speed(shown)
     because = reason(
         "target_concurrency",
