@@ -482,6 +482,12 @@ class Plan(Frozen):
         return self.instance_type == HERE
 
     @property
+    def weights(self) -> dict[str, Weights]:
+        """The weights of ``target`` and ``drafter``, as far as they have any."""
+        parts = {"target": self.target.weights, "drafter": self.drafter and self.drafter.weights}
+        return {part: weights for part, weights in parts.items() if weights}
+
+    @property
     def request_size(self) -> Workload | None:
         """The size of requests; ``None`` where the plan has none."""
         if not self.prompt_tokens or not self.output_tokens:
