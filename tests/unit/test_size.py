@@ -25,11 +25,11 @@ BUDGET = {
     "warm": (420, 400),
     "deploy": (6_390, 4_600),
     "bench": (3_943, 3_100),
-    "train": (2_535, 1_500),
+    "train": (2_519, 1_500),
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_545, 246
+MOST_LINES, MOST_FILES = 65_529, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

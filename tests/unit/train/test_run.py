@@ -27,8 +27,8 @@ def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return make_workshop(tmp_path, monkeypatch)
 
 
-TRAIN = ["generate-offline-data", "train"]
-ALL = ["dry-run", "regenerate-responses", "prepare-data", "states", *TRAIN]
+TRAIN = ["states", "generate-offline-data", "train"]
+ALL = ["dry-run", "regenerate-responses", "prepare-data", *TRAIN]
 ENGINES = ["untrained", "answers", "states"]
 COMPARED = ["lossless", "lossless"]
 

@@ -138,18 +138,17 @@ def read_training_data(
     that are, by an estimate, longer than a ``context`` of so many tokens, and what the toolkit
     itself sends: random prompts, those of every proof, and ``proof_prompts``, which targets have of
     their own. Raises UserError."""
-    left_out = Counter[str]()
-    beginnings = (*PROOF_PROMPTS, *proof_prompts)
-    conversations, overlap = _read_usable(sources, connect, beginnings, context, left_out), 0
+    beginnings, overlap = (*PROOF_PROMPTS, *proof_prompts), 0
+    conversations, left_out = _read_usable(sources, connect, beginnings, context)
     if isinstance(held_out, Path):
-        held = _read_usable([str(held_out)], connect, beginnings, context, left_out)
+        held, others = _read_usable([str(held_out)], connect, beginnings, context)
+        left_out += others
         questions = {each.question for each in held}
         overlap = sum(each.question in questions for each in conversations)
     else:
         questions = _choose_questions(conversations, held_out)
         held = [each for each in conversations if each.question in questions]
     train = [each for each in conversations if each.question not in questions]
-    left_out = +left_out  # without zeros
     if not train or not held:
         message = "all conversations begin with the same question, so that none can be held out"
         if overlap:
@@ -206,13 +205,12 @@ def _findings(
 
 
 def _read_usable(
-    sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], context: int | None,
-    left_out: Counter[str],
-) -> list[Conversation]:  # fmt: skip
-    """The conversations in the rows of the sources. Other rows are counted by the reason in
-    ``left_out``, and so are those whose questions all have one of the ``beginnings``: the second
-    turn of a proof without a chat template begins with the first one's text. Raises UserError where
-    no conversation is left."""
+    sources: Sequence[str], connect: Connect, beginnings: tuple[str, ...], context: int | None
+) -> tuple[list[Conversation], Counter[str]]:
+    """The conversations in the rows of the sources, and the number of other rows by the reason.
+    Left out are also those whose questions all have one of the ``beginnings``: the second turn of a
+    proof without a chat template begins with the first one's text. Raises UserError where no
+    conversation is left."""
     conversations: list[Conversation] = []
     others = Counter[str]()
     rows = size = 0
@@ -248,8 +246,7 @@ def _read_usable(
         raise UserError(message, fix, code="data-too-long")
     others[_REPEATED] += len(conversations) - len(unique)
     others[_TOO_LONG] += len(unique) - len(fitting)
-    left_out.update(others)
-    return fitting
+    return fitting, +others  # without zeros
 
 
 def _count(left_out: Mapping[str, int]) -> str:
@@ -318,6 +315,8 @@ def _parse(line: bytes, place: str) -> Conversation | str:
             raise UserError(message, fix, "data-token-ids")
         captured = "captureData" in document
         row = _Row.model_validate(_captured_row(document) if captured else document)
+        if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
+            raise InvalidJson("the row", "has neither messages nor prompt nor conversations")
     except InvalidJson as error:
         fix = "write one object per line: jq -c '.[]' FILE" if line.startswith(b"[") else _FORM
         raise UserError(f"{place}: {error}", fix, code="data-not-json-lines") from error
@@ -326,9 +325,6 @@ def _parse(line: bytes, place: str) -> Conversation | str:
             return "not-a-chat"
         message = f"{place}: {first_problem(error, _Row)}"
         raise UserError(message, _FORM, "data-not-json-lines") from error
-    if not (captured or {"messages", "conversations", "prompt"} & row.model_fields_set):
-        message = f"{place}: the row has neither messages nor prompt nor conversations"
-        raise UserError(message, _FORM, code="data-not-json-lines")
     messages = [_message(each) for each in row.messages or row.conversations]
     if not messages and row.prompt:
         messages = [{"role": "user", "content": row.prompt}]

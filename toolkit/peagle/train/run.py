@@ -4,9 +4,9 @@
     data       token ids of the answers
     untrained  a head with random weights in the engine that will serve it: every error of shapes,
                of the mask and of the KV cache costs a start, not a training
-    states     the hidden states of the engine give the target's own probabilities
-    training   the trainer, with hidden states that the engine has saved before, or that it asks
-               the engine for in each epoch if memory and disk are too small
+    training   the hidden states of the engine give the target's own probabilities; then the
+               trainer, with those that the engine has saved before, or that it asks the engine for
+               in each epoch if memory and disk are too small
     measured   the acceptance of each epoch's head on held-out prompts, in the engine
     lossless   the best head changes no greedy answer of the target
 
@@ -209,21 +209,7 @@ class Run:
             self._step("answers", source, self._regenerate)
         prepared = [*source, recipe.sequence_length]
         self._step("data", prepared, self._prepare)
-        trained = [*prepared, arguments]
-        fitted = self._find_result("training", trained, recipe.epochs)
-        if fitted is None:
-            with ExitStack() as serving:
-                keeps = self._choose_states()
-                engine = serving.enter_context(self._states_engine())
-                self._step("states", trained, partial(self._compare, engine))
-
-                def fit() -> dict[str, Any]:
-                    if keeps:
-                        self._save_states(engine)
-                        serving.close()
-                    return self._fit(None if keeps else engine)
-
-                fitted = self._step("training", trained, fit, recipe.epochs)
+        fitted = self._step("training", [*prepared, arguments], self._fit, recipe.epochs)
         error: PeagleError = TrainerFailed("no head was saved", f"read {self._log('training')}")
         epochs = []
         for folder in _read_checkpoints(self._checkpoints):
@@ -236,8 +222,7 @@ class Run:
         best = max(epochs, key=lambda epoch: epoch.length)
         source = [self._measured_from(best.folder), best.acceptance.k]
         lossless = self._step("lossless", source, partial(self._compare_answers, best.folder))
-        speed = fitted.get("tokens_per_second")
-        states = _read_marker(self.work / "states" / _MARKER)["result"]
+        speed, states = fitted.get("tokens_per_second"), fitted.get("states", {})
         return Trained(tuple(epochs), best, self.seconds, speed, states, lossless)
 
     @property
@@ -255,11 +240,11 @@ class Run:
         """The result of a step or of a ``part`` of it, from its file if that is of the same
         ``source`` and ``amount``, else from ``make``. Another source empties the folder of the
         step; another amount, of epochs, goes on with what is there."""
-        result = self._find_result(name, source, amount, part)
-        if result is not None:
-            return result
         folder, digest = private_folder(self.work / name / part), json_digest(source)
         marker = _read_marker(folder / _MARKER)
+        result: dict[str, Any] | None = marker.get("result")
+        if result is not None and (marker["source"], marker["amount"]) == (digest, amount):
+            return result
         if marker.get("source") != digest:
             shutil.rmtree(folder)
             private_folder(folder)
@@ -275,13 +260,6 @@ class Run:
             marker["seconds"] += time.monotonic() - begun
             write_json(folder / _MARKER, marker)
         return result
-
-    def _find_result(
-        self, name: Step, source: Any, amount: int, part: str = ""
-    ) -> dict[str, Any] | None:
-        marker = _read_marker(self.work / name / part / _MARKER)
-        same = marker.get("source") == json_digest(source) and marker.get("amount") == amount
-        return marker.get("result") if same else None
 
     def _log(self, step: Step) -> Path:
         return self.work / step / "trainer.log"
@@ -336,7 +314,7 @@ class Run:
                 raise
 
     def _compare(self, engine: LocalEngine) -> dict[str, Any]:
-        output = self.work / "states" / "states.json"
+        output = private_folder(self.work / "states") / "states.json"
         words = [str(CHECK), self.setup.target, str(self.work / "untrained" / "head")]
         words += [engine.openai_base_url, str(self._data), str(output)]
         self._run_program("states", words, engine=engine)
@@ -376,8 +354,18 @@ class Run:
         words += ["--endpoint", engine.openai_base_url]
         self._run_program("states", _processes(clients, words), watch, engine)
 
-    def _fit(self, engine: LocalEngine | None) -> dict[str, Any]:
-        """Train, with the hidden states of ``engine``, or with those that are saved."""
+    def _fit(self) -> dict[str, Any]:
+        """Train, with hidden states that are saved before, or else with those of the engine."""
+        keeps = self._choose_states()
+        with ExitStack() as serving:
+            engine = serving.enter_context(self._states_engine())
+            states = self._compare(engine)
+            if keeps:
+                self._save_states(engine)
+                serving.close()
+            return {**self._run_trainer(None if keeps else engine), "states": states}
+
+    def _run_trainer(self, engine: LocalEngine | None) -> dict[str, Any]:
         _read_checkpoints(self._checkpoints)
         events = self.work / "training" / "events.jsonl"
         variables = {EVENTS_VARIABLE: str(events)}
