@@ -531,9 +531,7 @@ class Decisions:
 def price_origin(plan: Plan) -> str:
     """The origin and date of the price: ``list price of 2026-01-31``."""
     codes = {finding.code for finding in plan.findings}
-    source = "list price of"
-    if "price-not-from-aws" in codes:
-        source = "not AWS's price, queried on"
+    source = "not AWS's price, queried on" if "price-not-from-aws" in codes else "list price of"
     return f"{source} {plan.price_date}{', of another region' if PRICE_ELSEWHERE in codes else ''}"
 
 
