@@ -118,6 +118,8 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("sandbox down", "peagle sandbox stop"),
     ("--sandbox deploy tiny", "behind the command"),
     ("plan gpt", "gpt-oss-20b"),
+    ("plan gpt-oss-20b eagle3", "TARGET+DRAFTER"),
+    ("invoke local Hello world", "quote the prompt"),
     ("bench 127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
 ])  # fmt: skip
 def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:

@@ -65,8 +65,7 @@ def _gpu_checks(catalog: Catalog) -> Iterator[MachineCheck]:
         check_driver(engine, gpus)
         yield MachineCheck("GPU engine", f"vLLM {vllm} in {engine.python}", True, use)
     except PeagleError as error:
-        fix = (error.fix, tuple(error.command))
-        yield MachineCheck("GPU engine", error.message, False, use, *fix)
+        yield MachineCheck("GPU engine", error.message, False, use, error.fix, tuple(error.command))
     yield MachineCheck("Driver", f"{gpus.driver}, for CUDA {gpus.cuda}", True, use)
     from peagle.findings import errors  # explain and demo plan nothing
     from peagle.options import Options

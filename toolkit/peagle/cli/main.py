@@ -231,6 +231,9 @@ def _usage(error: click.UsageError) -> UserError:
         hint = _HINTS.get(error.option_name, hint)
     elif ctx.info_name == "run":  # perhaps a mistyped command in the place of its first word
         hint = nearest("".join(ctx.meta[WORDS][:1]), names)
+    if not hint and "unexpected extra argument" in message:
+        meant = {"pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt"}
+        hint = next((meant[part.name] for part in command.params if part.name in meant), "")
     message = f"{message}: {hint}" if hint else message
     return UserError(message, Fix("show the help", (*words, "--help")))
 
