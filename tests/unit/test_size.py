@@ -18,8 +18,8 @@ BUDGET = {
     "speed": (1_760, 1_500),
     "planning": (5_495, 3_850),
     "render": (3_500, 3_000),
-    "engine": (3_025, 1_800),
-    "images": (880, 700),
+    "engine": (3_021, 1_800),
+    "images": (850, 700),
     "aws": (3_660, 2_600),
     "weights": (2_075, 1_500),
     "warm": (420, 400),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_529, 246
+MOST_LINES, MOST_FILES = 65_520, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -40,6 +40,7 @@ from peagle.engine.process import (
 from peagle.errors import Fix, Refused, UserError
 from peagle.images.docker import Docker, Image, check_pair, list_images, show_image
 from peagle.planning.plan import Plan
+from peagle.planning.weights import local_weights
 from peagle.render.formats.compose import (
     CACHE_VOLUME,
     HEALTH_COMMAND,
@@ -204,9 +205,7 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
 def local_folders(plan: Plan) -> dict[str, Path]:
     """Path in the container -> folder of this machine, for local weights. Raises UserError."""
     folders = {}
-    for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
-        if weights is None or weights.kind != "directory":
-            continue
+    for weights in local_weights(plan):
         folder = folders[weights.engine_path] = weights_folder(weights.location)
         if not folder.is_dir():
             message = f"the plan's weights {weights.location} are not on this machine"
@@ -355,10 +354,8 @@ class LocalRunner:
                     "weights-baked",
                 )
             engine = find_engine(plan.runtime.vllm, self.gpus)
-        machine, reason = this_machine(), None
-        for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
-            if reason is None and weights is not None and weights.kind == "s3":
-                reason = f"only AWS can read {weights.location}"
+        in_s3 = [part.location for part in plan.weights.values() if part.kind == "s3"]
+        machine, reason = this_machine(), f"only AWS can read {in_s3[0]}" if in_s3 else None
         if reason is None and not self.gpus:
             folders = local_folders(plan).values()
             files = (file for folder in folders for file in folder.glob("*.safetensors"))

@@ -199,9 +199,8 @@ def explain_full_disk(what: str) -> Iterator[None]:
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
     """The plan's weights for an image; a branch on the Hub becomes its current commit. Raises
     Unsupported for weights that cannot be baked in."""
-    of_drafter = plan.drafter.weights if plan.drafter else None
-    parts = (plan.target.weights, of_drafter)
-    weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")
+    parts = plan.weights.values()
+    weights = tuple(_baked(part, progress) for part in parts if part.kind != "image")
     target = next(iter(weights), None)
     # The vocabulary of a target that is downloaded; a copied folder has its own, if any.
     if not isinstance(target, Download) or not needs_vocabulary(

@@ -103,11 +103,10 @@ def configure_engine(
     }
     if graphs := candidate.engine.graphs:
         decided["settings"] = {**options.settings, CAPTURE_SIZE: str(graphs.size)}
-    pair = placement.pair
     case = build_case(
         load.catalog,
-        pair.target,
-        pair.drafter,
+        placement.pair.target,
+        placement.pair.drafter,
         options.model_copy(update=decided),
         tensor_parallel_size=candidate.gpus,
     )

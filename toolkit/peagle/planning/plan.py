@@ -482,6 +482,12 @@ class Plan(Frozen):
         return self.instance_type == HERE
 
     @property
+    def weights(self) -> dict[str, Weights]:
+        """The weights of ``target`` and ``drafter``, as far as they have any."""
+        parts = {"target": self.target.weights, "drafter": self.drafter and self.drafter.weights}
+        return {part: weights for part, weights in parts.items() if weights}
+
+    @property
     def request_size(self) -> Workload | None:
         """The size of requests; ``None`` where the plan has none."""
         if not self.prompt_tokens or not self.output_tokens:
@@ -525,9 +531,7 @@ class Decisions:
 def price_origin(plan: Plan) -> str:
     """The origin and date of the price: ``list price of 2026-01-31``."""
     codes = {finding.code for finding in plan.findings}
-    source = "list price of"
-    if "price-not-from-aws" in codes:
-        source = "not AWS's price, queried on"
+    source = "not AWS's price, queried on" if "price-not-from-aws" in codes else "list price of"
     return f"{source} {plan.price_date}{', of another region' if PRICE_ELSEWHERE in codes else ''}"
 
 

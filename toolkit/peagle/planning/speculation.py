@@ -387,7 +387,7 @@ def with_speculation(plan: Plan, speculation: Speculation | None) -> Plan:
         changed |= {"drafter": None, "pair": plan.target.id}
         del arguments[at : at + 2]
     else:
-        config = speculative_config(speculation, plan.drafter.weights if plan.drafter else None)
+        config = speculative_config(speculation, plan.weights.get("drafter"))
         arguments[at + 1] = environment[SPECULATION] = config
     return plan.model_copy(
         update={**changed, "environment": environment, "engine_arguments": tuple(arguments)}

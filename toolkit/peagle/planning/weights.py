@@ -465,8 +465,7 @@ def upload_prefix(name: str) -> str:
 
 def local_weights(plan: Plan) -> tuple[Weights, ...]:
     """The plan's weights in folders of this machine, which are uploaded."""
-    drafter = plan.drafter.weights if plan.drafter else None
-    return tuple(w for w in (plan.target.weights, drafter) if w and w.kind == "directory")
+    return tuple(part for part in plan.weights.values() if part.kind == "directory")
 
 
 def portable_pair(pair: str) -> str:

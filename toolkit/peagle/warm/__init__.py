@@ -160,8 +160,7 @@ def collecting_plan(plan: Plan) -> Plan:
 
 def find_weights_prefix(plan: Plan) -> WeightsPrefix:
     """The prefix mounted as /opt/ml/model. Raises Refused unless all weights are below it."""
-    drafter = plan.drafter.weights if plan.drafter else None
-    kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
+    kinds = {weights.kind for weights in plan.weights.values()}
     if kinds == {"s3"} and not plan.mounts:
         message = f"a warm start needs mounted weights, but those of {plan.pair} are streamed"
         raise Refused(message, "plan with weights_by mount", "weights-streamed")

@@ -69,9 +69,8 @@ _HUB_SECONDS = 5.0
 def _parts_in_s3(plan: Plan) -> Iterator[tuple[str, WeightsPrefix, bool]]:
     """Target and drafter, as far as they are in S3, with their prefix and whether vLLM streams
     them."""
-    drafter = plan.drafter.weights if plan.drafter else None
-    for part, weights in (("target", plan.target.weights), ("drafter", drafter)):
-        if weights is not None and weights.kind == "s3":
+    for part, weights in plan.weights.items():
+        if weights.kind == "s3":
             yield part, WeightsPrefix.parse(weights.location), weights.streamed
 
 
@@ -335,15 +334,11 @@ def pin_revisions(
     """Ask the Hub for the commits of the plan's weights that are on a branch or tag, which the
     engine downloads at every start. Returns the catalogue with commits, the user's own head with
     its commit (``None`` where that is not on the Hub), reasons and findings."""
-    parts = {
-        "target": plan.target.weights,
-        "drafter": plan.drafter.weights if plan.drafter else None,
-    }
     commits: dict[str, str] = {}
     reasons: list[Reason] = []
     findings: list[Finding] = []
-    for part, weights in parts.items():
-        if weights is None or weights.kind != "hub" or COMMIT.fullmatch(weights.revision or ""):
+    for part, weights in plan.weights.items():
+        if weights.kind != "hub" or COMMIT.fullmatch(weights.revision or ""):
             continue
         try:
             hub = replace(hub_of(), seconds=_HUB_SECONDS)
@@ -365,12 +360,12 @@ def pin_revisions(
                 location=location,
             )
         )
-    head, weights = None, parts["drafter"]
+    head = None
     target = catalog.targets[plan.target.id]
     if "target" in commits:
         target = target.model_copy(update={"revision": commits["target"]})
-    if plan.drafter and weights and plan.drafter.name == OWN and "drafter" in commits:
-        head = f"{weights.location}@{commits['drafter']}"
+    if plan.drafter and plan.drafter.name == OWN and "drafter" in commits:
+        head = f"{plan.weights['drafter'].location}@{commits['drafter']}"
     elif plan.drafter and "drafter" in commits:
         pinned = {"revision": commits["drafter"]}
         drafters = tuple(

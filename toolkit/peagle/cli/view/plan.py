@@ -338,9 +338,8 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
     yield from document_facts(plan.runtime)
-    for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
-        if part is not None:
-            yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"
+    for part in plan.weights.values():
+        yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"
     yield from company_facts(plan.company)
 
 

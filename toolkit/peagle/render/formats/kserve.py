@@ -127,7 +127,7 @@ def engine_variables(plan: Plan) -> dict[str, str]:
         for name, text in plan.environment.items()
         if name.startswith(PREFIX) and name not in _GIVEN
     }
-    if SPECULATION in variables and plan.drafter and plan.drafter.weights:
+    if SPECULATION in variables and "drafter" in plan.weights:
         config = read_speculative_config(variables)
         speculation = {key: value for key, value in config.items() if key != "revision"}
         speculation["model"] = DRAFTER_FOLDER
@@ -164,7 +164,7 @@ def _pod(plan: Plan, catalog: Catalog) -> dict[str, Any]:
     }
     node = {"node.kubernetes.io/instance-type": plan.instance_type.removeprefix("ml.")}
     pod: dict[str, Any] = {"nodeSelector": node, "containers": [main]}
-    if head := plan.drafter.weights if plan.drafter else None:
+    if head := plan.weights.get("drafter"):
         mount = {"name": "drafter", "mountPath": DRAFTER_FOLDER}
         main["volumeMounts"] = [mount | {"readOnly": True}]
         pod["initContainers"] = [
