@@ -16,7 +16,7 @@ BUDGET = {
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
     "speed": (1_760, 1_500),
-    "planning": (5_495, 3_850),
+    "planning": (5_496, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_021, 1_800),
     "images": (850, 700),
@@ -29,7 +29,7 @@ BUDGET = {
     "sandbox": (5_335, 5_360),
     "cli": (9_253, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_520, 246
+MOST_LINES, MOST_FILES = 65_521, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
