@@ -16,7 +16,7 @@ BUDGET = {
     "checks": (2_440, 2_300),
     "fit": (1_790, 1_700),
     "speed": (1_760, 1_500),
-    "planning": (5_496, 3_850),
+    "planning": (5_509, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_021, 1_800),
     "images": (850, 700),
@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_943, 3_100),
     "train": (2_519, 1_500),
     "sandbox": (5_335, 5_360),
-    "cli": (9_253, 6_200),
+    "cli": (9_243, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_521, 246
+MOST_LINES, MOST_FILES = 65_539, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:

@@ -242,7 +242,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def close_matches(name: str, candidates: Iterable[str]) -> list[str]:
-    """At most three known names that are close to ``name``, the closest first, or begin so."""
+    """At most three known names: those close to ``name``, the closest first, else those that begin
+    with it."""
     from difflib import get_close_matches  # takes a while to load, and few commands need it
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}

@@ -103,6 +103,8 @@ def test_another_number_of_gpus_is_a_warning() -> None:
     (warning,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
     assert "1 x L40S" in warning.message
     assert warning.command is not None
+    gpus = warning.command.index("--tensor-parallel-size") + 1
+    assert warning.command[gpus] == str(made.fit.tensor_parallel_size)
 
 
 OTHER = "verdict-of-another-plan"

@@ -71,6 +71,9 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
         "errors": ["speed-below-minimum"],
         "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920",
         "fix error": "lower --min-tokens-per-second to 1920"}),
+    "a speed that another K reaches": (
+        "chat", {**ON_FAST, "concurrency": 8, "k": 7, "min_tokens_per_second": 850,
+                 "instance_count": 1}, {"fix error": "use --k 3 ("}),
     "a speed that more instances reach": (
         "chat", {**ON_FAST, "concurrency": 8, "instance_count": 1, "min_tokens_per_second": 1200},
         {"fix error": "use --instance-count 3 ("}),

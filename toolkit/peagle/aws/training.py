@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, failed_start, lacks_capacity
 from peagle.aws.runtime import Tail
-from peagle.errors import CloudError, Fix, NotFound, command_line
+from peagle.errors import CloudError, Fix, NotFound
 from peagle.protocol import TRAINING_LOG_GROUP
 
 ENDED = ("Completed", "Failed", "Stopped", "Deleted")
@@ -45,9 +45,8 @@ def describe_job(aws: Aws, name: str) -> TrainingJob:
         response = aws.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except Missing as error:
         command = ("aws", "sagemaker", "list-training-jobs", "--region", aws.region)
-        fix = Fix("list the jobs", command)
-        if aws.in_sandbox:
-            fix = Fix(f'list the jobs: eval "$(peagle sandbox env)"; {command_line(command)}')
+        where = ", with the variables of `peagle sandbox env`" if aws.in_sandbox else ""
+        fix = Fix(f"list the jobs{where}", command)
         message = f"there is no training job {name} in {aws.region}"
         raise NotFound(message, fix, "unknown-job") from error
     begun = response.get("TrainingStartTime")  # the times are of a job that has ended

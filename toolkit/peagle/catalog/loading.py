@@ -258,8 +258,9 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
         for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
             message = "is not read from this path"
             problems.append(Problem(display_path(path), None, "", message, _LAYOUT))
-    if not problems and not any(path.is_relative_to(folder) for path in checked):
-        problems = [Problem(display_path(folder), None, "", "holds no catalogue files", _LAYOUT)]
+    *_, last = folders(user_folder)
+    if not problems and not any(path.is_relative_to(last) for path in checked):
+        problems = [Problem(display_path(last), None, "", "holds no catalogue files", _LAYOUT)]
     return checked, problems
 
 

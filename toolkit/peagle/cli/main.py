@@ -216,7 +216,8 @@ def _usage(error: click.UsageError) -> UserError:
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []
     if isinstance(error, NoSuchCommand):
         message = f"{ctx.command_path} has no command {error.command_name!r}"
-        hint = _HINTS.get(error.command_name, "") or nearest(error.command_name, names)
+        hints = _HINTS if not ctx.parent or words[-1] in ("local", "sandbox", "ci") else {}
+        hint = hints.get(error.command_name, "") or nearest(error.command_name, names)
     elif isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
         fix = Fix("write", ("peagle", "--catalog", "DIR", *words[1:]))
         return UserError("--catalog goes before the command", fix)
@@ -229,7 +230,9 @@ def _usage(error: click.UsageError) -> UserError:
         if key in list_file_keys(ctx):
             hint = f"it is the key {gate_key(key)} of peagle.yaml"
         hint = _HINTS.get(error.option_name, hint)
-    elif ctx.info_name == "run":  # perhaps a mistyped command in the place of its first word
+    elif ctx.info_name == "run" and (
+        isinstance(error, click.MissingParameter) or "unexpected extra argument" in message
+    ):  # perhaps a mistyped command in the place of its first word
         hint = nearest("".join(ctx.meta[WORDS][:1]), names)
     if not hint and "unexpected extra argument" in message:
         meant = {"pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt"}

@@ -354,8 +354,9 @@ class LocalRunner:
                     "weights-baked",
                 )
             engine = find_engine(plan.runtime.vllm, self.gpus)
-        in_s3 = [part.location for part in plan.weights.values() if part.kind == "s3"]
-        machine, reason = this_machine(), f"only AWS can read {in_s3[0]}" if in_s3 else None
+        parts = plan.weights.values()
+        location = next((part.location for part in parts if part.kind == "s3"), None)
+        machine, reason = this_machine(), f"only AWS can read {location}" if location else None
         if reason is None and not self.gpus:
             folders = local_folders(plan).values()
             files = (file for folder in folders for file in folder.glob("*.safetensors"))

@@ -56,7 +56,8 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
     compared = answer.entry.tensor_parallel_size or verdict.tensor_parallel_size
     if gpus != compared:
         message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
-        fix = Fix("create a verdict for this number of GPUs", _command(options, file))
+        command = _command(options, file, tensor_parallel_size=gpus)
+        fix = Fix("create a verdict for this number of GPUs", command)
         findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
     drafter, k = answer.setting.drafter or "none", answer.setting.k
     reasons = [_reason("drafter", drafter, answer, file)]
@@ -116,14 +117,15 @@ def _check_covered(options: Options, plan: Plan, answer: _Answer, file: Path) ->
     requests = math.ceil(plan.concurrency / plan.engines)
     if is_covered(answer.size, answer.entry, planned, requests):
         return
-    sizes = {name: tokens or None for name, tokens in asdict(planned).items()}
+    load = {name: tokens or None for name, tokens in asdict(planned).items()}
+    load |= {"loads": (requests,), "tensor_parallel_size": plan.fit.tensor_parallel_size}
     size = answer.size
     raise VerdictFileError(
         f"{file} does not cover {format_concurrency(requests)} of {planned.prompt_tokens:,} + "
         f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
         f"{format_concurrency(answer.entry.concurrency)} of {size.prompt_tokens:,} + "
         f"{size.output_tokens:,} tokens",
-        Fix("create a verdict for this load", _command(options, file, loads=(requests,), **sizes)),
+        Fix("create a verdict for this load", _command(options, file, **load)),
         code="load-not-in-verdict",
     )
 
@@ -153,9 +155,9 @@ def _check_subject(options: Options, file: Path, has: str, needs: str) -> None:
         )
 
 
-def _command(options: Options, file: Path, **load: Any) -> tuple[str, ...]:
+def _command(options: Options, file: Path, **asked: Any) -> tuple[str, ...]:
     """The command that writes a verdict for these options, by default for the usual loads."""
-    asked = VerdictOptions(
-        pair=options.pair, instance_type=options.instance_type, vllm=options.vllm, **load
+    verdict = VerdictOptions(
+        pair=options.pair, instance_type=options.instance_type, vllm=options.vllm, **asked
     )
-    return ("peagle", "verdict", options.pair, *arguments(asked), "--output", str(file))
+    return ("peagle", "verdict", options.pair, *arguments(verdict), "--output", str(file))

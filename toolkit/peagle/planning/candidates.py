@@ -103,6 +103,11 @@ class Candidate:
         usd = usd_per_million(self.usd_per_hour, self.tokens_per_second)
         return None if usd is None else round(usd, 4)
 
+    @property
+    def idle_gpus(self) -> int:
+        """The GPUs of an instance that no engine uses."""
+        return self.instance.gpu_count - self.gpus * self.copies
+
     @cached_property
     def batch(self) -> Batch | None:
         """How long the batch takes on these instances, and what it costs."""

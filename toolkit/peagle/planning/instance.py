@@ -217,8 +217,11 @@ _SHORTEST, _STEP = 1024, 256
 _FALLBACKS = 2
 """How many other types are suggested for a scarce one."""
 
+_LATER = 1.3
+"""How much later a first token may come than estimated, in nine of ten rows (docs/estimates.md)."""
+
 _SPEED_UNVERIFIED = "speed-unverified"
-"""The speed is unknown, or only the better end of its estimated range reaches what is required.
+"""The speed is unknown, or the low end of its estimated range does not reach what is required.
 
 Fix: measure it on this type, or use an instance type or pair whose speed is known
 """
@@ -457,7 +460,7 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
     """What meets all that is required, if ``certain`` at the lower end of the range, too: another
-    type, or more instances."""
+    type, another K, or more instances."""
     candidate, search = selection.candidate, selection.search
 
     def is_enough(other: Candidate) -> bool:
@@ -467,6 +470,10 @@ def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
         if other.instance != candidate.instance and is_enough(other) and other.affordable:
             yield _use_type(other, f"{at_cost(other)} ({speed_text(other)})")
             break
+    if search.options.k is not None:
+        best = search.with_options(k=None).candidate(candidate.instance)
+        if is_enough(best) and best.drafter is not None:
+            yield use_option("--k", best.k, f" ({speed_text(best)})")
     if search.options.instance_count is not None and search.options.instance_type != HERE:
         more = search.with_options(instance_count=None).candidate(candidate.instance)
         if is_enough(more) and more.count > candidate.count:
@@ -498,7 +505,7 @@ def _slowest(candidate: Candidate) -> Candidate:
     slower = speed.tokens_per_second / speed.low
     slow = speed._replace(
         tokens_per_second=speed.low,
-        ttft_seconds=(speed.ttft_seconds or 0.0) * slower,
+        ttft_seconds=(speed.ttft_seconds or 0.0) * max(slower, _LATER),
         itl_seconds=(speed.itl_seconds or 0.0) * slower,
     )
     return replace(candidate, performance=slow)
@@ -509,13 +516,12 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     are known to be."""
     candidate, options = selection.candidate, selection.search.options
     instance = candidate.instance
-    idle = instance.gpu_count - candidate.gpus * candidate.copies
-    if not idle:
+    if not candidate.idle_gpus:
         return
     is_here = instance.type == HERE
     message = (
-        f"{idle} of the {instance.gpu_count} GPUs of {instance.place} "
-        f"{'is' if idle == 1 else 'are'} idle{'' if is_here else ' but billed'}"
+        f"{candidate.idle_gpus} of the {instance.gpu_count} GPUs of {instance.place} "
+        f"{'is' if candidate.idle_gpus == 1 else 'are'} idle{'' if is_here else ' but billed'}"
     )
     excluded = options.capture_data is not None or options.rollout not in (None, "rolling")
     if candidate.tokens_per_second is not None and options.copies != AUTO and not excluded:

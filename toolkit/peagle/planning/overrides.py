@@ -81,8 +81,8 @@ def parse_pairs(texts: Iterable[str], flag: str, code: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or name in pairs:
-            message = f"{flag} {sanitize(name, 60)!r} has no value, or is given twice"
-            raise UserError(message, "write NAME=VALUE once", code)
+            message = f"{flag} {sanitize(text, 60)!r} has no name or no value, or is given twice"
+            raise UserError(message, f"write {flag} NAME=VALUE once", code)
         pairs[name] = value
     return pairs
 
