@@ -75,7 +75,7 @@ from peagle.errors import (
 )
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, DEFAULT_REGION
+from peagle.planning.runtime import DEFAULT_REGION, prefixed_name
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import counted, format_price, k_text, parse_share, plain
@@ -394,7 +394,7 @@ def destroy(
             here = deployment_names(session.scope) if session.is_available else ()
             elsewhere = deployment_names(None if session.sandbox else SANDBOX)
             is_misspelled = get_close_matches(name, here, n=1, cutoff=_ALIKE) or name in elsewhere
-            is_pair = f"{DEFAULT_PREFIX}{name}" in here
+            is_pair = prefixed_name(name) in here
             if is_misspelled or is_pair or unknown.code in (NOT_SEARCHED, SANDBOX_KILLED):
                 raise
             return _destroy_leftovers(session, name, everything)

@@ -212,6 +212,7 @@ def _usage(error: click.UsageError) -> UserError:
     ctx = error.ctx or click.Context(cli, info_name="peagle")
     words, command = ctx.command_path.split(), ctx.command
     message, hint = error.format_message().rstrip("."), ""
+    has_extra = "unexpected extra argument" in message
     group = ctx.parent.command if ctx.info_name == "run" and ctx.parent else command
     names = group.list_commands(ctx) if isinstance(group, click.Group) else []
     if isinstance(error, NoSuchCommand):
@@ -230,11 +231,10 @@ def _usage(error: click.UsageError) -> UserError:
         if key in list_file_keys(ctx):
             hint = f"it is the key {gate_key(key)} of peagle.yaml"
         hint = _HINTS.get(error.option_name, hint)
-    elif ctx.info_name == "run" and (
-        isinstance(error, click.MissingParameter) or "unexpected extra argument" in message
-    ):  # perhaps a mistyped command in the place of its first word
+    elif ctx.info_name == "run" and (has_extra or isinstance(error, click.MissingParameter)):
+        # Perhaps a mistyped command in the place of its first word.
         hint = nearest("".join(ctx.meta[WORDS][:1]), names)
-    if not hint and "unexpected extra argument" in message:
+    if not hint and has_extra:
         meant = {"pair": "a pair is TARGET+DRAFTER", "prompt": "quote the prompt"}
         hint = next((meant[part.name] for part in command.params if part.name in meant), "")
     message = f"{message}: {hint}" if hint else message

@@ -61,6 +61,11 @@ class Candidate:
         return self.engine.fit.tensor_parallel_size
 
     @property
+    def idle_gpus(self) -> int:
+        """The GPUs of an instance that no engine uses."""
+        return self.instance.gpu_count - self.gpus * self.copies
+
+    @property
     def has_copies(self) -> bool:
         """Whether its engines are an inference component, which a single one needs only to scale to
         zero."""
@@ -102,11 +107,6 @@ class Candidate:
         """USD per million output tokens under this load."""
         usd = usd_per_million(self.usd_per_hour, self.tokens_per_second)
         return None if usd is None else round(usd, 4)
-
-    @property
-    def idle_gpus(self) -> int:
-        """The GPUs of an instance that no engine uses."""
-        return self.instance.gpu_count - self.gpus * self.copies
 
     @cached_property
     def batch(self) -> Batch | None:

@@ -52,8 +52,7 @@ schedules ahead (step_with_batch_queue in v1/engine/core.py); the prompt's own c
 steps before it also process another prompt as often as prompts are a share of ``T``. Without drafts
 all do: answers of equal length end in the order in which their prompts were processed.
 
-Requests that are sent at once end with the slowest one: a step accepts more or fewer drafts by
-chance, so that the requests need different numbers of steps. Meanwhile the batch shrinks.
+Requests sent at once end with the slowest, whose steps accept the fewest drafts, in a small batch.
 """
 
 from __future__ import annotations
@@ -538,7 +537,8 @@ def closed_load(
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
     waves = max(load / running, 1.0)
     if at_once:
-        more_steps = _steps_of_slowest(together, workload.output_tokens, acceptance_length, engine)
+        k, tokens, decay = engine.geometry.k, workload.output_tokens, engine.model.decay
+        more_steps = _steps_of_slowest(together, tokens, k, acceptance_length, decay)
         tail = more_steps * engine.decode_seconds(max(together / 4, 1.0), context)
         return Timing(total * waves + tail, first + total * (waves - 1) / 2, step, tail)
     cpu = hashing + constants.tokenized * workload.prompt_tokens
@@ -552,14 +552,14 @@ def closed_load(
     return Timing(total * waves, first + total * (waves - 1), step)
 
 
-def _steps_of_slowest(requests: float, tokens: int, length: float, engine: StepTimes) -> float:
+@lru_cache(maxsize=4096)
+def _steps_of_slowest(requests: float, tokens: int, k: int, length: float, decay: float) -> float:
     """How many steps more than the mean request the slowest of some needs for its tokens: a step's
     accepted drafts differ by chance. The deviation of a renewal process, and the expected maximum
     of that many normal values (Blom 1958, Statistical Estimates and Transformed Beta-Variables)."""
-    k = engine.geometry.k
     if requests <= 1 or length <= 1 or not k:
         return 0.0
-    rates = position_rates(curve_through(((k, length),), engine.model.decay), k)
+    rates = position_rates(curve_through(((k, length),), decay), k)
     squares = sum((2 * position + 1) * rate for position, rate in enumerate(rates))
     deviation = math.sqrt(max(squares - sum(rates) ** 2, 0.0) * tokens / length**3)
     return deviation * NormalDist().inv_cdf((requests - 0.375) / (requests + 0.25))
