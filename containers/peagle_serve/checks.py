@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from peagle_serve.contract import (
     CACHE_VARIABLE,
     DEFAULT_PORT,
     HUB_ID,
-    LOAD_FORMAT,
     MODEL,
     PORT_VARIABLE,
     PREFIX,
@@ -29,7 +27,6 @@ from peagle_serve.contract import (
     read_number,
 )
 from peagle_serve.environment import (
-    NEGATION,
     canonical_name,
     check_names,
     decode,
@@ -38,7 +35,7 @@ from peagle_serve.environment import (
     read_speculative_config,
 )
 from peagle_serve.heads import Head, problems
-from peagle_serve.json_reader import InvalidJson, read
+from peagle_serve.json_reader import InvalidJson
 from peagle_serve.weights import drafter_model, loads_files
 
 Document = dict[str, Any]
@@ -140,23 +137,19 @@ SAFE_FORMATS = frozenset(
 )  # fmt: skip
 """Values of vLLM's ``--load-format`` that read safetensors files or none. The others read pickles
 (``pt``, ``npcache``, ``hf``) or serialized modules (``tensorizer``)."""
-_REMOTE_CODE = re.compile(r"trust[-_]?remote[-_]?code", re.IGNORECASE)
+_REMOTE_CODE, _LOAD_FORMAT = "trust_remote_code", "load_format"
 _NO = ("false", "0", "null", "none")
-_NESTED_FORMAT = re.compile(r"load[-_]?format[\"'\\\s]*[:=][\"'\\\s]*([\w.-]*)", re.IGNORECASE)
 
 
 def trusts_remote_code(name: str, value: str) -> bool:
     """Whether the variable lets vLLM run code of a model's repository: by its name, or by a key in
     its value, as in ``SM_VLLM_HF_OVERRIDES``."""
-    name = canonical_name(name)
-    if _REMOTE_CODE.search(name) and not name.startswith(NEGATION):
-        return value.strip().lower() not in _NO
-    after = (
-        text[key.end() :].lstrip("\"'\\ \t\n:=,")
-        for text in _spellings(name, value)
-        for key in _REMOTE_CODE.finditer(text)
-    )
-    return any(not rest.lower().startswith(_NO) for rest in after)
+    return any(_trusts(key, member) for key, member in _settings(name, value))
+
+
+def _trusts(key: str, member: Any) -> bool:
+    is_named = key.endswith(_REMOTE_CODE) and key != f"no_{_REMOTE_CODE}"
+    return is_named and str(member).strip().lower() not in _NO
 
 
 def unsafe_load_format(name: str, value: str) -> str | None:
@@ -164,20 +157,29 @@ def unsafe_load_format(name: str, value: str) -> str | None:
     its value, or by a key anywhere in it, such as ``draft_load_config`` of
     ``SM_VLLM_SPECULATIVE_CONFIG``, with which vLLM 0.28.0 loads the drafter
     (config/speculative.py:215)."""
-    formats = [value] if canonical_name(name) == LOAD_FORMAT else []
-    for text in _spellings(name, value):
-        formats += _NESTED_FORMAT.findall(text)
-    plain = (text.strip().lower() for text in formats)
+    members = [member for key, member in _settings(name, value) if key == _LOAD_FORMAT]
+    plain = (str(member).strip().lower() for member in members)
     return next((text for text in plain if text not in SAFE_FORMATS and text not in _NO), None)
 
 
-def _spellings(name: str, value: str) -> list[str]:
-    """The value as it is written, and its JSON without escapes, which hide the name of a key."""
-    spellings = [value]
+def _settings(name: str, value: str) -> Iterator[tuple[str, Any]]:
+    """What a variable sets: its value by its name, or by each part of a name such as
+    ``compilation_config.backend``, and the members of all objects in its JSON. Keys are in lower
+    case, with underscores."""
+    document: Any = value
+    for key in reversed(canonical_name(name).removeprefix(PREFIX).split(".")):
+        document = {key.rstrip("+"): document}  # the + adds to a list
+    left = [document]
     for token in make_tokens(make_flag(name), value):
-        with contextlib.suppress(ValueError, RecursionError):
-            spellings.append(json.dumps(decode(token), ensure_ascii=False))
-    return spellings
+        with contextlib.suppress(ValueError):
+            left.append(decode(token))
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += part.values()
+            yield from ((key.lower().replace("-", "_"), member) for key, member in part.items())
 
 
 _ALLOWED = (
@@ -202,23 +204,21 @@ _REFUSED = frozenset(
         *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
         # Arguments that name a module or a class, or a configuration file that names one.
         *(PREFIX + name for name in (
-            "MIDDLEWARE", "TOOL_PARSER_PLUGIN", "REASONING_PARSER_PLUGIN", "IO_PROCESSOR_PLUGIN",
-            "LOGITS_PROCESSORS", "LOGITS_PROCESSOR_PATTERN", "SCHEDULER_CLS", "WORKER_CLS",
-            "SD_WORKER_CLS", "WORKER_EXTENSION_CLS", "MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE",
-            "CONFIG", "UVICORN_LOG_CONFIG"
+            "MIDDLEWARE", "LOGITS_PROCESSORS", "LOGITS_PROCESSOR_PATTERN", "MODEL_CLASS_OVERRIDES",
+            "LOG_CONFIG_FILE", "CONFIG", "UVICORN_LOG_CONFIG"
         )),
     )
 )  # fmt: skip
 """Variables with an allowed beginning that choose code."""
 _REFUSED_IF_ON = ("VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_FORCE_AOT_LOAD", "VLLM_USE_MODELSCOPE")
-_EXECUTOR = f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND"
-"""One of vLLM's choices, or the dotted name of a class."""
 
 _CODE_KEYS = ("module_path", "_cls", "_qualname", "_plugin", "custom_class", "inductor_passes",
-              "cache_dir", "trust_remote_code")  # fmt: skip
-"""How the keys of a JSON argument end that name a module, a class or a folder with compiled code:
-those of vLLM 0.28.0 that reach ``import_module``, ``__import__``, ``resolve_obj_by_qualname``,
-``import_from_path`` or the compile cache."""
+              "cache_dir")  # fmt: skip
+"""How the arguments, and the keys of their JSON, end that name a module, a class or a folder with
+compiled code: those of vLLM 0.28.0 that reach ``import_module``, ``__import__``,
+``resolve_obj_by_qualname``, ``import_from_path`` or the compile cache."""
+_CLASS_OR_CHOICE = ("backend", "method", "distributed_executor_backend")
+"""Keys with one of vLLM's choices, or the dotted name of a class."""
 _INDUCTOR = "inductor_compile_config"
 """Settings of torch's compiler by any name: texts and lists among them name compilers and trees of
 sources (``cpp.cxx``, ``rocm.ck_dir``), and switches turn on remote caches."""
@@ -243,53 +243,23 @@ def check_no_code(environment: Mapping[str, str]) -> None:
 
 
 def _chooses_code(name: str, value: str) -> bool:
-    name, *path = canonical_name(name).split(".")  # such as --compilation-config.backend
-    text = value.strip()
+    name, text = canonical_name(name), value.strip().lower()
     if not name.startswith(_ALLOWED) or name in _REFUSED:
         return True
     if name in _REFUSED_IF_ON:
-        return text.lower() not in ("", "0", "false")
-    if name == f"{PREFIX}TRUST_REMOTE_CODE":
-        return text.lower() != "false"
-    if name == _EXECUTOR:
-        return "." in text
-    is_json = name.startswith(PREFIX) and text.startswith(("{", "["))
-    return (is_json or bool(path)) and _names_code(text, path)
+        return text not in ("", "0", "false")
+    return name.startswith(PREFIX) and any(_is_code(*setting) for setting in _settings(name, value))
 
 
-def _names_code(value: str, path: Sequence[str]) -> bool:
-    """Whether a JSON argument has a key whose value names a module or a class; ``path`` leads to
-    the member that ``value`` is, which may be a bare text. JSON that this reader refuses counts as
-    such: vLLM accepts NaN, and a name that occurs twice."""
-    try:
-        document: Any = read(value, "the argument")
-    except InvalidJson as error:
-        if not error.is_syntax:
-            return True
-        document = value
-    for name in reversed(path):
-        document = {name.lower().rstrip("+"): document}  # the + adds to a list
-    left = [document]
-    while left:
-        part = left.pop()
-        if isinstance(part, list):
-            left += part
-        elif isinstance(part, dict):
-            left += part.values()
-            if any(_is_code(name, member) for name, member in part.items()):
-                return True
-    return False
-
-
-def _is_code(name: str, member: Any) -> bool:
-    if name in ("backend", "method") and isinstance(member, str):
+def _is_code(key: str, member: Any) -> bool:
+    if key in _CLASS_OR_CHOICE and isinstance(member, str):
         return "." in member or member in _CODE_KEYS
-    if name == _INDUCTOR and isinstance(member, dict):
+    if key == _INDUCTOR and isinstance(member, dict):
         return any(
-            "remote_cache" in key or not (value is None or isinstance(value, bool | int | float))
-            for key, value in member.items()
+            "remote_cache" in name or not (value is None or isinstance(value, bool | int | float))
+            for name, value in member.items()
         )
-    return name.endswith(_CODE_KEYS)
+    return key.endswith(_CODE_KEYS) or _trusts(key, member)
 
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"

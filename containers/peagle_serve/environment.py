@@ -11,8 +11,9 @@ Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (202
 In addition, a value that begins with a dash is joined to its flag with ``=``, because argparse
 would read it as a flag. Of several values none may begin with a dash.
 
-A name that is no argument of the installed vLLM would be rejected after a minute, or be ignored.
-Importing vLLM takes ten seconds, so its flags are looked up in its source, in milliseconds.
+A name that is no argument of the installed vLLM would be rejected after a minute, be ignored, or be
+read as the argument that it begins (``--trust-rem``). Importing vLLM takes ten seconds, so its
+flags are looked up in its source, in milliseconds.
 """
 
 from __future__ import annotations
@@ -58,29 +59,10 @@ WHOLE_ARRAY_FLAGS = frozenset(
 )
 """vLLM parses the values of these; an array stays one token."""
 
-GUARDED_FLAGS = (
-    *("--api-key", "--config", "--disable-log-stats", "--distributed-executor-backend"),
-    *("--enable-log-outputs", "--enable-log-requests", "--hf-token", "--io-processor-plugin"),
-    *("--load-format", "--log-config-file", "--logits-processors"),
-    *("--middleware", "--model-class-overrides", "--model-impl", "--model-loader-extra-config"),
-    *("--reasoning-parser-plugin", "--scheduler-cls", "--spec-method", "--spec-model"),
-    *("--spec-tokens", "--speculative-config", "--tool-parser-plugin", "--trust-remote-code"),
-    *("--worker-cls", "--worker-extension-cls"),
-)
-"""The flags that checks of secrets, code and weights look for. vLLM's argparse accepts a unique
-beginning of a flag as the flag (``--trust-rem``), so these are also known by their beginnings."""
-_COMPLETE_FLAGS = frozenset({*GUARDED_FLAGS, "--model", "--reasoning-parser"})
-"""Flags of vLLM 0.28.0 that are the beginning of a guarded one are flags themselves."""
-_SHORTEST_BEGINNING = len("--io")
-
 
 def make_flag(name: str) -> str:
     """``--max-model-len`` of ``SM_VLLM_MAX_MODEL_LEN``, in every spelling that reaches vLLM."""
-    flag = "--" + name[len(PREFIX) :].lower().replace("_", "-")
-    if flag in _COMPLETE_FLAGS or len(flag) < _SHORTEST_BEGINNING:
-        return flag
-    complete = [guarded for guarded in GUARDED_FLAGS if guarded.startswith(flag)]
-    return complete[0] if len(complete) == 1 else flag
+    return "--" + name[len(PREFIX) :].lower().replace("_", "-")
 
 
 def name_variable(flag: str) -> str:
@@ -184,25 +166,22 @@ _ALIKE, _SOMEWHAT_ALIKE, _OWN_ALIKE = 0.9, 0.6, 0.55
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise InvalidEnvironment for the first name that is similar to a known one."""
+    """Raise InvalidEnvironment for the first name that is similar to one of ours, or that lacks the
+    prefix of vLLM's arguments."""
     for name in sorted(names):
-        if name == PREFIX:
-            raise InvalidEnvironment(f"{PREFIX} has no argument name", "remove it")
-        upper, meant = name.upper().replace("-", "_"), None
-        if name in OWN_VARIABLES or (
-            name.startswith(PREFIX) and "-" not in name and upper.replace(NEGATION, PREFIX) in KNOWN
-        ):
-            continue
+        upper, meant = name.upper().replace("-", "_"), ""
+        if name in OWN_VARIABLES or name.startswith(PREFIX):
+            continue  # ``check_arguments`` knows all of vLLM's
         if upper.endswith("SPECULATIVE_CONFIG"):
             meant = SPECULATION
         elif upper.startswith(_OWN_PREFIX):
             # Compared without the common prefix, which would make any two similar.
             rest = {variable.removeprefix(_OWN_PREFIX): variable for variable in OWN_VARIABLES}
-            meant = rest.get(_closest(upper.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE))
-        elif f"SM_{upper}" in KNOWN:
-            meant = None if f"SM_{upper}" in names else f"SM_{upper}"
+            meant = rest.get(_closest(upper.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE), "")
         elif upper.startswith("SM"):
             meant = _closest(upper, KNOWN, _ALIKE)
+        elif f"SM_{upper}" in KNOWN and f"SM_{upper}" not in names:
+            meant = f"SM_{upper}"
         if meant:
             message = f"{name} is not a variable of this container"
             raise InvalidEnvironment(message, f"did you mean {meant}?")

@@ -13,10 +13,8 @@ from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
 from peagle_serve.environment import (
-    GUARDED_FLAGS,
     KNOWN,
     arguments,
-    canonical_name,
     check_arguments,
     check_names,
 )
@@ -107,24 +105,11 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     assert "x y" in str(settings["lora_modules"])
 
 
-def test_vllm_reads_the_beginning_of_a_flag_as_the_checks_do(
-    reported: dict[str, Any], ask: Ask
-) -> None:
-    flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
-    argvs: dict[str, list[str]] = {}
-    for flag in set(GUARDED_FLAGS) & set(flags):
-        values = ["{}"] if reported["flags"][flag] else []
-        for size in range(3, len(flag)):
-            if [other for other in flags if other.startswith(flag[:size])] == [flag]:
-                assert canonical_name(variable(flag[:size])) == variable(flag)
-                argvs |= {f"{flag} begun": [flag[:size], *values], flag: [flag, *values]}
-    parsed = ask("parsed", argvs)
-    assert len(argvs) > 40
-    for flag in GUARDED_FLAGS:
-        assert parsed.get(f"{flag} begun") == parsed.get(flag)
-    assert parsed["--trust-remote-code begun"]["trust_remote_code"] is True
-    for flag in flags:
-        assert canonical_name(variable(flag)) == variable(flag)
+def test_the_beginning_of_a_flag_is_refused(reported: dict[str, Any], ask: Ask) -> None:
+    parsed = ask("parsed", {"begun": ["--trust-remote-cod"]})
+    assert parsed["begun"]["trust_remote_code"] is True, "vLLM reads it as the flag"
+    with pytest.raises(InvalidEnvironment, match="did you mean SM_VLLM_TRUST_REMOTE_CODE"):
+        check_arguments({"SM_VLLM_TRUST_REMOTE_COD": "true"}, reported["source"])
 
 
 def test_every_known_name_is_an_argument_of_vllm(reported: dict[str, Any]) -> None:

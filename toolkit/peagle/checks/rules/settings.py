@@ -205,8 +205,8 @@ def code_variable(case: Case) -> Findings:
 @rule("remote-code", about="load", vllm_notices="never")
 def remote_code(case: Case) -> Findings:
     """The plan lets the engine run code from a model's repository (``trust_remote_code``)."""
-    speculation = {"speculative-config": str(dict(case.speculative_settings))}
-    for name, value in {**case.variables, **speculation}.items():
+    speculation = json.dumps(dict(case.speculative_settings), default=str)
+    for name, value in {**case.variables, "speculative-config": speculation}.items():
         if trusts_remote_code(name, value):
             yield error(
                 "vllm",
