@@ -16,7 +16,6 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from peagle.aws.client import Keys
 from tests.sandbox.sandboxes import IMAGE, ROLE, WEIGHTS, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -76,18 +75,17 @@ def as_another_user(attempt: Callable[[], object]) -> str:
 
 def test_another_user_cannot_create_a_model(serving: Account) -> None:
     container = {"Image": IMAGE, "Environment": {"LD_PRELOAD": "/tmp/of-another-user.so"}}
-    for keys in (Keys("testing", "testing"), Keys(serving.keys.access_key, "testing")):
 
-        def attempt(keys: Keys = keys) -> object:
-            sagemaker = boto3.client(
-                "sagemaker", region_name="us-east-1", endpoint_url=serving.url, config=ONCE,
-                aws_access_key_id=keys.access_key, aws_secret_access_key=keys.secret_key,
-            )  # fmt: skip
-            return sagemaker.create_model(
-                ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer=container
-            )
+    def attempt() -> object:
+        sagemaker = boto3.client(
+            "sagemaker", region_name="us-east-1", endpoint_url=serving.url, config=ONCE,
+            aws_access_key_id="testing", aws_secret_access_key="testing",
+        )  # fmt: skip
+        return sagemaker.create_model(
+            ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer=container
+        )
 
-        assert "the sandbox accepts only its own access key" in as_another_user(attempt)
+    assert "the sandbox accepts only its own access key" in as_another_user(attempt)
     models = serving.sagemaker.list_models()["Models"]
     assert [model["ModelName"] for model in models] == ["endpoint-1"]
 
@@ -140,11 +138,12 @@ def test_the_key_and_the_callers_secrets_are_in_no_process(
     assert len(running) == 3, "the sandbox, the entrypoint and its engine"
     for process in running:
         text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        for secret in (key.secret, *SECRETS.values()):
+        for secret in (key.id, key.secret, *SECRETS.values()):
             assert secret.encode() not in text
         assert API_KEY.encode() not in (process / "cmdline").read_bytes()
-    assert key.secret not in (owned.home / "sandbox" / "daemon.log").read_text()
-    assert key.secret not in repr(owned.address)
+    shown = (owned.home / "sandbox" / "daemon.log").read_text() + repr(owned.address)
+    assert key.id not in shown
+    assert key.secret not in shown
 
 
 def test_a_key_ends_with_its_sandbox(home: Sandbox) -> None:

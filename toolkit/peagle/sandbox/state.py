@@ -97,9 +97,10 @@ def read_daemon() -> EngineProcess | None:
 
 @dataclass(frozen=True)
 class AccessKey:
-    """The key that a sandbox accepts; a new one for every start."""
+    """The key that a sandbox accepts; a new one for every start. Its id alone identifies the owner:
+    nobody else can read or guess it."""
 
-    id: str
+    id: str = field(repr=False)
     secret: str = field(repr=False)
 
     @property
@@ -110,7 +111,7 @@ class AccessKey:
 
 def write_access_key() -> None:
     """Make the key of a sandbox that is about to start."""
-    key = AccessKey(f"PEAGLE{secrets.token_hex(7).upper()}", secrets.token_hex(20))
+    key = AccessKey(f"PEAGLE{secrets.token_hex(16).upper()}", secrets.token_hex(20))
     write_json(folder() / "access-key.json", asdict(key))
 
 
