@@ -360,12 +360,3 @@ def test_prices_are_those_of_the_catalogue(account: Account) -> None:
         (term,) = product["terms"]["OnDemand"].values()
         (dimension,) = term["priceDimensions"].values()
         assert float(dimension["pricePerUnit"]["USD"]) == price.usd_per_hour
-
-
-def test_a_wrong_vpc_is_refused(account: Account) -> None:
-    vpc = {"Subnets": ["subnet-0a1b2c3d"], "SecurityGroupIds": ["sg-0a1b2c3d"]}
-    code, message = refusal(
-        account.sagemaker.create_model, ModelName="m", ExecutionRoleArn=ROLE, VpcConfig=vpc,
-        PrimaryContainer={"Image": IMAGE},
-    )  # fmt: skip
-    assert (code, "subnet-0a1b2c3d" in message) == ("ValidationException", True)

@@ -159,9 +159,8 @@ class Cloud:
     def __init__(self) -> None:
         self.now = START
         self.sagemaker = ScriptedSageMaker(self.read_clock)
-        classes = {"scheduler": scaling.SchedulerBackend}
         self.backends = {
-            service: classes.get(service, every.backend)(region, ACCOUNT)
+            service: every.backend(region, ACCOUNT)
             for place, every in _BACKENDS.items()
             for region, _, service in [place.partition(":")]
         }

@@ -414,11 +414,9 @@ def _print_sandbox(sandbox: Status) -> None:
     print_line("The sandbox is not running. Start it", command_text(("peagle", "sandbox", "start")))
     if sandbox.leftover_engines:
         print_status(
-            "The sandbox was killed, and these engines still run. End them",
+            f"The sandbox was killed; engines still running: {sandbox.leftover_engines}. End them",
             command_text(("peagle", "sandbox", "stop")),
         )
-        for engine in sandbox.leftovers:
-            print_status(f"  {engine.text}")
     return None
 
 

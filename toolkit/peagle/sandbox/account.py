@@ -1,7 +1,7 @@
 """The sandbox's account: quotas and prices, which moto lacks, and what a model needs of it.
 
-Role, images, model data and VPC of a model are checked as SageMaker checks them, in the words that
-users have reported of it. Permissions are not checked.
+Role, images and model data of a model are checked as SageMaker checks them, in the words that users
+have reported of it. Permissions and VPCs are not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moto.ecr import urls as ecr_urls
 from moto.ecr.models import ecr_backends
 from moto.ecr.responses import ECRResponse
 from moto.iam import urls as iam_urls
-from moto.iam.models import IAMBackend, ManagedPolicy, Role, iam_backends
+from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 from moto.iam.responses import IamResponse
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
@@ -193,23 +193,14 @@ def check_role(arn: str, region: str) -> None:
     not assume."""
     if f"::{ACCOUNT}:" not in arn:
         raise AwsError("AccessDeniedException", "Cross-account pass role is not allowed.")
-    role = find_role(arn, region)
-    if role is None or not may_be_assumed(role.assume_role_policy_document):
+    roles = iam_backends[ACCOUNT][get_partition(region)].get_roles()
+    role = next((role for role in roles if role.arn == arn), None)
+    policy = role.assume_role_policy_document if role else ""  # its permissions are not checked
+    if not (f'"{SAGEMAKER}"' in policy and "sts:AssumeRole" in policy):
         raise ValidationError(
             f"Could not assume role {arn}. Please ensure that the role exists and allows principal "
             f"'{SAGEMAKER}' to assume the role."
         )
-
-
-def find_role(arn: str, region: str) -> Role | None:
-    """The sandbox's role with this ARN, or ``None``."""
-    backend = iam_backends[ACCOUNT][get_partition(region)]
-    return next((role for role in backend.get_roles() if role.arn == arn), None)
-
-
-def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
-    """Whether a trust policy names the service; permissions are not checked further."""
-    return f'"{by}"' in policy and "sts:AssumeRole" in policy
 
 
 def is_missing_image(image: str) -> bool:
@@ -229,7 +220,7 @@ def is_missing_image(image: str) -> bool:
 
 def check_model(parameters: Mapping[str, Any], region: str) -> None:
     """Raise AwsError or ValidationError for what the model needs and the account does not have: its
-    role, images, model data, subnets and security groups."""
+    role, images and model data."""
     if role := parameters.get("ExecutionRoleArn"):
         check_role(role, region)
     primary = parameters.get("PrimaryContainer")
@@ -240,15 +231,6 @@ def check_model(parameters: Mapping[str, Any], region: str) -> None:
         for data in model_data(container):
             if not any(find_objects(data.uri, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
-    if vpc := parameters.get("VpcConfig"):
-        # Importing it takes a second, and most models are in no VPC.
-        from moto.ec2.models import ec2_backends
-
-        backend = ec2_backends[ACCOUNT][region]
-        existing: list[Any] = [*backend.describe_subnets(), *backend.describe_security_groups()]
-        names = {*vpc.get("Subnets", ()), *vpc.get("SecurityGroupIds", ())}
-        if missing := names.difference(resource.id for resource in existing):
-            raise ValidationError(f"Could not find {', '.join(sorted(missing))} in {region}.")
 
 
 class IamOperations(IamResponse):

@@ -113,8 +113,8 @@ class EndpointStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether the sandbox is running, and its endpoints; ``leftovers`` are the engines of one that
-    was killed, ``leftover_engines`` their number."""
+    """Whether the sandbox is running, and its endpoints; ``leftover_engines`` is the number of
+    engines that still run after it was killed."""
 
     running: bool
     url: str | None = None
@@ -122,7 +122,6 @@ class Status:
     uptime_seconds: float | None = None
     endpoints: tuple[EndpointStatus, ...] = ()
     leftover_engines: int = 0
-    leftovers: tuple[state.LeftoverEngine, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -241,8 +240,7 @@ def sandbox_status() -> Status:
     daemon = state.read_daemon()
     answer = _request(daemon, "GET", "/status") if daemon else None
     if daemon is None or answer is None:
-        left = state.leftovers()
-        return Status(running=False, leftover_engines=len(left), leftovers=left)
+        return Status(running=False, leftover_engines=len(state.living_engines()))
     endpoints = tuple(
         EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
         for endpoint in answer["endpoints"]
@@ -252,9 +250,8 @@ def sandbox_status() -> Status:
 
 def sandbox_not_running() -> NotFound:
     """The error of a command that needs it; after a kill it says what still runs."""
-    if left := state.leftovers():
-        names = ", ".join(engine.text for engine in left)
-        message = f"the sandbox was killed; engines still running: {len(left)}: {names}"
+    if left := state.living_engines():
+        message = f"the sandbox was killed; engines still running: {len(left)}"
         return NotFound(message, Fix("end them", ("peagle", "sandbox", "stop")), SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")

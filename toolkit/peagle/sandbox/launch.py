@@ -271,33 +271,15 @@ def _cpu_image(docker: Docker, name: str) -> Image | None:
 def download(data: ModelData, ml_root: Path, region: str) -> None:
     """Download ``data`` below ``ml_root``. Raises LaunchFailed for weights that SageMaker would not
     find or not accept."""
-    folder = ml_root / data.into
-    private_folder(folder)
     try:
-        objects = dict(find_objects(data.uri, region))
-        if not objects:
+        if not save_objects(data.uri, ml_root / data.into, region):
             raise ValueError(f"no object exists below {data.uri}")
-        prefix = S3Uri.parse(data.uri).key
-        for key in sorted(objects):
-            _check_key(key, prefix)
-            file = folder / key.removeprefix(prefix)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_object(objects[key], file)
     except (OSError, ValueError) as error:
         raise LaunchFailed(
             f'Failed to download model data for container "container_1" from URL: "{data.uri}". '
             "Please ensure that there is an object located at the URL and that the role passed to "
             f"CreateModel has permissions to download it. ({error})"
         ) from error
-
-
-def _check_key(key: str, prefix: str) -> None:
-    """Raise ValueError for a key with which a deployment fails on AWS."""
-    name = key.removeprefix(prefix)
-    if not name or name.endswith("/"):
-        raise ValueError(f"the key {key} is an empty folder; SageMaker accepts only files")
-    if any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"the key {key} does not name a file below {prefix}")
 
 
 def launch(
@@ -338,23 +320,13 @@ def launch(
 
 
 def _newest_image(docker: Docker, pair: str) -> Image:
+    """The newest image of the pair, which its entrypoint serves alone, else the newest."""
     images = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
                          serve=serve_digest())  # fmt: skip
     if not images:
         fix = Fix("build one", ("peagle", "image", "build", "tiny", "--runtime", "cpu"))
         raise NotFound("no CPU image exists on this machine", fix, code="image-missing")
-    return nearest_image(pair, images)
-
-
-def nearest_image(pair: str, images: Sequence[Image]) -> Image:
-    """The first image of the pair, else the first of its target, which also serves the target
-    alone, else the first: its own entrypoint reports the mismatch. ``pair`` is the value of a tag,
-    in which some characters are replaced."""
-    target = pair.partition("+")[0]
-    return max(
-        images,
-        key=lambda image: (tag_value(image.pair) == pair, image.pair.partition("+")[0] == target),
-    )
+    return next((image for image in images if tag_value(image.pair) == pair), images[0])
 
 
 def find_objects(uri: str, region: str) -> Iterator[tuple[str, FakeKey]]:
@@ -371,15 +343,23 @@ def put_object(place: S3Uri, content: bytes, region: str) -> None:
     s3_backends[ACCOUNT][get_partition(region)].put_object(place.bucket, place.key, content)
 
 
-def save_object(content: FakeKey, file: Path) -> None:
-    """Write an object to a file, a piece at a time. Raises ValueError when it is deleted
-    meanwhile."""
-    with file.open("wb") as written:
-        at = 0
-        while True:
-            with content.lock:
-                content._value_buffer.seek(at)
-                piece = content._value_buffer.read(_PIECE)
-            if not piece:
-                return
-            at += written.write(piece)
+def save_objects(uri: str, folder: Path, region: str) -> int:
+    """Write the objects whose keys begin with an S3 URI into ``folder``, by the rest of their keys,
+    and a single object by its name; how many. Raises ValueError for a key that names no file, and
+    for an object that is deleted meanwhile."""
+    private_folder(folder)
+    prefix, objects = S3Uri.parse(uri).key, list(find_objects(uri, region))
+    for key, content in objects:
+        name = key.removeprefix(prefix).lstrip("/") or key.rpartition("/")[2]
+        if any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"the key {key} names no file; SageMaker accepts only files")
+        file, at = folder / name, 0
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as written:
+            piece = b"-"
+            while piece:
+                with content.lock:
+                    content._value_buffer.seek(at)
+                    piece = content._value_buffer.read(_PIECE)
+                at += written.write(piece)
+    return len(objects)

@@ -27,12 +27,10 @@ from zoneinfo import ZoneInfo
 
 from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
-from moto.scheduler import urls
-from moto.scheduler.exceptions import ValidationException
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
 
 from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
-from peagle.sandbox.account import AwsError, Operation, find_role, may_be_assumed
+from peagle.sandbox.account import AwsError, Operation
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import RefusedForNowError
 from peagle.sandbox.sagemaker import find_backend, find_endpoint
@@ -337,37 +335,6 @@ _fired: set[tuple[str, str, float]] = set()
 """What has fired and stays: ARN, expression, and when it was changed."""
 
 
-class SchedulerBackend(EventBridgeSchedulerBackend):
-    """moto's scheduler with AWS's check of the role."""
-
-    @property
-    def _url_module(self) -> Any:
-        """moto would look for it next to the class's module, which here is not moto's."""
-        return urls
-
-    def create_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
-        self._check(parameters)
-        return super().create_schedule(*arguments, **parameters)
-
-    def update_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
-        self._check(parameters)
-        return super().update_schedule(*arguments, **parameters)
-
-    def _check(self, parameters: Mapping[str, Any]) -> None:
-        """Raise AWS's error for a schedule that could not be fired."""
-        expression = str(parameters["schedule_expression"])
-        zone = parameters.get("schedule_expression_timezone")
-        if expression.startswith("at(") and due_time(expression, zone) is None:
-            raise ValidationException(f"Invalid Schedule Expression {expression}.")
-        role = find_role(parameters["target"]["RoleArn"], self.region_name)
-        policy = role.assume_role_policy_document if role else ""
-        if not may_be_assumed(policy, "scheduler.amazonaws.com"):
-            raise ValidationException(
-                "The execution role you provide must allow AWS EventBridge Scheduler to assume the "
-                "role."
-            )
-
-
 def due_time(expression: str, timezone: str | None) -> float | None:
     """When a one-time schedule is due, in epoch seconds; ``None`` for any other."""
     try:
@@ -417,8 +384,3 @@ def _fire(schedule: Schedule, region: str, late_seconds: float) -> bool:
             return False
         print(f"schedule {schedule.name}: {error}", flush=True)
     return True
-
-
-def install() -> None:
-    """Let this process's moto use this scheduler. Call it before the first request."""
-    scheduler_backends.backend = SchedulerBackend

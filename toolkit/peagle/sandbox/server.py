@@ -377,7 +377,7 @@ def main() -> None:
 
 
 def _server(listener: socket.socket) -> BaseWSGIServer:
-    for module in (account, observability, sagemaker, scaling):
+    for module in (account, observability, sagemaker):
         module.install()
     account.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)

@@ -1,4 +1,4 @@
-"""CloudFormation in the sandbox: moto's stacks with SageMaker's resources and schedules.
+"""CloudFormation in the sandbox: moto's stacks with SageMaker's resources.
 
 A stack is in progress until its endpoints are in service; then it is COMPLETE or FAILED, with its
 reason. A changed model or configuration is replaced; an endpoint is updated in place. Nothing is
@@ -10,7 +10,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from inspect import signature
 from typing import Any
 
 from botocore import xform_name
@@ -19,16 +18,12 @@ from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 from moto.cloudformation.parsing import ResourceMap, get_model_map, resource_class_from_type
 from moto.cloudformation.responses import CloudFormationResponse
-from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
 from moto.sagemaker import exceptions as sagemaker_exceptions
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
-from moto.scheduler.exceptions import ScheduleNotFound
-from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
 
 from peagle.request_validation import service_model
-from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
 from peagle.sandbox.requests import problems_text
@@ -275,44 +270,6 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
             backend.begin_deleting(name).join()
 
 
-class ScheduleResource(CloudFormationModel):
-    """``AWS::Scheduler::Schedule``, which moto lacks."""
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return "Name"
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::Scheduler::Schedule"
-
-    @classmethod
-    def create_from_cloudformation_json(  # type: ignore[override]
-        cls, name: str, document: Document, _: str, region: str, **of: Any
-    ) -> Schedule:
-        properties = {"Name": name, **(document.get("Properties") or {})}
-        named: dict[str, Any] = {xform_name(key): value for key, value in properties.items()}
-        accepted = signature(EventBridgeSchedulerBackend.create_schedule).parameters
-        parameters: dict[str, Any] = {key: named.get(key) for key in accepted if key != "self"}
-        schedule = scheduler_backends[ACCOUNT][region].create_schedule(**parameters)
-        vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
-        return schedule
-
-    @classmethod
-    def update_from_cloudformation_json(
-        cls, schedule: Schedule, _: str, document: Document, account: str, region: str
-    ) -> Schedule:
-        cls.delete_from_cloudformation_json(schedule.name, document, account, region)
-        return cls.create_from_cloudformation_json(schedule.name, document, account, region)
-
-    @classmethod
-    def delete_from_cloudformation_json(
-        cls, resource_name: str, document: Document, _: str, region: str
-    ) -> None:
-        with suppress(ScheduleNotFound):  # it may have been deleted by someone else
-            scheduler_backends[ACCOUNT][region].delete_schedule(None, resource_name)
-
-
 RESOURCES: dict[str, Any] = {
     "AWS::SageMaker::Model": ModelResource,
     "AWS::SageMaker::EndpointConfig": EndpointConfigResource,
@@ -355,5 +312,4 @@ def install() -> None:
     vars(models)["Stack"] = SandboxStack
     vars(models)["ResourceMap"] = Resources
     get_model_map().update(RESOURCES)
-    get_model_map()["AWS::Scheduler::Schedule"] = ScheduleResource  # type: ignore[type-abstract]
     urls.url_paths["{0}/$"] = StackOperations.dispatch

@@ -157,30 +157,6 @@ def living_engines() -> tuple[EngineProcess, ...]:
     return tuple(engine for engine in map(_read, _records()) if engine and is_alive(engine))
 
 
-@dataclass(frozen=True)
-class LeftoverEngine:
-    """A living engine of a sandbox that was killed. ``endpoint`` and ``region`` are what its folder
-    is named after."""
-
-    pid: int
-    endpoint: str
-    region: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.endpoint} ({self.region}, process {self.pid})"
-
-
-def leftovers() -> tuple[LeftoverEngine, ...]:
-    """The engines that still run after their sandbox was killed."""
-    engines = []
-    for engine in living_engines():
-        parts = Path(engine.log).parts  # .../<region>/<endpoint>/<instance>/engine.log
-        region, endpoint = parts[-4:-2] if len(parts) > 4 else ("unknown", "unknown")
-        engines.append(LeftoverEngine(engine.pid, endpoint, region))
-    return tuple(engines)
-
-
 def sweep() -> None:
     """End and remove everything that a stopped sandbox left: engines, weights, records. Records of
     deployments and cached prices and quotas go too: what they describe existed only in the

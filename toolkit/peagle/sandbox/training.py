@@ -22,7 +22,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,7 +35,7 @@ from peagle.s3uri import S3Uri
 from peagle.sandbox import account, state
 from peagle.sandbox.client import INHERITED, Address
 from peagle.sandbox.faults import FAULTS
-from peagle.sandbox.launch import find_objects, put_object, save_object
+from peagle.sandbox.launch import put_object, save_objects
 from peagle.sandbox.observability import LogTail
 from peagle.store import HOME_VARIABLE, home, private_folder
 from peagle_serve.contract import ML_ROOT, ROOT_VARIABLE
@@ -162,7 +161,7 @@ class TrainingJob:
             self._go_on("Uploading", "Uploading generated training model")
             self._upload_model()
             secondary = ended
-        except (_JobFailed, PeagleError, OSError) as error:
+        except (_JobFailed, PeagleError, OSError, ValueError) as error:
             self.failure_reason = str(error)[:_LONGEST_REASON]
         except Exception:  # a bug must not leave it in progress
             traceback.print_exc()
@@ -182,8 +181,8 @@ class TrainingJob:
             private_folder(folder)
         for channel in self.parameters.get("InputDataConfig") or ():
             folder = self._ml_root / "input" / "data" / channel["ChannelName"]
-            _download(channel["DataSource"]["S3DataSource"]["S3Uri"], folder, self.region)
-        _download(f"{self._checkpoints_uri}/", self._checkpoints, self.region)
+            save_objects(channel["DataSource"]["S3DataSource"]["S3Uri"], folder, self.region)
+        save_objects(f"{self._checkpoints_uri}/", self._checkpoints, self.region)
         if self._stops.is_set():
             return "Stopped"
         self._go_on("Training", "Training in progress")
@@ -264,19 +263,6 @@ def check_job(parameters: Mapping[str, Any], region: str) -> None:
         raise ValidationError(f"Requested image {image} not found.")
     if list(specification.get("ContainerEntrypoint") or ())[:1] != ["peagle"]:
         raise ValidationError("The sandbox runs training jobs whose ContainerEntrypoint is peagle.")
-
-
-def _download(uri: str, folder: Path, region: str) -> None:
-    """Download the objects whose keys begin so into ``folder``, by the rest of their keys, and a
-    single object by its name."""
-    private_folder(folder)
-    prefix = S3Uri.parse(uri).key
-    for key, content in find_objects(uri, region):
-        name = key.removeprefix(prefix).lstrip("/") or key.rpartition("/")[2]
-        if all(part not in ("", ".", "..") for part in name.split("/")):
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_object(content, file)
 
 
 def _exit_code(process: EngineProcess) -> int | None:
