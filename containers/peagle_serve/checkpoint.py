@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.json_reader import InvalidJson, open_regular, read, read_regular
 
 LARGEST_HEADER = 10_000_000
@@ -244,12 +244,9 @@ def is_folder_path(path: str) -> bool:
     return path.startswith(("/", "./", "../")) and not os.path.isfile(path)
 
 
-def check_folder(
-    variable: str, path: str, ml_root: str, needs_weights: bool, linked: bool = False
-) -> None:
+def check_folder(variable: str, path: str, needs_weights: bool) -> None:
     """Raise InvalidEnvironment if ``path`` does not hold a complete model. ``variable`` names the
-    folder in messages. Below ``ml_root``, whose content is not trusted, no link may lead out; with
-    ``linked`` the folder itself may be a link, as on a developer's machine."""
+    folder in messages."""
     folder, here = Path(path), f"{variable} is {path}, which"
     try:
         names = sorted(os.listdir(folder))
@@ -258,19 +255,6 @@ def check_folder(
         raise InvalidEnvironment(
             f"{here} cannot be read: {why}", "mount or upload the weights there, readable for all"
         ) from None
-    if _is_inside(folder.absolute(), Path(ml_root).absolute()):
-        # Neither the folder nor anything in it may be a link to another place.
-        mounted = folder.absolute().relative_to(Path(ml_root).absolute()).parts
-        mount = Path(ml_root, *mounted[: 2 if mounted[:1] == (ADDITIONAL,) else 1])
-        homes = [Path(os.path.realpath(path)) for path in (ml_root, mount)]
-        homes += link_homes(folder) if linked else ()
-        try:
-            follow_link(folder, homes)
-            for parent, folders, files in os.walk(folder):  # follows no link
-                for name in sorted(folders + files):
-                    follow_link(Path(parent, name), homes)
-        except DamagedFile as error:
-            raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
     if not has_any(folder, CONFIGURATIONS):
         raise InvalidEnvironment(
             f"{here} has no config.json (it holds {first_names(names) or 'nothing'})",
@@ -333,28 +317,3 @@ def names_in(folder: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         return sorted(os.listdir(folder))
     return []
-
-
-def link_homes(folder: Path) -> tuple[Path, ...]:
-    """Where links in a model's folder may lead: the folder itself and, for a snapshot of the Hub's
-    cache, the ``blobs`` folder next to the snapshots."""
-    home = folder.resolve()
-    return (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)
-
-
-def follow_link(path: Path, homes: Sequence[Path]) -> Path:
-    """The file or folder that ``path`` is or leads to. Raises DamagedFile for a link that leads out
-    of ``homes``, and for a broken one."""
-    if not path.is_symlink():
-        return path
-    real = Path(os.path.realpath(path))
-    if not any(_is_inside(real, home) for home in homes):
-        raise DamagedFile(f"{path} is a symbolic link out of its folder, to {real}",
-                          "replace the link by a copy of the file")  # fmt: skip
-    if not os.path.exists(real):
-        raise DamagedFile(f"{path} is a broken link", "copy the file there, or remove the link")
-    return real
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path == folder or folder in path.parents

@@ -22,16 +22,10 @@ LIMIT = 8 << 20
 
 
 class InvalidJson(ValueError):
-    """A refused document. ``what`` names it, ``why`` completes the sentence ("is not UTF-8").
-    ``is_syntax``: the text is not JSON, rather than JSON that the limits or the rules refuse. Then
-    ``line`` counts from 1, and ``None`` is unknown."""
+    """A refused document, named ``what``; ``why`` completes the sentence ("is not UTF-8")."""
 
-    def __init__(
-        self, what: str, why: str, at: json.JSONDecodeError | None = None, syntax: bool = False
-    ) -> None:
-        self.what, self.why, self.is_syntax = what, why, syntax
-        self.line = at.lineno if at else None
-        where = f" (line {at.lineno}, column {at.colno})" if at else ""
+    def __init__(self, what: str, why: str, where: str = "") -> None:
+        self.why = why
         super().__init__(f"{what} {why}{where}")
 
 
@@ -44,7 +38,7 @@ def read(data: bytes | str, what: str, limit: int = LIMIT, constants: bool = Fal
         raw = data.encode() if isinstance(data, str) else data
         text = raw.decode()
     except UnicodeError:
-        raise InvalidJson(what, "is not UTF-8", syntax=True) from None
+        raise InvalidJson(what, "is not UTF-8") from None
     if len(raw) > limit:
         raise InvalidJson(what, f"is longer than {limit:,} bytes")
     try:
@@ -57,7 +51,8 @@ def read(data: bytes | str, what: str, limit: int = LIMIT, constants: bool = Fal
         if b"\\u" in raw:
             json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        raise InvalidJson(what, f"is not valid JSON: {error.msg}", error, syntax=True) from None
+        where = f" (line {error.lineno}, column {error.colno})"
+        raise InvalidJson(what, f"is not valid JSON: {error.msg}", where) from None
     except UnicodeEncodeError:
         raise InvalidJson(what, "has half of a surrogate pair") from None
     except (ValueError, RecursionError) as error:

@@ -81,8 +81,7 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     models = models_in(chosen)
     for where, path in models.items():
         if is_folder_path(path):
-            needs_weights = loads_files(environment)
-            check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
+            check_folder(where, path, needs_weights=loads_files(environment))
         elif os.path.isfile(path):
             raise InvalidEnvironment(
                 f"{where} is {path}, which is a file",

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from peagle.checkpoints import FolderSource, Tensor, read_checkpoint
-from peagle.checkpoints.files import check_links, follow_link
+from peagle.checkpoints.files import check_links, follow_link, link_homes
 from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError, UserError
-from peagle_serve.checkpoint import link_homes
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, index_of, weights
 

@@ -344,7 +344,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
         try:
             document = json_reader.read(line, "a record of aiperf", limit=64 << 20)
         except InvalidJson as error:
-            if error.is_syntax and not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):
                 return
             raise EngineError(f"{error}", code="invalid-response") from error
         with parsing("a record of aiperf", EngineError):

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peagle.checkpoints.files import follow_link
+from peagle.checkpoints.files import follow_link, link_homes
 from peagle.errors import UserError
 from peagle.store import home, read_json, write_json
 from peagle.text import json_digest
-from peagle_serve.checkpoint import link_homes
 
 _DIGITS = 8
 _MAX_HASHES = 5_000

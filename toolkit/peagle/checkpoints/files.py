@@ -176,16 +176,26 @@ Fix: replace the link by a copy of its file
 """
 
 
-def follow_link(path: Path, homes: Sequence[Path]) -> Path:
-    """The file or folder that ``path`` is or leads to.
+def link_homes(folder: Path) -> tuple[Path, ...]:
+    """Where links in a model's folder may lead: the folder itself and, for a snapshot of the Hub's
+    cache, the ``blobs`` folder next to the snapshots."""
+    home = folder.resolve()
+    return (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)
 
-    Raises UserError for a broken link, and for one that leads out of ``homes``
-    (``peagle_serve.checkpoint.link_homes``).
-    """
-    try:
-        return parser.follow_link(path, homes)
-    except parser.DamagedFile as error:
-        raise UserError(error.message, error.fix, _UNUSABLE_LINK) from error
+
+def follow_link(path: Path, homes: Sequence[Path]) -> Path:
+    """The file or folder that ``path`` is or leads to. Raises UserError for a broken link, and for
+    one that leads out of ``homes``."""
+    if not path.is_symlink():
+        return path
+    real = Path(os.path.realpath(path))
+    if not any(real.is_relative_to(home) for home in homes):
+        message = f"{path} is a symbolic link out of its folder, to {real}"
+        raise UserError(message, "replace the link by a copy of the file", _UNUSABLE_LINK)
+    if not os.path.exists(real):
+        fix = "copy the file there, or remove the link"
+        raise UserError(f"{path} is a broken link", fix, _UNUSABLE_LINK)
+    return real
 
 
 def check_links(folder: Path) -> None:
@@ -195,7 +205,7 @@ def check_links(folder: Path) -> None:
         paths = sorted(folder.iterdir())
     except OSError:
         return
-    homes = parser.link_homes(folder)
+    homes = link_homes(folder)
     for path in paths:
         follow_link(path, homes)
 

@@ -33,6 +33,7 @@ from peagle.checkpoints.files import (
     files_read,
     find_vocabulary,
     follow_link,
+    link_homes,
     needs_vocabulary,
     vocabulary_folder,
 )
@@ -56,7 +57,6 @@ from peagle.render.image import (
     without_tag,
 )
 from peagle_serve import json_reader
-from peagle_serve.checkpoint import link_homes
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
