@@ -123,8 +123,8 @@ class InvalidEnvironment(Exception):
 
 
 def is_s3_uri(text: str) -> bool:
-    """Whether the text is written as an S3 URI; the scheme may be in capitals, as for vLLM."""
-    return text[: len(S3_SCHEME)].lower() == S3_SCHEME
+    """Whether the text is written as an S3 URI."""
+    return text.startswith(S3_SCHEME)
 
 
 class Settings(NamedTuple):

@@ -232,13 +232,9 @@ def _manifest_entry(entry: Any) -> _ManifestEntry:
 
 def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
     """Raise InvalidEnvironment unless the folder holds these files, of these sizes, and no more."""
-    sizes: dict[str, int] = {}
     try:
-        os.listdir(folder)  # os.walk passes over a folder that cannot be read
-        for parent, below, names in os.walk(folder):
-            linked = [name for name in below if Path(parent, name).is_symlink()]
-            for path in (Path(parent, name) for name in (*names, *linked)):
-                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+        paths = [path for path in folder.rglob("*") if path.is_file() or path.is_symlink()]
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
     except OSError as error:
         raise InvalidEnvironment(f"{folder} cannot be read: {error.strerror}", _FIX) from None
     differing = [

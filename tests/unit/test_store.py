@@ -61,14 +61,6 @@ def test_a_lock_excludes_a_second_one_of_the_same_process(tmp_path: Path) -> Non
     assert is_free(tmp_path / "lock")
 
 
-def test_an_inherited_descriptor_keeps_the_lock(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock") as descriptor:
-        inherited = os.dup(descriptor)
-    assert not is_free(tmp_path / "lock")
-    os.close(inherited)
-    assert is_free(tmp_path / "lock")
-
-
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_file(path, b"old")

@@ -131,8 +131,6 @@ class Account:
         if not self.is_available:
             self.say("Starting the sandbox")
             client.start_sandbox()
-        if self._folder and (instances := self.catalog.instances.instances):
-            client.add_instances(instances)
 
     @contextmanager
     def starting(self, region: str) -> Iterator[Aws]:

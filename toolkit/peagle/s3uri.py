@@ -1,7 +1,4 @@
-"""S3 URIs: the one parser and the one type for ``s3://bucket/key``.
-
-Users may write the scheme in capitals, as for vLLM; AWS and plans get it in lower case.
-"""
+"""S3 URIs: the one parser and the one type for ``s3://bucket/key``."""
 
 from __future__ import annotations
 
@@ -74,14 +71,3 @@ class S3Uri:
         ):
             raise ValueError(f"{text!r} is not an s3:// prefix that SageMaker can mount")
         return prefix
-
-
-def lower_scheme(text: str) -> str:
-    """An S3 URI with its scheme in lower case, without which AWS rejects it; else the text."""
-    return f"{S3_SCHEME}{text[len(S3_SCHEME) :]}" if is_s3_uri(text) else text
-
-
-def slashes_hint(text: str) -> str:
-    """How to write an S3 URI that has one slash after ``s3:``; empty for other text."""
-    match = re.fullmatch(r"s3:/(?!/)(.+)", text, re.IGNORECASE)
-    return f"write {S3_SCHEME}{match[1]} with two slashes" if match else ""

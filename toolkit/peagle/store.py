@@ -73,17 +73,16 @@ _OTHERS = 0o077
 
 
 @contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[int]:
-    """Hold an exclusive lock on the file ``path``, which ends with the process too; yields its
-    descriptor, which child processes may share. Raises BlockingIOError when another process holds
-    it and ``wait`` is false."""
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock on the file ``path``, which ends with the process too. Raises
+    BlockingIOError when another process holds it and ``wait`` is false."""
     from filelock import lock_descriptor  # 0.1 s to import; most commands take no lock
 
     private_folder(path.parent)
     with open(path, "a", opener=_open_private) as stream:
         if not lock_descriptor(stream.fileno(), blocking=wait):
             raise BlockingIOError(f"{path} is locked by another process")
-        yield stream.fileno()
+        yield
 
 
 def _open_private(path: str, flags: int) -> int:

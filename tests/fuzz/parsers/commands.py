@@ -17,7 +17,7 @@ from peagle.planning.weights import parse_pins
 from peagle.render.image import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.request_validation import validate
-from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
+from peagle.s3uri import S3Uri
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
 from tests.fuzz.inputs import documents, texts
@@ -199,7 +199,7 @@ PARSERS = (
     ),
     Parser(
         "s3-uri",
-        _each(S3Uri.parse, S3Uri.mountable, lower_scheme, slashes_hint, weights_prefix),
+        _each(S3Uri.parse, S3Uri.mountable, weights_prefix),
         ["s3://bucket/key/", "s3:/x/y"],
     ),
     Parser(

@@ -176,7 +176,7 @@ def is_listing(request: WebRequest) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "uri", [f"s3://{MODELS}/big/model", f"S3://{MODELS}/big/model/", f"s3://{MODELS}"]
+    "uri", [f"s3://{MODELS}/big/model", f"s3://{MODELS}/big/model/", f"s3://{MODELS}"]
 )
 def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     checkpoint = read(moto, uri)

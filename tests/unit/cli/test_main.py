@@ -232,7 +232,6 @@ def test_the_hints_after_a_failed_deploy_reach_what_it_made(
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", folder)
     monkeypatch.setattr(Account, "is_available", True)
     monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
-    monkeypatch.setattr("peagle.sandbox.client.add_instances", lambda instances: None)
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     head = ("--catalog", str(folder), "deploy")
     typed = ("tiny", "--instance-type", "ml.g5.xlarge", "--sandbox")

@@ -107,7 +107,6 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
     ("plan tiny --catalog .", "peagle --catalog DIR plan"),
     ("plan models", "./models"),
     ("plan tiny --drafter models", "./models"),
-    ("plan tiny --drafter s3:/bucket/x", "s3://bucket/x"),
     ("plan tiny --subnets 8", "the key subnets of peagle.yaml"),
     ("plan tiny --users 8", "--concurrency"),
     ("plan tiny --workloads 8", "--workload"),

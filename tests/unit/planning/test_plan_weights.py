@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from peagle.planning.weights import choose_timeouts
 from peagle.render import render
 from peagle.render.formats import cloudformation
 from peagle.weights.own_target import plan_pair
-from tests.support import decide_alike, raises_code
+from tests.support import raises_code
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import CATALOG, plan, reason_of
 
@@ -181,21 +181,6 @@ def test_other_prefixes_need_two_mounts(drafter: str) -> None:
     assert layout(made) == (MODEL, ADDITIONAL, [(None, SYNCED), ("drafter", drafter)])
     with raises_code("format-unsupported", Unsupported):
         render("cloudformation", made, load_catalog())
-
-
-@pytest.mark.parametrize("by", ["mount", "stream"])
-def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "stream"]) -> None:
-    """SageMaker and S3's clients accept lower case only; vLLM accepts both."""
-    written = Options(
-        pair="tiny", model_source=SYNCED, drafter="s3://models/pair/drafter", weights_by=by,
-        observe=True, capture_data="s3://captured/a",
-    )  # fmt: skip
-    capitals = {
-        name: f"S3{getattr(written, name)[2:]}"
-        for name in ("model_source", "drafter", "capture_data")
-    }
-    made = make_plan(written.model_copy(update=capitals), load_catalog())
-    assert decide_alike(made, make_plan(written, load_catalog()))
 
 
 def streamed(**options: Any) -> Plan:

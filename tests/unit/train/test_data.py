@@ -382,7 +382,7 @@ def test_objects_are_read_by_key_and_by_prefix(aws: Aws) -> None:
     put(aws, "rows", questions(6))
     for source, count, repeated in (
         ("s3://text/week", 9, 5), ("s3://text/week/", 9, 5), ("s3://text/week/1.jsonl", 5, 0),
-        ("S3://text/rows", 6, 0),
+        ("s3://text/rows", 6, 0),
     ):  # fmt: skip
         data = read_training_data([source], lambda: aws)
         assert len(everything(data)) == count, source

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from peagle.errors import CheckpointError, Fix
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri
 from peagle_serve.checkpoint import Tensor as Tensor
 from peagle_serve.contract import HUB_ID, is_s3_uri
 
@@ -154,10 +154,9 @@ def means_folder(location: str) -> bool:
 
 
 def location_fix(word: str, flag: str = "") -> Fix | None:
-    """How to write a folder that is given without ``./``, or an S3 URI with one slash; ``None`` for
-    other text. ``flag`` is the option that has it."""
+    """How to write a folder that is given without ``./``; ``None`` for other text. ``flag`` is the
+    option that has it."""
     if word and "/" not in word and os.path.isdir(word):
         options = (flag, f"./{word}") if flag else ()
         return Fix(f"there is a folder ./{word}: write ./{word}", options=options)
-    hint = slashes_hint(word)
-    return Fix(hint) if hint else None
+    return None

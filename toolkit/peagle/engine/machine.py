@@ -301,7 +301,7 @@ _LOCKED_TORCH = re.compile(
 _ERROR = re.compile(r"(?:error|cause|ERROR): |\w*Error: ")
 
 
-def environment_lock(folder: Path) -> AbstractContextManager[int]:
+def environment_lock(folder: Path) -> AbstractContextManager[None]:
     """Waits for other installations into ``folder``, and keeps them out."""
     return locked(folder.with_name(f"{folder.name}.lock"))
 

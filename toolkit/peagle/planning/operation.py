@@ -35,7 +35,7 @@ from peagle.planning.plan import (
     Step,
     reason,
 )
-from peagle.s3uri import S3Uri, lower_scheme
+from peagle.s3uri import S3Uri
 from peagle.speed.acceptance import Performance
 from peagle.speed.estimate import slots
 from peagle.text import counted, format_duration, format_usd
@@ -537,7 +537,7 @@ def _choose_capture(options: Options) -> Capture | None:
             code="invalid-s3-uri",
         )
     return Capture(
-        s3_uri=lower_scheme(uri),
+        s3_uri=uri,
         percent=DEFAULT_PERCENT if percent is None else percent,
         kms_key=options.capture_kms_key or options.kms_key,
         retention_days=(DEFAULT_CAPTURE_DAYS if kept is None else kept) or None,

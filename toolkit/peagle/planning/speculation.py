@@ -23,7 +23,6 @@ from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load, choose_length, choose_workload
 from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, reason
-from peagle.s3uri import lower_scheme
 from peagle.speed.acceptance import Acceptance, Performance
 from peagle.speed.estimate import break_even_length
 from peagle.speed.ranking import decisive
@@ -162,7 +161,7 @@ def _own_head(options: Options, target: Target, named: Drafter | None) -> Decisi
 
     The rules judge a head whose checkpoint the options hold; an unread one gets a note.
     """
-    location, read = lower_scheme(options.drafter or ""), options.drafter_checkpoint
+    location, read = options.drafter or "", options.drafter_checkpoint
     default = find_drafter(target, target.default_drafter) if target.default_drafter else None
     drafters = [*([default] if default else []), *target.drafters]
     kind = named or next((drafter for drafter in drafters if drafter.method == "eagle3"), None)

@@ -36,7 +36,7 @@ from peagle.planning.candidates import Candidate
 from peagle.planning.load import Load
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, reason
 from peagle.planning.speculation import SelectedPair
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri
 from peagle.text import format_duration, format_size
 from peagle_serve.contract import (
     ADDITIONAL,
@@ -173,7 +173,7 @@ def _find_weights(
     if source is not None and not is_s3_uri(source):
         raise UserError(
             f"--model-source {source!r} is not an s3:// prefix",
-            slashes_hint(source) or "use the form s3://bucket/folder/",
+            "use the form s3://bucket/folder/",
             code="invalid-s3-uri",
         )
     if source is not None:

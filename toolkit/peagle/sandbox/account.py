@@ -10,7 +10,7 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.core.common_models import BaseModel
@@ -25,7 +25,6 @@ from moto.iam.responses import IamResponse
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
 
-from peagle.catalog.tables import Instance
 from peagle.checks.facts import parse_ecr_image
 from peagle.errors import nearest
 from peagle.request_validation import service_model
@@ -42,9 +41,6 @@ SAGEMAKER = "sagemaker.amazonaws.com"
 _quotas: dict[tuple[str, str], float] = {}
 """(Region, instance type) -> the quota, where it is not the default."""
 
-_added: dict[str, Instance] = {}
-"""Instance type -> its entry in the catalogue of a client."""
-
 Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
 """Takes the region and the parameters; its result ``None`` passes the request on to moto."""
 
@@ -53,23 +49,9 @@ class AwsError(ServiceException):
     """An error with AWS's code and message; moto cannot serialize its own base class."""
 
 
-def _instances() -> dict[str, Instance]:
-    """The bundled catalogue's instance types and those that clients added."""
-    return {instance.type: instance for instance in catalog().instances.instances} | _added
-
-
-def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
-    """Add instance types, each as ``instances.yaml`` describes it; they replace earlier ones."""
-    instances = [Instance.model_validate(entry, strict=False) for entry in entries]
-    _added.update((instance.type, instance) for instance in instances)
-    quota_codes.cache_clear()
-
-
 def forget() -> None:
-    """Forget the quotas and instance types that clients set."""
+    """Forget the quotas that clients set."""
     _quotas.clear()
-    _added.clear()
-    quota_codes.cache_clear()
 
 
 @functools.cache
@@ -77,7 +59,7 @@ def quota_codes() -> dict[str, str]:
     """Every instance type that endpoints may have -> its quota code: botocore's types and the
     catalogue's, which may be newer. A code that the catalogue does not know is derived from the
     name, so that it is stable."""
-    codes = {name: instance.quota_code for name, instance in _instances().items()}
+    codes = {each.type: each.quota_code for each in catalog().instances.instances}
     enum = service_model(QUOTAS).shape_for("ProductionVariantInstanceType").enum
     return {
         name: codes.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
@@ -115,7 +97,8 @@ def _get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     ``region`` is the endpoint of the price list, not the region of the instance."""
     filters = {entry["Field"]: entry["Value"] for entry in parameters.get("Filters") or []}
     products = []
-    for instance in _instances().values() if parameters.get("ServiceCode") == PRICES else ():
+    known = catalog().instances.instances if parameters.get("ServiceCode") == PRICES else ()
+    for instance in known:
         for price in instance.prices:
             attributes = {
                 "servicecode": PRICES,

@@ -9,12 +9,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from peagle.catalog.tables import Instance
 from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import check_compiler, find_engine
 from peagle.engine.process import (
@@ -135,7 +134,7 @@ class Stopped:
 def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     """Start the sandbox unless it is running, on a free port for 0; return its address. Raises
     UserError when moto is missing, the port is in use or another sandbox runs, and EngineError."""
-    with state.lock() as lock:
+    with state.lock():
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
             missing = [name for name in ("moto", "flask_cors") if find_spec(name) is None]
@@ -148,7 +147,7 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
             state.sweep()
             state.write_engine_kind(engine or "process")
             state.write_access_key()
-            daemon = _start_daemon(port, lock)
+            daemon = _start_daemon(port)
     kind = state.read_engine_kind()
     differs = f"on port {daemon.port}" if port not in (0, daemon.port) else ""
     if differs or engine not in (None, kind):
@@ -158,16 +157,12 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     return _address(daemon)
 
 
-def _start_daemon(port: int, lock: int) -> EngineProcess:
+def _start_daemon(port: int) -> EngineProcess:
     """Start the daemon, detached from this terminal, and wait until it listens: it reports through
-    a pipe, and holds the lock until then. Raises UserError and EngineError."""
+    a pipe. Raises UserError and EngineError."""
     reading, writing = os.pipe()
-    for descriptor in (writing, lock):
-        os.set_inheritable(descriptor, True)
-    argv = [
-        *(sys.executable, *state.SERVER),
-        *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
-    ]
+    os.set_inheritable(writing, True)
+    argv = [sys.executable, *state.SERVER, "--port", str(port), "--ready", str(writing)]
     environment = {
         **{name: os.environ[name] for name in INHERITED if name in os.environ},
         HOME_VARIABLE: str(home()),
@@ -283,13 +278,6 @@ def changed_quotas() -> list[dict[str, Any]]:
     """The quotas that were set, each with its instance type and region; others are the default."""
     quotas: list[dict[str, Any]] = _control("GET", "/quotas")["quotas"]
     return quotas
-
-
-def add_instances(instances: Iterable[Instance]) -> None:
-    """Let the sandbox offer these instance types as well, at their prices, until it stops."""
-    entries = [instance.model_dump(mode="json") for instance in instances]
-    _control("PUT", "/instances", {"instances": entries})
-    state.remove_cached_prices()
 
 
 def add_fault(

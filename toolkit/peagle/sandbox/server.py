@@ -230,8 +230,6 @@ def _control(method: str, path: str, document: Mapping[str, Any]) -> dict[str, A
             account.set_quota(**document)
         case "GET", "/quotas":
             return {"quotas": account.changed_quotas()}
-        case "PUT", "/instances":
-            account.add_instances(document["instances"])
         case "PUT", "/scaling":
             scaling.set_speed(**document)
         case "POST", "/faults":
@@ -335,7 +333,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
     parser.add_argument("--port", type=int, required=True, help="0: any free one")
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
-    parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
     options = parser.parse_args()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -359,7 +356,6 @@ def main() -> None:
         state.sweep()
         return
     os.close(options.ready)
-    os.close(options.lock)
 
     def watch_record() -> None:
         while state.read_daemon() == daemon:

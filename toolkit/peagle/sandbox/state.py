@@ -68,14 +68,13 @@ def endpoints_folder() -> Path:
 
 
 @contextmanager
-def lock() -> Iterator[int]:
-    """Hold the lock for starting and stopping the sandbox; yields its file descriptor. A child that
-    inherits the descriptor holds the lock too, until it closes it. Raises UserError when the folder
-    is not writable."""
+def lock() -> Iterator[None]:
+    """Hold the lock for starting and stopping the sandbox. Raises UserError when the folder is not
+    writable."""
     with ExitStack() as stack:
         with writing():
-            descriptor = stack.enter_context(locked(folder() / "lock"))
-        yield descriptor
+            stack.enter_context(locked(folder() / "lock"))
+        yield
 
 
 @contextmanager

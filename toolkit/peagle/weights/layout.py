@@ -31,7 +31,7 @@ from peagle.checkpoints.models import (
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Weights
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
+from peagle.s3uri import PREFIX_FORMAT, S3Uri
 from peagle_serve.checkpoint import first_names
 from peagle_serve.contract import HEX_32, WARM_FOLDER, is_s3_uri
 
@@ -93,8 +93,7 @@ def weights_prefix(uri: str) -> WeightsPrefix:
     try:
         return WeightsPrefix.mountable(uri, reserve=len("drafter/"))
     except ValueError as reason:
-        fix = slashes_hint(uri) or PREFIX_FORMAT
-        raise UserError(str(reason), fix, "invalid-s3-uri") from reason
+        raise UserError(str(reason), PREFIX_FORMAT, "invalid-s3-uri") from reason
 
 
 def unknown_objects(
