@@ -63,8 +63,9 @@ def test_an_update_serves_unless_an_alarm_returns_the_earlier_copies(
     component = SandboxComponent("arn", endpoint, PARAMETERS)
     component.begin_serving(spec("old"), PARAMETERS)
     component.join()
-    fired = ["errors"] if is_fired else []
-    monkeypatch.setattr(endpoints, "alarms_in_alarm", lambda region, names: fired)
+    state = "ALARM" if is_fired else "OK"
+    alarm = SimpleNamespace(name="errors", state_value=state)
+    monkeypatch.setattr(endpoints, "find_alarms", lambda region, names: [alarm])
     component.begin_serving(spec("new"), CHANGED, WATCHED)
     component.join()
     assert component.status == "InService"

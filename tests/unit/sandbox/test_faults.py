@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from peagle.sandbox.faults import KINDS, Fault, Faults
+from peagle.sandbox.faults import ALARM, AT_START, CALL, KINDS, Fault, Faults
 
 
 def faults(*added: Fault) -> Faults:
@@ -21,25 +21,29 @@ def test_faults_are_met_by_their_service_in_their_order() -> None:
         Fault("s3:PutObject", "access-denied", times=1),
         Fault("logs:ListTagsForResource", "throttling"),
     )
-    met = [added.meet_call("s3", "PutObject") for _ in range(4)]
+    met = [added.meet("s3", "PutObject", CALL) for _ in range(4)]
     kinds = ["throttling", "throttling", "access-denied", None]
     assert [fault.kind if fault else None for fault in met] == kinds
-    assert added.meet_call("ecr", "ListTagsForResource") is None
+    assert added.meet("ecr", "ListTagsForResource", CALL) is None
     assert [fault.seen for fault in added.all()] == [2, 1, 0]
 
 
 def test_faults_of_endpoints_are_met_by_what_starts_only() -> None:
+    def met(operation: str, *types: str, kinds: Any = AT_START) -> str | None:
+        fault = added.meet("sagemaker", operation, kinds, types)
+        return fault.kind if fault else None
+
     kind = "insufficient-capacity"
     added = faults(Fault("CreateEndpoint", kind, 1, instance_type="ml.g5.xlarge"))
-    assert added.meet_call("sagemaker", "CreateEndpoint") is None
-    assert added.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge"]) == ""
-    assert added.meet_endpoint("UpdateEndpoint", ["ml.g5.xlarge"]) == ""
-    assert added.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge", "ml.g5.xlarge"]) == kind
-    assert added.meet_endpoint("CreateEndpoint", ["ml.g5.xlarge"]) == ""
-    added = faults(Fault("UpdateEndpoint", "alarm-fires", 1))
-    assert added.meet_endpoint("UpdateEndpoint", []) == ""
-    assert not added.meet_alarm("UpdateInferenceComponent")
-    assert [added.meet_alarm("UpdateEndpoint") for _ in range(2)] == [True, False]
+    assert met("CreateEndpoint", "ml.g5.xlarge", kinds=CALL) is None
+    assert met("CreateEndpoint", "ml.g6.xlarge") is None
+    assert met("UpdateEndpoint", "ml.g5.xlarge") is None
+    assert met("CreateEndpoint", "ml.g6.xlarge", "ml.g5.xlarge") == kind
+    assert met("CreateEndpoint", "ml.g5.xlarge") is None
+    added = faults(Fault("UpdateEndpoint", ALARM, 1))
+    assert met("UpdateEndpoint") is None
+    assert met("UpdateInferenceComponent", kinds=[ALARM]) is None
+    assert [met("UpdateEndpoint", kinds=[ALARM]) for _ in range(2)] == [ALARM, None]
 
 
 def test_clearing_one_operation_leaves_the_others_and_frees_what_is_held() -> None:

@@ -31,9 +31,9 @@ from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.sandbox.account import is_missing_image
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.engines import EngineInstance, Fleet
-from peagle.sandbox.faults import FAULTS
+from peagle.sandbox.faults import ALARM, AT_START, FAULTS
 from peagle.sandbox.launch import MAX_ENGINES, LaunchFailed, LaunchSpec
-from peagle.sandbox.observability import alarms_in_alarm, set_alarms, unknown_alarms
+from peagle.sandbox.observability import find_alarms, set_alarms
 
 if TYPE_CHECKING:
     from peagle.sandbox.sagemaker import EndpointConfig
@@ -67,8 +67,9 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
 
 def check_rollout(config: Mapping[str, Any] | None, region: str) -> None:
     """Raise ValidationError, in our words, for alarms that do not exist."""
-    if unknown := unknown_alarms(region, alarm_names(config)):
-        message = f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
+    names = alarm_names(config)
+    if unknown := set(names).difference(alarm.name for alarm in find_alarms(region, names)):
+        message = f"The following CloudWatch alarms do not exist: {', '.join(sorted(unknown))}."
         raise ValidationError(message)
 
 
@@ -166,12 +167,13 @@ class Serving:
     def _bake(self, fleet: Fleet, operation: str, alarms: Sequence[str]) -> None:
         """Wait while the alarms watch. Raises LaunchFailed where one fires."""
         self._stage, region = "Baking", self.region
-        if FAULTS.meet_alarm(operation):
+        if FAULTS.meet("sagemaker", operation, [ALARM]):
             set_alarms(region, alarms, "ALARM")
         end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
         while time.monotonic() < end and not (self._is_ended or fired):
             time.sleep(_POLL_SECONDS)
-            fired = alarms_in_alarm(region, alarms)
+            watched = find_alarms(region, alarms)
+            fired = [alarm.name for alarm in watched if alarm.state_value == "ALARM"]
         if self._is_ended or fired:
             self.status = self.undoing
             fleet.retire()
@@ -293,7 +295,9 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
-        fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
+        types = count_instances(next_variants or self.variants)
+        met = FAULTS.meet("sagemaker", operation, AT_START, types)
+        fault = met.kind if met else ""
         fails = fault in ("insufficient-capacity", "update-rollback-failed")
 
         def use() -> None:

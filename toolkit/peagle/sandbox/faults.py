@@ -3,9 +3,8 @@ an operation of SageMaker starts (``ENDPOINT``)."""
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from peagle.errors import nearest
@@ -29,8 +28,12 @@ ENDPOINT = {
     "alarm-fires": "the alarms that watch the update fire",
     "spot-interruption": "a spot job is interrupted once, after --seconds of training",
 }
-KINDS = ERRORS | CONNECTION | ENDPOINT
+CALL = ERRORS | CONNECTION
+KINDS = CALL | ENDPOINT
 """Kind of a fault -> what happens."""
+ALARM, INTERRUPTION = "alarm-fires", "spot-interruption"
+AT_START = ENDPOINT.keys() - {ALARM, INTERRUPTION}
+"""What an endpoint or a job meets as it begins."""
 
 SERVICES = {
     "application-autoscaling": ("application-autoscaling",),
@@ -139,53 +142,28 @@ class Faults:
             self._changed.notify_all()
             return before - len(self._active)
 
-    def meet_call(self, service: str, operation: str) -> Fault | None:
-        """The fault that this call meets, which is counted; ``None`` for none."""
-        return self._meet(service, operation, lambda fault: fault.kind not in ENDPOINT)
-
-    def meet_endpoint(self, operation: str, instance_types: Collection[str]) -> str:
-        """The kind of the fault that what this operation starts meets, which is counted; "" for
-        none. What happens later is met by ``meet_alarm`` and ``meet_interruption``."""
-
-        def is_met(fault: Fault) -> bool:
-            later = ("alarm-fires", "spot-interruption")
-            of_start = fault.kind in ENDPOINT and fault.kind not in later
-            return of_start and fault.instance_type in (None, *instance_types)
-
-        fault = self._meet("sagemaker", operation, is_met)
-        return fault.kind if fault else ""
-
-    def meet_alarm(self, operation: str) -> bool:
-        """Whether the alarms that watch the update of this operation fire; counted."""
-        return bool(self._meet("sagemaker", operation, lambda fault: fault.kind == "alarm-fires"))
-
-    def meet_interruption(self, instance_type: str) -> float:
-        """After how many seconds a spot job on that type is interrupted, which is counted; infinity
-        for never."""
-
-        def is_met(fault: Fault) -> bool:
-            is_type = fault.instance_type in (None, instance_type)
-            return is_type and fault.kind == "spot-interruption"
-
-        fault = self._meet("sagemaker", "CreateTrainingJob", is_met)
-        return fault.seconds if fault else math.inf
+    def meet(
+        self, service: str, operation: str, kinds: Collection[str],
+        instance_types: Collection[str] | None = None,
+    ) -> Fault | None:  # fmt: skip
+        """The first fault of these ``kinds`` that the operation meets, which is counted; ``None``
+        for none. Without ``instance_types`` a fault's own does not matter."""
+        with self._changed:
+            for place, fault in enumerate(self._active):
+                of_service, _, name = fault.operation.rpartition(":")
+                is_left = fault.times is None or fault.seen < fault.times
+                is_meant = name == operation and of_service in ("", service)
+                is_type = instance_types is None or fault.instance_type in (None, *instance_types)
+                if is_left and is_meant and is_type and fault.kind in kinds:
+                    self._active[place] = replace(fault, seen=fault.seen + 1)
+                    return fault
+        return None
 
     def hold_until_cleared(self) -> None:
         """Return after the next ``clear``."""
         with self._changed:
             before = self._cleared
             self._changed.wait_for(lambda: self._cleared != before)
-
-    def _meet(self, service: str, operation: str, is_met: Callable[[Fault], bool]) -> Fault | None:
-        with self._changed:
-            for place, fault in enumerate(self._active):
-                of_service, _, name = fault.operation.rpartition(":")
-                is_left = fault.times is None or fault.seen < fault.times
-                is_meant = name == operation and of_service in ("", service)
-                if is_left and is_meant and is_met(fault):
-                    self._active[place] = replace(fault, seen=fault.seen + 1)
-                    return fault
-        return None
 
 
 FAULTS = Faults()

@@ -121,23 +121,16 @@ def install() -> None:
     Statistics.get_statistics_for_type = statistic  # type: ignore[method-assign, assignment]
 
 
+def find_alarms(region: str, names: Sequence[str]) -> list[Any]:
+    """moto's metric alarms of these names; those that do not exist are left out."""
+    alarms = cloudwatch_backends[ACCOUNT][region].alarms
+    return [alarms[name] for name in names if name in alarms]
+
+
 def set_alarms(region: str, names: Sequence[str], state: str) -> None:
-    """Put these alarms into a state, such as ``ALARM``; those that do not exist are left out."""
-    alarms = cloudwatch_backends[ACCOUNT][region].alarms
-    for name in names:
-        if name in alarms:
-            alarms[name].update_state("Set by the sandbox.", "{}", state)
-
-
-def alarms_in_alarm(region: str, names: Sequence[str]) -> list[str]:
-    """Those of the alarms that are in the state ALARM: by a fault, or by SetAlarmState."""
-    alarms = cloudwatch_backends[ACCOUNT][region].alarms
-    return [name for name in names if name in alarms and alarms[name].state_value == "ALARM"]
-
-
-def unknown_alarms(region: str, names: Sequence[str]) -> list[str]:
-    """Those names that no metric alarm of the region has."""
-    return [name for name in names if name not in cloudwatch_backends[ACCOUNT][region].alarms]
+    """Put these alarms into a state, such as ``ALARM``."""
+    for alarm in find_alarms(region, names):
+        alarm.update_state("Set by the sandbox.", "{}", state)
 
 
 def stock_line(line: str) -> str:

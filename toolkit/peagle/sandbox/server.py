@@ -41,7 +41,7 @@ from werkzeug.wrappers import Response
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import account, observability, sagemaker, scaling, state
 from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
-from peagle.sandbox.faults import ERRORS, FAULTS, KINDS, Fault
+from peagle.sandbox.faults import CALL, ERRORS, FAULTS, KINDS, Fault
 from peagle.sandbox.invocations import invoke
 from peagle.sandbox.requests import (
     INVOCATION_PATH,
@@ -105,7 +105,7 @@ def _respond(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
     if path.startswith(f"{CONTROL_PATH}/"):
         return control(method, path.removeprefix(CONTROL_PATH), environ)
     call = read_call(environ)
-    fault = FAULTS.meet_call(call.service, call.operation) if call else None
+    fault = FAULTS.meet(call.service, call.operation, CALL) if call else None
     if call is None or fault is None:
         return _answer(moto, environ, call)
     if fault.kind in ERRORS:

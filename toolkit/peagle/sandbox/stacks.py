@@ -25,7 +25,7 @@ from moto.sagemaker.models import Model as MotoModel
 
 from peagle.request_validation import service_model
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
-from peagle.sandbox.observability import unknown_alarms
+from peagle.sandbox.observability import find_alarms
 from peagle.sandbox.requests import problems_text
 from peagle.sandbox.sagemaker import find_backend
 
@@ -251,7 +251,8 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         parameters = cls.parameters(name, cloudformation_json, "Update")
         parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
         deployment_config = parameters.get("DeploymentConfig") or {}
-        if unknown_alarms(region_name, alarm_names(deployment_config)):
+        names = alarm_names(deployment_config)
+        if len(find_alarms(region_name, names)) < len(names):
             del deployment_config["AutoRollbackConfiguration"]["Alarms"]
         if parameters["EndpointConfigName"] != original_resource.endpoint_config_name:
             backend.update_endpoint(parameters)

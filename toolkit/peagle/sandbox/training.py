@@ -34,7 +34,7 @@ from peagle.protocol import TRAINING_LOG_GROUP
 from peagle.s3uri import S3Uri
 from peagle.sandbox import account, state
 from peagle.sandbox.client import INHERITED, Address
-from peagle.sandbox.faults import FAULTS
+from peagle.sandbox.faults import AT_START, FAULTS, INTERRUPTION, Fault
 from peagle.sandbox.launch import put_object, save_objects
 from peagle.sandbox.observability import LogTail
 from peagle.store import HOME_VARIABLE, home, private_folder
@@ -77,7 +77,7 @@ class TrainingJob:
         self._ml_root, self._log = self._folder / "ml", self._folder / "engine.log"
         self._checkpoints = self._ml_root / "checkpoints"
         self._checkpoints_uri: str = parameters["CheckpointConfig"]["S3Uri"].rstrip("/")
-        self._fault = ""
+        self._fault: Fault | None = None
         self._interrupted_after = math.inf
         self._stops = threading.Event()
         self._process: EngineProcess | None = None
@@ -86,9 +86,11 @@ class TrainingJob:
     def begin(self) -> None:
         """Run the job in the background."""
         self._go_on("Starting", "Preparing the instances for training")
-        self._fault = FAULTS.meet_endpoint("CreateTrainingJob", [self.instance_type])
+        meeting = ("sagemaker", "CreateTrainingJob")
+        self._fault = FAULTS.meet(*meeting, AT_START, [self.instance_type])
         if self.is_spot:
-            self._interrupted_after = FAULTS.meet_interruption(self.instance_type)
+            interruption = FAULTS.meet(*meeting, [INTERRUPTION], [self.instance_type])
+            self._interrupted_after = interruption.seconds if interruption else math.inf
         self._thread.start()
 
     def stop(self) -> None:
@@ -152,7 +154,7 @@ class TrainingJob:
         tail = LogTail(self._log, self.region, TRAINING_LOG_GROUP, stream, str)
         try:
             tail.start()
-            if self._fault == "insufficient-capacity":
+            if self._fault and self._fault.kind == "insufficient-capacity":
                 raise _JobFailed(_NO_CAPACITY)
             while (ended := self._run_once()) == "Interrupted":
                 self._interrupted_after = math.inf
