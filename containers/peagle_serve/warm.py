@@ -16,7 +16,6 @@ An artifact is code that the engine runs, so only archives whose SHA-256 is in
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import gzip
 import hashlib
@@ -370,9 +369,6 @@ def device_text(device: Any) -> str:
     return str(facts.get("cpu") or "")
 
 
-_USER = os.geteuid()
-_SHARED = "/tmp"  # nosec B108 # a folder there must be this user's own
-_PRIVATE = 0o700
 _FOR_CPU = {"VLLM_USE_AOT_COMPILE": "0"}
 """On a CPU vLLM 0.28.0 saves compiled functions that it cannot load ("'function' object has no
 attribute 'finalize_loading'"), because its loader expects those of another backend, and compiles
@@ -380,28 +376,9 @@ again. Without them torch's caches are used: 7 s instead of 29 s of compiling th
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder with a subfolder for every key; without a home, one of this user in ``/tmp``."""
-    home, base = environment.get("HOME"), environment.get("XDG_CACHE_HOME")
-    base = base or (f"{home}/.cache" if home else "")
-    ours = f"{base}/peagle" if base else f"{environment.get('TMPDIR') or _SHARED}/peagle-{_USER}"
-    return Path(environment.get(CACHE_VARIABLE) or ours).absolute() / WARM_FOLDER
-
-
-def make_cache_folder(environment: Mapping[str, str]) -> Path:
-    """``cache_folder``, created if needed. The engine loads code from it, so it belongs to this
-    user and no other user may write there; a folder that the user names is not checked. Raises
-    OSError, with that as its reason."""
-    folder = cache_folder(environment)
-    folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    for path in (folder.parent, folder):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=_PRIVATE)
-        facts = path.lstat()
-        is_private = facts.st_uid == _USER and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        is_named = environment.get(CACHE_VARIABLE) and path == folder.parent
-        if not (is_private or is_named):
-            raise PermissionError(errno.EPERM, "other users may write there", str(path))
-    return folder
+    """The folder with a subfolder for every key, in the user's cache."""
+    users = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
+    return Path(environment.get(CACHE_VARIABLE) or f"{users}/peagle").absolute() / WARM_FOLDER
 
 
 def cache_variables(folder: Path, environment: Mapping[str, str], for_cpu: bool) -> dict[str, str]:
@@ -468,7 +445,7 @@ def _restore_variables(
             f"the archive {key} has the SHA-256 {manifest.sha256}, which {WARM_PINS_VARIABLE} does "
             "not list (if `peagle warm` replaced it, deploy again)"
         )
-    cache = make_cache_folder(environment)
+    cache = cache_folder(environment)
     begin = time.monotonic()
     is_fresh = restore(manifest, folder, cache)
     fields = {
@@ -509,10 +486,9 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     cache = cache_folder(environment)
     place = cache / compute_key(subject)
     try:
-        make_cache_folder(environment)
         shutil.rmtree(place, ignore_errors=True)
         locate_archive(place).unlink(missing_ok=True)
-        place.mkdir()
+        place.mkdir(parents=True)
     except OSError as error:
         raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",

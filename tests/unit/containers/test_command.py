@@ -61,7 +61,7 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
 @pytest.mark.parametrize(("variables", "line"), [
     ({}, "no model is set"),
     ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
-    ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
+    ({"SM_VLLM_MODEL": "a/b", "SPECULATIVE_CONFIG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
     ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which cannot be read"),
 ])  # fmt: skip
 def test_an_invalid_environment_ends_the_container_with_one_line(

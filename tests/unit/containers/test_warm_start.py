@@ -1,14 +1,13 @@
 """Warm starts with the entrypoint as a process: its log, and the engine's environment."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from peagle.engine_log import warm_start_in
 from peagle_serve.contract import InvalidEnvironment, read_pins, read_settings
-from peagle_serve.warm import cache_folder, make_cache_folder
+from peagle_serve.warm import cache_folder
 from tests.unit.containers.artifacts import CACHES, files_in
 from tests.unit.containers.warm_worlds import World, is_cold
 
@@ -54,31 +53,8 @@ def test_settings_of_warm_starts() -> None:
         read_settings({"PEAGLE_WARM": "sometimes"})
 
 
-def test_the_cache_is_a_private_folder(tmp_path: Path) -> None:
-    folder = make_cache_folder({"TMPDIR": str(tmp_path)})
-    assert folder == tmp_path / f"peagle-{os.geteuid()}" / "warm"
-    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
-    assert str(cache_folder({})) == f"/tmp/peagle-{os.geteuid()}/warm"
-    (tmp_path / "volume").mkdir()
-    (tmp_path / "volume").chmod(0o777)  # the user's to protect
-    named = make_cache_folder({"PEAGLE_CACHE": str(tmp_path / "volume")})
-    assert named.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("planted", ["writable", "link", "inner", "owner"])
-def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, planted: str) -> None:
-    place = tmp_path / f"peagle-{os.geteuid()}"
-    if planted == "link":
-        (tmp_path / "elsewhere").mkdir(mode=0o777)
-        place.symlink_to(tmp_path / "elsewhere")
-    else:
-        place.mkdir(mode=0o700)
-        if planted == "inner":
-            (place / "warm").mkdir()
-            (place / "warm").chmod(0o777)
-        elif planted == "owner" and os.geteuid() == 0:
-            os.chown(place, 65534, 65534)
-        else:
-            place.chmod(0o777)
-    with pytest.raises(PermissionError, match="other users may write there"):
-        make_cache_folder({"TMPDIR": str(tmp_path)})
+def test_the_cache_is_the_users() -> None:
+    home = {"HOME": "/home/me"}
+    assert cache_folder(home) == Path("/home/me/.cache/peagle/warm")
+    assert cache_folder(home | {"XDG_CACHE_HOME": "/cache"}) == Path("/cache/peagle/warm")
+    assert cache_folder(home | {"PEAGLE_CACHE": "/volume"}) == Path("/volume/warm")

@@ -249,9 +249,6 @@ def _register(region: str, parameters: Mapping[str, Any]) -> None:
         variants = endpoint.variants if endpoint else []
         if variant_name not in [variant["VariantName"] for variant in variants]:
             raise AwsError(_INVALID, f"Endpoint variant not found: {resource}")
-    least, most = parameters.get("MinCapacity"), parameters.get("MaxCapacity")
-    if least is not None and most is not None and most < least:
-        raise AwsError(_INVALID, "Maximum capacity cannot be less than minimum capacity")
 
 
 def _find_policies(region: str, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -203,7 +203,10 @@ class TrainingJob:
                 break
             time.sleep(_POLL_SECONDS)
         state.forget_engine(process)
-        self._save_checkpoints()
+        for path in sorted(self._checkpoints.rglob("*")):  # SageMaker copies while it runs, too
+            if path.is_file():
+                uri = f"{self._checkpoints_uri}/{path.relative_to(self._checkpoints)}"
+                put_object(S3Uri.parse(uri), path.read_bytes(), self.region)
         if code:
             raise _JobFailed(f"AlgorithmError: {self._failure()}, exit code: {code}")
         return secondary
@@ -234,13 +237,6 @@ class TrainingJob:
         """A path in the container as it is on this machine; other text as it is."""
         inside = text == ML_ROOT or text.startswith(f"{ML_ROOT}/")
         return f"{self._ml_root}{text.removeprefix(ML_ROOT)}" if inside else text
-
-    def _save_checkpoints(self) -> None:
-        """Copy to S3 what the program has saved, as SageMaker does also while it runs."""
-        for path in sorted(self._checkpoints.rglob("*")):
-            if path.is_file():
-                uri = f"{self._checkpoints_uri}/{path.relative_to(self._checkpoints)}"
-                put_object(S3Uri.parse(uri), path.read_bytes(), self.region)
 
     def _failure(self) -> str:
         """What the program wrote about its failure, else the last line of its log."""
