@@ -8,8 +8,8 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (4_049, 3_600),
+    "modules": (4_260, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "peagle_serve": (3_894, 3_600),
     "vllm": (690, 500),
     "catalog": (2_270, 1_800),
     "checkpoints": (2_020, 1_550),
@@ -26,10 +26,10 @@ BUDGET = {
     "deploy": (6_390, 4_600),
     "bench": (3_943, 3_100),
     "train": (2_519, 1_500),
-    "sandbox": (5_335, 5_360),
+    "sandbox": (5_018, 5_360),
     "cli": (9_243, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_539, 246
+MOST_LINES, MOST_FILES = 65_078, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
