@@ -310,7 +310,7 @@ def check(ctx: click.Context, /, pair: str | None, list_rules: bool, **options: 
         rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
         return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
-        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
+        raise click.MissingParameter(ctx=ctx, param_hint="'PAIR'", param_type="argument")
     in_sandbox = options.pop("sandbox")
     session = new_session(options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):

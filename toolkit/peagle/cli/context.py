@@ -22,10 +22,18 @@ class PeagleCommand(click.Command):
     """A command; the fix of its errors repeats the options that decide where it applies."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as typed: the first call within a context is the user's."""
+        """Keep the words as typed: the first call within a context is the user's. An option is not
+        the value of the one before it."""
         ctx.meta.setdefault(WORDS, tuple(args))
+        options = [part for part in self.params if isinstance(part, click.Option)]
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
+            for option in options:
+                if str(ctx.params.get(option.name or "")) in flags:
+                    message = f"Option '{max(option.opts, key=len)}' requires an argument."
+                    raise click.BadOptionUsage(str(option.name), message, ctx)
+            return rest
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # so that the fix shows the help of this command
             raise
