@@ -27,20 +27,11 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
 @pytest.mark.parametrize(("words", "typed", "name"), [
     ((), "gpt-oss-20", "gpt-oss-20b"),
     ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
-    (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
-    (("tiny", "--vllm"), "0.2", "0.28.0"),
-    (("tiny", "--region"), "eu-", "eu-west-1"),
 ])  # fmt: skip
 def test_shell_completes_names_of_catalogue(words: tuple[str, ...], typed: str, name: str) -> None:
     names = completions("plan", *words, typed)
     assert name in names
     assert all(name.startswith(typed) for name in names)
-
-
-def test_the_shell_completes_the_last_of_several_types() -> None:
-    typed = "ml.g5.xlarge,ml.g6.x"
-    names = completions("deploy", "tiny", "--fallback-instance-types", typed)
-    assert names == ["ml.g5.xlarge,ml.g6.xlarge"]
 
 
 def test_completion_shows_no_errors(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.plan_options import planned, planning_options
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, account_options, cloud_options, complete_name
+from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.bench import (
     print_acceptance,
     print_lossless,
@@ -171,7 +171,7 @@ def bench() -> None:
 
 
 @command("peagle bench run peagle-tiny --sandbox --json", of=bench, cls=ProjectCommand)
-@endpoint_argument(complete_name, "NAME|URL|local")
+@endpoint_argument("NAME|URL|local")
 @add_options(_LOAD_OPTIONS)
 @option("--workload NAME|FILE", _WORKLOAD_HELP + ".", default="short-prompt")
 @option("--concurrency N[,N...]", "Requests at a time; several loads are measured in turn.",

@@ -15,7 +15,8 @@ from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.targets import KEY_VARIABLE
 from peagle.cli.context import typed_flag
 from peagle.cli.options import COUNT, DURATION, OUTPUT, TOKENS, Decimal, command, option
-from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
+from peagle.cli.project import complete_name
+from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import StatusLine, print_json, print_result, print_status, wants_json
 from peagle.cli.view.watch import print_proof
 from peagle.deploy.state import Deployment

@@ -21,7 +21,6 @@ from peagle.cli.options import (
     command,
     command_catalog,
     complete_pair,
-    complete_region,
     deploy_options,
     option,
     refuse_errors,
@@ -523,7 +522,6 @@ def _destroy_images(session: Session) -> None:
     "--region regions",
     "Only this region; may be repeated.  [default: all regions of SageMaker]",
     multiple=True,
-    shell_complete=complete_region,
 )
 @option("--dry-run", "Show what would be deleted.", bool)
 @yes_option

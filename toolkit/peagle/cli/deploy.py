@@ -16,7 +16,6 @@ from peagle.cli.context import is_plan_file, typed_command
 from peagle.cli.options import (
     DURATION,
     command,
-    complete_instance_types,
     deploy_options,
     option,
     raise_first_error,
@@ -77,7 +76,7 @@ _QUESTIONS = {
         "what served before]", bool)  # fmt: skip
 @option("--fallback-instance-types fallback_types TYPE,...", "Instance types to try, in this "
         "order, when AWS has no free instance.  [default: the next of the plan's ranking, "
-        "after asking]", shell_complete=complete_instance_types)  # fmt: skip
+        "after asking]")  # fmt: skip
 @option("--retry-for DURATION", "Keep trying for this time when AWS has no free instance, "
         "such as 2h.", DURATION)  # fmt: skip
 @click.pass_context

@@ -18,7 +18,6 @@ from peagle.cli.options import (
     Parsed,
     command,
     command_catalog,
-    complete_instance_type,
     here_option,
     machine_gpus,
     names_own_image,
@@ -89,7 +88,7 @@ from peagle.sandbox.client import (
     start_sandbox,
     stop_sandbox,
 )
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS
 from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
 from peagle.text import format_duration, format_rate, format_size, plain
@@ -461,10 +460,6 @@ def _times(text: str) -> int | None:
     return int(text)
 
 
-def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
-
-
 @sandbox.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
 def fault() -> None:
     """Let AWS operations and endpoints fail in the sandbox.
@@ -474,12 +469,11 @@ def fault() -> None:
 
 
 @command("peagle sandbox fault add CreateEndpoint insufficient-capacity", of=fault, help=_ADD_HELP)
-@click.argument("operation", shell_complete=_complete_operation)
+@click.argument("operation")
 @click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @option("--times once|always|N", "How many calls fail.  [default: always]", default="always",
         type=Parsed("text", _times), show_default=False)  # fmt: skip
-@option("--instance-type TYPE", "Only endpoints with this instance type.",
-        shell_complete=complete_instance_type)  # fmt: skip
+@option("--instance-type TYPE", "Only endpoints with this instance type.")
 @option("--seconds", f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]", Decimal(min=0),
         default=DEFAULT_SECONDS, show_default=False)  # fmt: skip
 def add(
@@ -497,7 +491,7 @@ def list_faults_() -> None:
 
 
 @command("peagle sandbox fault clear CreateEndpoint", of=fault)
-@click.argument("operation", required=False, shell_complete=_complete_operation)
+@click.argument("operation", required=False)
 def clear(operation: str | None) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
     print_result({"removed": clear_faults(operation)})
@@ -509,7 +503,7 @@ def quota() -> None:
 
 
 @command("peagle sandbox quota set ml.g5.xlarge 0", name="set", of=quota)
-@click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
+@click.argument("instance_type", metavar="TYPE")
 @click.argument("value", type=click.IntRange(min=0))
 @region_option("the quota")
 def set_(instance_type: str, value: int, region: str) -> None:

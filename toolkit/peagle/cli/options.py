@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
@@ -176,11 +175,6 @@ class DefaultGroup(click.Group):
             args = [self.choose_default(args), *args]
         return super().parse_args(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, and what may be the first word of ``run``."""
-        first = self.commands["run"].params[0]
-        return [*super().shell_complete(ctx, incomplete), *first.shell_complete(ctx, incomplete)]
-
     def choose_default(self, args: Sequence[str]) -> str:
         """The command that these arguments are for."""
         return "run"
@@ -304,50 +298,19 @@ def names_own_image(plan: Plan) -> bool:
     return is_own_image(plan, command_catalog().runtimes)
 
 
-def completing(
-    read_names: Callable[[click.Context, str], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """A shell completion with the names that begin as typed; none after an error, which is not
-    shown."""
-
-    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
-        try:
-            names = read_names(ctx, typed)
-        except PeagleError:
-            return []
-        return list(dict.fromkeys(name for name in names if name.startswith(typed)))
-
-    return complete
-
-
-def _completing(names_in: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
-    return completing(lambda ctx, typed: names_in(load_catalog(catalog_of(ctx)), typed))
-
-
-def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:
-    """Targets, after a ``+`` the drafters of that target, and plan files."""
-    name, plus, _ = typed.partition("+")
-    targets = {target.short_name: target for target in catalog.targets.values()}
-    if plus and name in targets:
-        return [f"{name}+{drafter.name}" for drafter in targets[name].drafters]
-    return [*targets, *map(str, sorted(Path().glob("*.json")))]
-
-
-complete_pair = _completing(_pairs)
-complete_instance_type = _completing(
-    lambda catalog, _: (i.type for i in catalog.instances.instances)
-)
-complete_gpu = _completing(lambda catalog, _: (i.gpu for i in catalog.instances.instances))
-complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
-complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
-
-
-def complete_instance_types(
-    ctx: click.Context, parameter: click.Parameter, typed: str
-) -> list[str]:
-    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
-    before, comma, last = typed.rpartition(",")
-    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
+def complete_pair(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+    """Targets, after a ``+`` the drafters of that target, and plan files, that begin as typed; none
+    after an error, which is not shown."""
+    try:
+        catalog = load_catalog(catalog_of(ctx))
+    except PeagleError:
+        return []
+    target = typed.split("+")[0]
+    targets = {entry.short_name: entry for entry in catalog.targets.values()}
+    names = [*targets, *map(str, sorted(Path().glob("*.json")))]
+    if target != typed and target in targets:
+        names = [f"{target}+{drafter.name}" for drafter in targets[target].drafters]
+    return [each for each in names if each.startswith(typed)]
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

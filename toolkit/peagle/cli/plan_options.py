@@ -32,11 +32,7 @@ from peagle.cli.options import (
     Parsed,
     add_options,
     command_catalog,
-    complete_gpu,
-    complete_instance_type,
     complete_pair,
-    complete_region,
-    complete_version,
     is_here,
     option,
     set_command_catalog,
@@ -123,12 +119,6 @@ _KINDS: dict[ValueKind, tuple[Any, str | None]] = {
 }
 """Kind of value -> its type of click, and its metavar."""
 
-_COMPLETIONS = {
-    "gpu": complete_gpu,
-    "instance_type": complete_instance_type,
-    "vllm": complete_version,
-    "region": complete_region,
-}
 _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "settings": lambda _, __, words: parse_settings(words),
     "variables": lambda _, __, words: parse_pairs(words, "--env", "invalid-variable"),
@@ -165,7 +155,6 @@ def make_option(
         help=flag.help + repeatable,
         envvar=flag.variables,
         hidden=flag.in_file,
-        shell_complete=_COMPLETIONS.get(field),
     )
     if isinstance(made, PlanOption):
         made.group = flag.group

@@ -38,7 +38,6 @@ from peagle.cli.options import (
     catalog_of,
     command,
     command_catalog,
-    complete_instance_types,
     complete_pair,
     here_option,
     is_here,
@@ -259,8 +258,7 @@ _USUAL_HOURS, _MOST_HOURS = 24.0, 120.0
 _COMPANY = ("subnets", "security_groups", "network_isolation", "kms_key", "tags")
 _JOB_OPTIONS = (
     option("--sagemaker", "Train as a job on SageMaker; HEAD is downloaded from there.", bool),
-    option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]",
-           shell_complete=complete_instance_types),
+    option("--instance-type", "Instance type of the job.  [default: that of `peagle train plan`]"),
     option("--spot", "A job on spot instances, which goes on after an interruption.", bool),
     option("--max-hours", "Longest runtime.  [default: as estimated]", click.FloatRange(0.1, 672)),
     option("--image", "Image of the job, which has the toolkit and its trainer."),
