@@ -20,8 +20,6 @@ from peagle.checks import registry
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckOptions
 from peagle.cli.context import command_text, is_set
 from peagle.cli.options import (
-    FILE,
-    OUTPUT,
     catalog_of,
     command,
     command_catalog,
@@ -157,7 +155,7 @@ def check_catalog_files(ctx: click.Context, paths: tuple[Path, ...]) -> None:
     "-o --output FILE|DIR",
     "ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder "
     "of a catalogue.  [default: print it]",
-    OUTPUT,
+    "path",
 )
 @option("--force", "Replace the file.", bool)
 @cloud_options
@@ -386,7 +384,7 @@ def fit(pair: str | None, **options: Any) -> None:
 @engine_options(VerdictOptions)
 @here_option
 @option("--acceptance FILE", "Result written by `peagle bench NAME --acceptance FILE "
-        "--save-acceptance OUT`.", FILE)  # fmt: skip
+        "--save-acceptance OUT`.", "file")  # fmt: skip
 @option("--domain", "With --acceptance: of this domain only.")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(

@@ -13,7 +13,6 @@ import click
 from peagle.catalog import find_instance
 from peagle.cli.context import command_text
 from peagle.cli.options import (
-    OUTPUT,
     Decimal,
     Parsed,
     command,
@@ -116,7 +115,7 @@ def local() -> None:
 @option("--build build_first", "Docker: build the image first.", bool)
 @option("--base IMAGE", "Docker, with --build: base image.")
 @option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
-        OUTPUT)  # fmt: skip
+        "path")  # fmt: skip
 @partial(here_option, is_local=True)
 def up(
     plan: Plan,
@@ -316,7 +315,7 @@ def engine() -> None:
 @command("peagle engine install --python /usr/bin/python3.12", of=engine)
 @option("--vllm VERSION", "vLLM version.  [default: the catalogue's]")
 @option("--python", "Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
-        OUTPUT)  # fmt: skip
+        "path")  # fmt: skip
 @option("--gpu", "For NVIDIA GPUs (CUDA 13), in place of the CPU.", bool)
 @option("--trainer", "What `peagle train` needs, in place of vLLM.", bool)
 @click.pass_context

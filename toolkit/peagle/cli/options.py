@@ -18,9 +18,11 @@ from peagle.cli.context import PeagleCommand, add_flag
 from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
+from peagle.options import AUTO, LONGEST_CAPTURE_DAYS
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
+from peagle.vllm.defaults import KV_CACHE_DTYPES
 from peagle.workload import parse_slo
 
 if TYPE_CHECKING:
@@ -77,33 +79,58 @@ def _parse_loads(text: str) -> tuple[int, ...]:
     return tuple(loads)
 
 
-COUNT = click.IntRange(min=1)
-DURATION = Parsed("text", parse_duration)
-"""Seconds, such as ``90s`` or ``1h 30m``."""
+def parse_copies(text: str) -> int | str:
+    """A number of engines, or ``auto``. Raises ValueError."""
+    if text == AUTO:
+        return AUTO
+    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
-LIFETIME = Parsed("text", partial(parse_duration, units="hd"))
-"""Seconds, in hours and days."""
 
-TOKENS = Parsed("integer range", parse_tokens)
-"""Such as ``8192`` or ``8k``."""
+class _Tag(click.types.StringParamType):
+    """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
 
-REQUESTS = Parsed("integer range", parse_requests)
-"""A number of requests."""
+    envvar_list_splitter = ","
 
-BATCH = Parsed("integer range", parse_batch)
-"""The number of requests of a batch, such as ``1m``."""
 
-LOADS = Parsed("text", _parse_loads)
-"""Numbers of concurrent requests."""
-
-SLO = Parsed("text", parse_slo)
-"""Longest mean times, such as ``ttft=0.5,itl=0.02``."""
-
-POSITIVE = Decimal(min=0, min_open=True)
-"""A price in USD, a speed in output tokens per second, or requests at a time."""
-
+_POSITIVE = Decimal(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
-OUTPUT = click.Path(path_type=Path)
+
+KINDS: dict[str, tuple[Any, str | None]] = {
+    "text": (None, None),
+    "switch": (None, None),
+    "choice": (None, None),
+    "count": (click.IntRange(min=1), None),
+    "number": (click.IntRange(min=0), "N"),
+    "k": (click.INT, None),
+    "copies": (Parsed("copies", parse_copies), "N|auto"),
+    "tokens": (Parsed("integer range", parse_tokens), "TOKENS"),
+    "requests": (Parsed("integer range", parse_requests), "REQUESTS"),
+    "batch": (Parsed("integer range", parse_batch), "N"),
+    "percent": (click.IntRange(1, 100), "PERCENT"),
+    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
+    "usd": (_POSITIVE, "USD"),
+    "speed": (_POSITIVE, "N"),
+    "load": (_POSITIVE, "REQUESTS"),
+    "duration": (Parsed("text", parse_duration), "DURATION"),
+    "hours": (Parsed("text", partial(parse_duration, units="hd")), "DURATION"),
+    "slo": (Parsed("text", parse_slo), "TIMES"),
+    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
+    "texts": (None, "SHA256"),
+    "settings": (None, "ARGUMENT[=VALUE]"),
+    "variables": (None, "NAME=VALUE"),
+    "tags": (_Tag(), "KEY=VALUE"),
+    "share": (Decimal(min=0, max=1, min_open=True), None),
+    "gib": (Decimal(min=1, max=2048), None),
+    "dtype": (click.Choice(KV_CACHE_DTYPES), None),
+    "loads": (Parsed("text", _parse_loads), "N[,N...]"),
+    "speculative": (None, "KEY=VALUE"),
+    "positive": (_POSITIVE, "N"),
+    "file": (FILE, None),
+    "path": (click.Path(path_type=Path), None),
+}
+"""Kind of value, of a planning option or another -> its type of click, and its metavar."""
 
 
 def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]:
@@ -126,14 +153,17 @@ class Option(click.Option):
 
 def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
     """An option that shows its default. ``names``, separated by blanks, are its flags, the name of
-    the parameter if that is another, and the metavar. A ``type`` of ``bool`` is a flag, and a tuple
-    a choice."""
+    the parameter if that is another, and the metavar. A ``type`` may be one of ``KINDS``, whose
+    metavar is the usual one; ``bool`` is a flag, and a tuple a choice."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     parameter = [word for word in words if word.isidentifier() and word.islower()]
     metavar = next((word for word in words if word not in (*flags, *parameter)), None)
     settings.setdefault("show_default", settings.get("default") is not None)
-    if type is bool:
+    if isinstance(type, str):
+        settings["type"], usual = KINDS[type]
+        metavar = metavar or usual
+    elif type is bool:
         settings = {"is_flag": True}
     elif type is not None:
         settings["type"] = click.Choice(type) if isinstance(type, tuple) else type

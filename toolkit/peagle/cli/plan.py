@@ -20,7 +20,6 @@ from peagle.cli.context import (
     typed_flag,
 )
 from peagle.cli.options import (
-    FILE,
     PLAN_FIELDS,
     Decimal,
     command,
@@ -158,8 +157,7 @@ def _cell(text: str) -> str:
 @plan_options
 @output_option("Write the plan to this file, for deploy and render.")
 @here_option
-@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.",
-        bool)  # fmt: skip
+@option("--online", "Query AWS for prices, quotas and weights in S3, and the Hub for models.", bool)
 @option("--profile", "AWS profile for --online.  [default: boto3's credential chain]")
 @option("--sandbox", "Query the local AWS sandbox; for --online.", bool)
 @option("--compare PAIR|PLAN", "Show this plan next to the first: a plan file, or a pair, "
@@ -167,7 +165,7 @@ def _cell(text: str) -> str:
         shell_complete=complete_pair)  # fmt: skip
 @option("--changes-from FILE", "Show what this plan changes of an earlier one: a plan file, "
         "or with --environment an earlier project file, which may lack the endpoint.",
-        FILE)  # fmt: skip
+        "file")  # fmt: skip
 @option("--markdown", "With --changes-from: as Markdown, for a comment.", bool)
 @click.option("--max-price-increase", cls=FileKey, metavar="PERCENT", type=Decimal(min=0),
               help="With --changes-from: exit with 3 if the price per hour rises by more.",

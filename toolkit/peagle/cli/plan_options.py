@@ -4,7 +4,6 @@ them becomes a Plan.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from pathlib import Path
@@ -17,19 +16,9 @@ from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import FileKey, is_plan_file, root_group
 from peagle.cli.options import (
-    BATCH,
-    COUNT,
-    DURATION,
     FILE,
-    LIFETIME,
-    LOADS,
+    KINDS,
     PLAN_FIELDS,
-    POSITIVE,
-    REQUESTS,
-    SLO,
-    TOKENS,
-    Decimal,
-    Parsed,
     add_options,
     command_catalog,
     complete_pair,
@@ -41,9 +30,7 @@ from peagle.cli.project import CHOICE, project_options
 from peagle.cli.view.console import show_hashing
 from peagle.errors import OptionsConflict, UserError
 from peagle.options import (
-    AUTO,
     GROUPS,
-    LONGEST_CAPTURE_DAYS,
     ONLY_DEPLOY,
     EngineOptions,
     Flag,
@@ -56,8 +43,6 @@ from peagle.planning import Plan
 from peagle.planning.overrides import parse_pairs, parse_settings, parse_speculative
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.text import sanitize
-from peagle.vllm.defaults import KV_CACHE_DTYPES
 from peagle.weights.layout import AwsOf, checkpoint_at
 from peagle.weights.own_target import (
     head_reader,
@@ -71,53 +56,6 @@ from peagle_serve.contract import is_s3_uri
 if TYPE_CHECKING:
     from peagle.session import Session
 
-
-def parse_copies(text: str) -> int | str:
-    """A number of engines, or ``auto``. Raises ValueError."""
-    if text == AUTO:
-        return AUTO
-    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
-
-
-class _Tag(click.types.StringParamType):
-    """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
-
-    envvar_list_splitter = ","
-
-
-_KINDS: dict[ValueKind, tuple[Any, str | None]] = {
-    "text": (None, None),
-    "switch": (None, None),
-    "choice": (None, None),
-    "count": (COUNT, None),
-    "number": (click.IntRange(min=0), "N"),
-    "k": (click.INT, None),
-    "copies": (Parsed("copies", parse_copies), "N|auto"),
-    "tokens": (TOKENS, "TOKENS"),
-    "requests": (REQUESTS, "REQUESTS"),
-    "batch": (BATCH, "N"),
-    "percent": (click.IntRange(1, 100), "PERCENT"),
-    "days": (click.IntRange(0, LONGEST_CAPTURE_DAYS), "DAYS"),
-    "usd": (POSITIVE, "USD"),
-    "speed": (POSITIVE, "N"),
-    "load": (POSITIVE, "REQUESTS"),
-    "duration": (DURATION, "DURATION"),
-    "hours": (LIFETIME, "DURATION"),
-    "slo": (SLO, "TIMES"),
-    "ids": (Parsed("text", lambda text: tuple(re.findall(r"[^\s,]+", text))), "ID,..."),
-    "texts": (None, "SHA256"),
-    "settings": (None, "ARGUMENT[=VALUE]"),
-    "variables": (None, "NAME=VALUE"),
-    "tags": (_Tag(), "KEY=VALUE"),
-    "share": (Decimal(min=0, max=1, min_open=True), None),
-    "gib": (Decimal(min=1, max=2048), None),
-    "dtype": (click.Choice(KV_CACHE_DTYPES), None),
-    "loads": (LOADS, "N[,N...]"),
-    "speculative": (None, "KEY=VALUE"),
-}
-"""Kind of value -> its type of click, and its metavar."""
 
 _CALLBACKS: dict[ValueKind, Callable[..., Any]] = {
     "settings": lambda _, __, words: parse_settings(words),
@@ -137,7 +75,7 @@ def make_option(
     field: str, flag: Flag, tag_flag: str = "--tag", of: type[Options] = Options
 ) -> click.Option:
     """The option of that field."""
-    kind, metavar = _KINDS[flag.kind]
+    kind, metavar = KINDS[flag.kind]
     if flag.kind == "choice":  # Literal[...] or Literal[...] | None
         words = get_args(of.model_fields[field].annotation)
         kind = click.Choice(get_args(words[0]) or words)
@@ -190,7 +128,7 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         "--image-from FILE",
         "The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
-        FILE,
+        "file",
     )
     with_options = add_options(_make_options(command.__name__, tag_flag))(with_plan)
     return pair(project_options()(image_from(with_options)))

@@ -28,10 +28,6 @@ from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import typed_flag
 from peagle.cli.options import (
-    COUNT,
-    OUTPUT,
-    POSITIVE,
-    TOKENS,
     DefaultGroup,
     Parsed,
     add_options,
@@ -142,7 +138,7 @@ data_options = add_options([
     option("--held-out SHARE|FILE", "Text on which acceptance is measured: a share of the data, or "
            "a file.", Parsed("text", _held_out), default="10%"),
     option("--keep-answers", "Train on the data's answers; do not regenerate them.", bool),
-    option("--epochs", "Passes over the data.", COUNT, default=Recipe.epochs),
+    option("--epochs", "Passes over the data.", "count", default=Recipe.epochs),
     option("--mask-token-id", "Token of the masked slots.  [default: the tokenizer's spare one]",
            click.IntRange(min=0)),
 ])  # fmt: skip
@@ -185,10 +181,10 @@ def _read_inputs(
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
-@option("--budget USD", "What the training may cost: fewer epochs, or an error.", POSITIVE)
-@option("--price-per-hour usd_per_hour USD", "Price of the machine.  [default: the instance "
-        "type's, on demand]", POSITIVE)  # fmt: skip
-@option("--prompts FILE", "Write the held-out prompts, for `peagle bench --acceptance`.", OUTPUT)
+@option("--budget", "What the training may cost: fewer epochs, or an error.", "usd")
+@option("--price-per-hour usd_per_hour", "Price of the machine.  [default: the instance "
+        "type's, on demand]", "usd")  # fmt: skip
+@option("--prompts FILE", "Write the held-out prompts, for `peagle bench --acceptance`.", "path")
 @option("--probe", "Train on this machine for some steps, and compute the time from that.", bool)
 @engine_options(TrainingOptions)
 @here_option
@@ -427,19 +423,17 @@ def _show_job(job: TrainingJob, region: str, output: Path | None = None) -> None
 )
 @click.argument("pair", shell_complete=complete_pair)
 @data_options
-@option("-o --output HEAD", "Folder of the head; the same command continues there.", OUTPUT,
+@option("-o --output HEAD", "Folder of the head; the same command continues there.", "path",
         required=True)  # fmt: skip
-@option("--k", "Tokens drafted per step, with which acceptance is measured.", COUNT,
+@option("--k", "Tokens drafted per step, with which acceptance is measured.", "count",
         default=USUAL_K)  # fmt: skip
-@option("--layers", "Layers of the head.", COUNT, default=Recipe.layers)
-@option("--sequence-length TOKENS", "Tokens of a training step.  [default: 8192; CPU: 256]", TOKENS)
-@option("--answer-tokens TOKENS", "Longest answer of the target.  [default: 1024; CPU: 192]",
-        TOKENS)  # fmt: skip
+@option("--layers", "Layers of the head.", "count", default=Recipe.layers)
+@option("--sequence-length", "Tokens of a training step.  [default: 8192; CPU: 256]", "tokens")
+@option("--answer-tokens", "Longest answer of the target.  [default: 1024; CPU: 192]", "tokens")
 @option("--set settings NAME=VALUE", "An argument of `speculators train`, such as lr=0.001. "
         "Repeatable.", multiple=True)  # fmt: skip
-@option("--price-per-hour usd_per_hour USD", "Price of this machine; shows the cost so far.",
-        POSITIVE)  # fmt: skip
-@option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", OUTPUT)
+@option("--price-per-hour usd_per_hour", "Price of this machine; shows the cost so far.", "usd")
+@option("--work", "Folder of answers and checkpoints, to go on from.  [default: in HEAD]", "path")
 @_job_options
 @account_options
 @click.pass_context
@@ -521,7 +515,7 @@ def run(
 
 @command("peagle train status NAME", "peagle train status NAME -o head", of=train)
 @click.argument("name")
-@option("-o --output HEAD", "Wait for the end of the job, and download its head.", OUTPUT)
+@option("-o --output HEAD", "Wait for the end of the job, and download its head.", "path")
 @cloud_options
 @click.pass_context
 def status(ctx: click.Context, /, name: str, session: Session, output: Path | None) -> None:
