@@ -111,21 +111,6 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     assert "Acceptance was imposed" in Path("r.html").read_text()
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--save", "a.json"), "--save a.json cannot be written"),
-    (("--report", "a.json/r.html"), "--report a.json/r.html cannot be written"),
-    (("-o", "a.json/b.json"), "--output a.json/b.json cannot be written"),
-])  # fmt: skip
-def test_a_path_that_cannot_be_written_is_refused_before_measuring(
-    peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
-) -> None:
-    Path("a.json").write_text("{}")
-    done = peagle(*SWEEP, *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not engines.started
-
-
 @pytest.mark.thorough
 def test_a_failed_write_hides_no_measurement(
     peagle: Peagle, engines: Engines, monkeypatch: pytest.MonkeyPatch

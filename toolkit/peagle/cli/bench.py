@@ -415,7 +415,8 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     if options["save"] and options["think_seconds"]:
         message = "evidence requires requests without pauses; --think-time adds pauses"
         raise OptionsConflict(message, "omit --save, or --think-time")
-    _require_outputs(options)
+    if options["report_file"]:
+        require_report()
     planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
     lossless: SweepLossless | None = None
     if not session.names_deployment(name):
@@ -435,19 +436,6 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
         file = options["output"] or Path(f"bench-{name}.json")
         result = _on_endpoint(options, request, session, file)
     _report(options, file, result, lossless.results if lossless else ())
-
-
-def _require_outputs(options: dict[str, Any]) -> None:
-    """Raise UserError, before anything is measured, for a path that cannot be written."""
-    for flag, key in (("--output", "output"), ("--report", "report_file"), ("--save", "save")):
-        if path := options[key]:
-            folders = (path,) if key == "save" else path.parents
-            existing = next(folder for folder in (*folders, *path.parents) if folder.exists())
-            if not existing.is_dir() or not os.access(existing, os.W_OK):
-                message = f"{flag} {path} cannot be written"
-                raise UserError(message, "name another path", "not-writable")
-    if options["report_file"]:
-        require_report()
 
 
 def _on_this_machine(

@@ -58,7 +58,6 @@ from peagle.engine.state import (
     read_warm_start,
 )
 from peagle.errors import (
-    DockerMissing,
     EngineMissing,
     Fix,
     NotFound,
@@ -67,7 +66,7 @@ from peagle.errors import (
     command_line,
 )
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import Image, connect_docker, find_compose, unchecked_image
+from peagle.images.docker import Image, connect_docker
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.render.image import RuntimeKind
@@ -138,12 +137,7 @@ def up(
     raise_first_error(findings)
     image = None
     if engine_kind == "docker":
-        try:
-            image = local_image(plan, gpus, build_first, base)
-        except (DockerMissing, NotFound):
-            if not emit_compose or build_first or not names_own_image(plan):
-                raise
-            image = unchecked_image(plan.runtime.image)  # the file may run on another machine
+        image = local_image(plan, gpus, build_first, base)
     elif gpus or build_first or base or emit_compose:
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
@@ -163,7 +157,7 @@ def up(
         if wants_json():
             print_json({"file": str(emit_compose), "port": published})
         elif not is_stdout:
-            up = (*find_compose(), "--file", str(emit_compose), "up")
+            up = ("docker", "compose", "--file", str(emit_compose), "up")
             print_status(f"{emit_compose} publishes port {published}", command_line(up))
         return print_findings(findings, err=True)
     copies = plan.copies.per_instance if on_gpus and plan.is_here and plan.copies else 1

@@ -314,20 +314,20 @@ def _train_on_sagemaker(
     arguments = job_arguments(pair, ctx.params["output"].resolve().name, _repeat_options(ctx))
     company = Company(**given_options({name: options[name] for name in _COMPANY}))
     check_company(company)
-    with session.starting(region) as aws:
-        bucket = options["bucket"] or default_bucket(aws.account, region)
-        run = make_run(planned.target, arguments, data, bucket)
-        name = find_running_job(aws, run.name)
-        if name is None:
-            job = _choose_settings(aws, catalog, pair, planned, options, company)
-            name = run.job_name(time.time())
-            request = training_job_request(name, run, pair, arguments, job)
-            print_job_request(request, job, planned, session.where(region))
-            refuse_errors(tuple(job_findings(aws, job)))
-            confirm("Start this job?", "not started")
-            start_job(aws, run, data, request, company)
-        else:
-            print_status(f"The job {name} trains this head already.")
+    aws = session.connect(region)
+    bucket = options["bucket"] or default_bucket(aws.account, region)
+    run = make_run(planned.target, arguments, data, bucket)
+    name = find_running_job(aws, run.name)
+    if name is None:
+        job = _choose_settings(aws, catalog, pair, planned, options, company)
+        name = run.job_name(time.time())
+        request = training_job_request(name, run, pair, arguments, job)
+        print_job_request(request, job, planned, session.where(region))
+        refuse_errors(tuple(job_findings(aws, job)))
+        confirm("Start this job?", "not started")
+        start_job(aws, run, data, request, company)
+    else:
+        print_status(f"The job {name} trains this head already.")
     _fetch_when_ended(ctx, aws, name, ctx.params["output"])
 
 

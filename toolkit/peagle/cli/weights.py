@@ -159,21 +159,21 @@ def sync_command(
     locations = {part: weights_at(source) for part, source in sources.items() if source}
     chosen = find_pair_weights(session.catalog, pair, locations, parts)
     price = load_storage(catalog_of(ctx)).price_in(region)
-    with session.starting(region) as aws:
-        with StatusLine() as status:
-            status.show("Inspecting", place.uri)
-            plan = plan_sync(aws, place, chosen)
-        print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
-        print_facts(_sync_facts(plan, price, session.sandbox))
-        refuse_errors((*chosen.findings, *plan.findings))
-        if not even_if_used:
-            refuse_weights_in_use(
-                {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
-                aws.scope,
-                "the next instance of the endpoint would start with different weights",
-                "use a different prefix, or ",
-            )
-        confirm(f"Copy this to {place.uri}?", "not copied")
+    aws = session.connect(region)
+    with StatusLine() as status:
+        status.show("Inspecting", place.uri)
+        plan = plan_sync(aws, place, chosen)
+    print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
+    print_facts(_sync_facts(plan, price, session.sandbox))
+    refuse_errors((*chosen.findings, *plan.findings))
+    if not even_if_used:
+        refuse_weights_in_use(
+            {finding.where for finding in plan.findings if finding.code in REPLACING_CODES},
+            aws.scope,
+            "the next instance of the endpoint would start with different weights",
+            "use a different prefix, or ",
+        )
+    confirm(f"Copy this to {place.uri}?", "not copied")
     begun = time.monotonic()
     result = _copy(aws, plan, take_over, company)
     seconds = time.monotonic() - begun
