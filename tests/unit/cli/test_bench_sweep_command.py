@@ -151,7 +151,7 @@ def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(
     (("bench", "tiny", "--sweep", "k=zero"), "'zero' is not a value of k"),
     (("bench", "tiny", "--sweep=k=1", "--concurrency", "0"), "from 1 to"),
     (("bench", "tiny", "--sweep", "k=1", "--slo", "e2e=1"), "--slo"),
-    (("bench", "tiny", "--sweep", "k=1", "--gpus"), "--gpus needs a container"),
+    (("bench", "tiny", "--sweep", "k=1", "--gpus"), "--gpus needs --engine docker"),
     (("bench", "tiny", "--sweep", "k=1", "--max-cost", "1"), "applies to a deployment only"),
     (("bench", "tiny", "--sweep", "k=1", "--workload", "x"), "no workload and no file x"),
     (("bench", "tiny", "--sweep", "k=1", "--domain", "x"), "--domain requires"),

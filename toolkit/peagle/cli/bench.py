@@ -177,13 +177,13 @@ def bench() -> None:
 @option("--acceptance FILE", "Measure the acceptance on these prompts instead: JSON lines "
         "with prompt or messages, and optionally domain and max_tokens.", "path")  # fmt: skip
 @option("--save-acceptance FILE", "With --acceptance: write the result, for `peagle verdict "
-        "--acceptance`.", "path")  # fmt: skip
+        "--acceptance`.", "path", needs="--acceptance FILE")  # fmt: skip
 @option("--temperature", "With --acceptance: sampling temperature; 0 is greedy decoding.",
         Decimal(min=0, max=10), default=0.0)  # fmt: skip
 @option("--lossless", "Check that speculation does not change greedy answers to the prompts "
         "of --acceptance.  [default: the catalogue's prompts]", bool)  # fmt: skip
 @option("--against NAME|URL", "With --lossless: a server of the target alone.  [default: "
-        "started on this machine]")  # fmt: skip
+        "started on this machine]", needs="--lossless")  # fmt: skip
 @option("--slo", "Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds.", "slo")
 @option("--min-tokens-per-second", "Exit with 3 if a load has fewer output tokens per "
         "second.", "speed")  # fmt: skip
@@ -209,10 +209,6 @@ def run(**options: Any) -> None:
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
     find = partial(find_target, options["session"], model=options["model"])
-    if options["against"] and not options["lossless"]:
-        raise OptionsConflict("--against is for the lossless check", "add --lossless")
-    if options["save_acceptance"] and not options["acceptance"]:
-        raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
     if options["acceptance"] is not None or options["lossless"]:
         _measure_text(find(options["name"]), find, options)
         return
@@ -371,7 +367,7 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
         "short-prompt]", multiple=True)  # fmt: skip
 @option("--engine engine_kind", "Run the engines as processes or in containers.",
         ("process", "docker"), default="process")  # fmt: skip
-@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool, needs="--engine docker")
 @option("--impose-acceptance acceptance FILE|published|LENGTH", "GPU: impose the acceptance in "
         "FILE, a result of bench --acceptance, the one that the catalogue quotes, or this "
         "mean length.", Parsed("path", parse_imposed))  # fmt: skip
@@ -446,8 +442,6 @@ def _on_this_machine(
     workloads: Sequence[str],
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
     kind, gpus = options["engine_kind"], options["gpus"]
-    if gpus and kind != "docker":
-        raise OptionMissing("--gpus needs a container", "add --engine docker")
     chosen = planning | {"concurrency": max(options["loads"]), "slo": None}
     chosen |= largest_request([load.workload for load in request.loads])
     plans: dict[int, Plan] = {}

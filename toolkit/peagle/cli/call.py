@@ -139,11 +139,12 @@ def _payload(text: str) -> dict[str, Any] | None:
         "HTTP every address of the host is an engine, as of a headless Service. "
         "$OPENAI_API_KEY is its key.")  # fmt: skip
 @option("--plan plan_file PLAN", "Plan file with prompts and floor, for --url.  [default: the "
-        "catalogue's prompts for the served model; any accepted draft passes]", "path")  # fmt: skip
-@option("--model", "Served model, for --url.  [default: the only one]")
-@option("--instances", "Number of engines that --url must have.", "count", default=1)
+        "catalogue's prompts for the served model; any accepted draft passes]", "path",
+        needs="--url")  # fmt: skip
+@option("--model", "Served model, for --url.  [default: the only one]", needs="--url")
+@option("--instances", "Number of engines that --url must have.", "count", default=1, needs="--url")
 @option("--wait", "How long to wait for the engines of --url, such as 30m.  "
-        "[default: not at all]", "duration")  # fmt: skip
+        "[default: not at all]", "duration", needs="--url")  # fmt: skip
 @option("--floor", "Minimum acceptance length of every instance.  [default: the pair's, from "
         "the catalogue]", Decimal(min=1.0))  # fmt: skip
 @option("--min-drafts", "Number of drafts that each instance must have made.", "count",
@@ -171,10 +172,6 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
-    if url is None and (plan_file or model or wait or instances > 1):
-        raise OptionsConflict(
-            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
-        )
     proved = name or endpoint or url or ""
     with StatusLine() as status:
 

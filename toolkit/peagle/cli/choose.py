@@ -385,7 +385,7 @@ def fit(pair: str | None, **options: Any) -> None:
 @here_option
 @option("--acceptance FILE", "Result written by `peagle bench NAME --acceptance FILE "
         "--save-acceptance OUT`.", "file")  # fmt: skip
-@option("--domain", "With --acceptance: of this domain only.")
+@option("--domain", "With --acceptance: of this domain only.", needs="--acceptance FILE")
 @output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
 def verdict(
     pair: str, acceptance: Path | None, domain: str | None, output: Path | None, **options: Any
@@ -405,8 +405,6 @@ def verdict(
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     asked = VerdictOptions(pair=pair, **given_options(options))
-    if domain and not acceptance:
-        raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     loaded = command_catalog()
     if acceptance:
         loaded = with_text_acceptance(loaded, pair, acceptance, domain)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from peagle.errors import PeagleError, command_line
+from peagle.errors import OptionMissing, PeagleError, command_line
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region")
 """Options that decide what a command sees and which account it changes."""
@@ -33,6 +33,8 @@ class PeagleCommand(click.Command):
                 if str(ctx.params.get(option.name or "")) in flags:
                     message = f"Option '{max(option.opts, key=len)}' requires an argument."
                     raise click.BadOptionUsage(str(option.name), message, ctx)
+                if needs := getattr(option, "needs", ""):
+                    _require(ctx, option, *needs.split())
             return rest
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # so that the fix shows the help of this command
@@ -60,6 +62,16 @@ class PeagleCommand(click.Command):
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
+
+
+def _require(ctx: click.Context, option: click.Option, flag: str, argument: str = "") -> None:
+    """Raise OptionMissing for a typed option without the one that it needs: with that argument, or
+    with any for a placeholder such as ``FILE``."""
+    needed = next(part for part in ctx.command.params if flag in part.opts)
+    value = ctx.params[str(needed.name)]
+    is_there = value == argument if argument.islower() else value
+    if not is_there and (typed := typed_flag(ctx, (option.name,))):
+        raise OptionMissing(f"{typed} needs {flag} {argument}", f"add it, or omit {typed}")
 
 
 def add_flag(name: str, *flags: str, help: str) -> Callable[[Callable[..., Any]], Any]:
@@ -111,7 +123,7 @@ def is_typed(ctx: click.Context, parameter: str) -> bool:
     return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
-def typed_flag(ctx: click.Context, names: Collection[str]) -> str:
+def typed_flag(ctx: click.Context, names: Collection[str | None]) -> str:
     """The flag of the first of these parameters that the user typed; empty without one."""
     for part in ctx.command.params:
         if part.name in names and is_typed(ctx, part.name):

@@ -109,12 +109,12 @@ def local() -> None:
 @option("--port", "Port to listen on.  [default: a free one]", click.IntRange(1, 65535))
 @option("--engine engine_kind", "Run the engine as a process or in a container.",
         ("process", "docker"), default="process")  # fmt: skip
-@option("--gpus", "Docker: use the GPU image and all GPUs.", bool)
+@option("--gpus", "Docker: use the GPU image and all GPUs.", bool, needs="--engine docker")
 @option("--compile compiled", "On a CPU: compile the model.", bool)
-@option("--build build_first", "Docker: build the image first.", bool)
-@option("--base IMAGE", "Docker, with --build: base image.")
+@option("--build build_first", "Docker: build the image first.", bool, needs="--engine docker")
+@option("--base IMAGE", "Docker, with --build: base image.", needs="--build")
 @option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
-        "path")  # fmt: skip
+        "path", needs="--engine docker")  # fmt: skip
 @partial(here_option, is_local=True)
 def up(
     plan: Plan,
@@ -138,10 +138,6 @@ def up(
     image = None
     if engine_kind == "docker":
         image = local_image(plan, gpus, build_first, base)
-    elif gpus or build_first or base or emit_compose:
-        raise OptionMissing(
-            "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
-        )
     machine = machine_gpus() if image is None else None
     on_gpus = machine is not None
     if on_gpus and compiled:

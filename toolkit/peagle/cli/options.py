@@ -144,17 +144,20 @@ def add_options(options: Sequence[click.Option]) -> Callable[[Command], Command]
 
 
 class Option(click.Option):
-    """An option that can be a decorator, too."""
+    """An option that can be a decorator, too. It ``needs`` another one, such as ``--url``."""
+
+    needs = ""
 
     def __call__(self, command: Command) -> Command:
         """Add the option to the command."""
         return add_options([self])(command)
 
 
-def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
+def option(names: str, help: str, type: Any = None, needs: str = "", **settings: Any) -> Option:
     """An option that shows its default. ``names``, separated by blanks, are its flags, the name of
     the parameter if that is another, and the metavar. A ``type`` may be one of ``KINDS``, whose
-    metavar is the usual one; ``bool`` is a flag, and a tuple a choice."""
+    metavar is the usual one; ``bool`` is a flag, and a tuple a choice.
+    It ``needs`` another option, which is written as in ``--acceptance FILE``."""
     words = names.split()
     flags = [word for word in words if word.startswith("-")]
     parameter = [word for word in words if word.isidentifier() and word.islower()]
@@ -167,7 +170,9 @@ def option(names: str, help: str, type: Any = None, **settings: Any) -> Option:
         settings = {"is_flag": True}
     elif type is not None:
         settings["type"] = click.Choice(type) if isinstance(type, tuple) else type
-    return Option([*flags, *parameter], metavar=metavar, help=help, **settings)
+    made = Option([*flags, *parameter], metavar=metavar, help=help, **settings)
+    made.needs = needs
+    return made
 
 
 def command(

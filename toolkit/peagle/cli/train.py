@@ -26,7 +26,6 @@ from peagle.catalog.loading import load_training
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.context import typed_flag
 from peagle.cli.options import (
     DefaultGroup,
     Parsed,
@@ -269,23 +268,14 @@ _JOB_OPTION_NAMES = (*(str(option.name) for option in _JOB_OPTIONS), *_COMPANY)
 
 
 def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a job, which ``_take_job_options`` takes, in a group of the help."""
+    """The options of a job, in a group of the help."""
     command = add_options(_JOB_OPTIONS)(field_options(*_COMPANY)(command))
     for each in vars(command)["__click_params__"]:
         if each.name in _JOB_OPTION_NAMES:
             each.group = "SageMaker"
+            each.needs = "--sagemaker" if each.name != "region" else ""  # the data may need it
     decorated: Callable[..., Any] = yes_option(command)
     return decorated
-
-
-def _take_job_options(ctx: click.Context, parameters: dict[str, Any]) -> dict[str, Any]:
-    """The options of the job, taken out of the command's ``parameters``. Raises OptionMissing for
-    an option of a job without one; the data may need the region."""
-    options = {name: parameters.pop(name) for name in _JOB_OPTION_NAMES}
-    of_job = {*_JOB_OPTION_NAMES} - {"region"} if not options["sagemaker"] else ()
-    if flag := typed_flag(ctx, of_job):
-        raise OptionMissing(f"{flag} is of a job on SageMaker", "add --sagemaker")
-    return options
 
 
 def _check_target(ctx: click.Context, pair: str) -> None:
@@ -462,7 +452,7 @@ def run(
     With --sagemaker the same command runs as a training job. Shows the job and what it costs at
     most, asks, waits for its end, and downloads the head; Ctrl-C leaves it running.
     """
-    job = _take_job_options(ctx, chosen)
+    job = {name: chosen.pop(name) for name in _JOB_OPTION_NAMES}
     if job["sagemaker"] and usd_per_hour:
         message = "--price-per-hour is of this machine; a job has the price of its instance type"
         raise OptionsConflict(message, "leave it out")
