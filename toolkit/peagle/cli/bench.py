@@ -383,7 +383,7 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 @option("--again", "Measure again what FILE has.", bool)
 @option("--save CATALOG", "Write evidence that plans read to the catalogue in this folder.", "path")
 @option("--report report_file HTML", "Write the HTML report.", "path")
-@partial(here_option, is_local=True)
+@partial(here_option, hidden=False)
 @account_options
 @yes_option
 @click.pass_context

@@ -25,13 +25,12 @@ from peagle.cli.options import (
     command_catalog,
     complete_pair,
     here_option,
-    is_here,
     option,
     output_option,
     raise_first_error,
     yes_option,
 )
-from peagle.cli.plan_options import choose_here, engine_options, given_options
+from peagle.cli.plan_options import engine_options, given_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, account_options, cloud_options, new_session
 from peagle.cli.view.choose import (
@@ -400,8 +399,6 @@ def verdict(
     """
     from peagle.bench.acceptance import with_text_acceptance
 
-    if is_here(click.get_current_context()):
-        options |= choose_here(options)
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
     asked = VerdictOptions(pair=pair, **given_options(options))

@@ -115,7 +115,7 @@ def local() -> None:
 @option("--base IMAGE", "Docker, with --build: base image.", needs="--build")
 @option("--emit-compose FILE", "Docker: write a compose file (- for stdout) and start nothing.",
         "path", needs="--engine docker")  # fmt: skip
-@partial(here_option, is_local=True)
+@partial(here_option, hidden=False)
 def up(
     plan: Plan,
     port: int | None,

@@ -14,7 +14,7 @@ import click
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import HERE
-from peagle.cli.context import PeagleCommand, add_flag
+from peagle.cli.context import PeagleCommand, add_flag, is_plan_file
 from peagle.cli.view.console import json_flag, print_findings, where_text
 from peagle.errors import PeagleError, UserError
 from peagle.findings import Finding, errors, refused
@@ -241,35 +241,22 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return option("--role", role, envvar="PEAGLE_ROLE")(command)
 
 
-_HERE = "peagle.here"
-"""Key in click's ``Context.meta``: whether ``--here`` is given, ``False`` where a machine with GPUs
-needs no option."""
-
-
-def here_option(command: Command, is_local: bool = False) -> Command:
+def here_option(command: Command, hidden: bool = True) -> Command:
     """``--here``: plan for the GPUs of this machine, as ``--instance-type here`` does, whose help
-    names it. A command that ``is_local`` does so where there are some, unless an instance type or a
-    container is asked for."""
-
-    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        if value or is_local:
-            ctx.meta[_HERE] = value
-
+    names it."""
     text = "Plan for the GPUs of this machine.  [default: if it has some]"
-    return click.option(
-        "--here", is_flag=True, expose_value=False, callback=keep, hidden=not is_local, help=text
-    )(command)
+    flag = click.option("--here", "instance_type", flag_value=HERE, hidden=hidden, help=text)
+    return flag(command)
 
 
 def is_here(ctx: click.Context) -> bool:
-    """Whether the command plans for this machine."""
+    """Whether the command plans for this machine. A local one does so where there are GPUs, unless
+    an instance type, a container or a plan file is named."""
     names = ctx.params
-    if ctx.meta.get(_HERE) or names.get("instance_type") == HERE:
-        return True
-    is_asked = names.get("instance_type") or names.get("engine_kind") == "docker"
-    if _HERE not in ctx.meta or is_asked or str(names.get("pair", "")).endswith(".json"):
-        return False
-    return machine_gpus(ctx) is not None
+    if names.get("instance_type"):
+        return bool(names["instance_type"] == HERE)
+    is_local = ctx.command.name in ("sweep", "up") and names["engine_kind"] == "process"
+    return is_local and not is_plan_file(names["pair"]) and machine_gpus(ctx) is not None
 
 
 _GPUS = "peagle.gpus"

@@ -163,20 +163,13 @@ def given_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def choose_here(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The instance type of a command that is for this machine. Raises OptionsConflict."""
-    if options.get("instance_type") not in (None, HERE):
-        raise OptionsConflict("--here and --instance-type exclude each other", "omit one")
-    return {"instance_type": HERE}
-
-
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     """The plan in the file ``pair``, or for that pair and those options, with the command's
     catalogue; with ``--online``, with AWS's and the Hub's answers."""
     online = ctx.params.get("online")  # only `peagle plan` has it
     options = given_options(chosen)
-    if is_here(ctx):
-        options |= {**choose_here(options), "copies": options.get("copies", 1)}
+    if is_here(ctx) and options.get("instance_type", HERE) == HERE:
+        options |= {"instance_type": HERE, "copies": options.get("copies", 1)}
     if pair.endswith((".yaml", ".yml")):
         fix = "name a pair, a model's folder or id, or a plan file (.json); for a project file "
         fix += "use --project FILE, for a catalogue peagle --catalog DIR"

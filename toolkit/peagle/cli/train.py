@@ -35,13 +35,12 @@ from peagle.cli.options import (
     command_catalog,
     complete_pair,
     here_option,
-    is_here,
     machine_gpus,
     option,
     refuse_errors,
     yes_option,
 )
-from peagle.cli.plan_options import choose_here, engine_options, field_options, given_options
+from peagle.cli.plan_options import engine_options, field_options, given_options
 from peagle.cli.session import Session, account_options, cloud_options
 from peagle.cli.view.console import (
     INTERRUPTED,
@@ -211,9 +210,8 @@ def plan(
     ranges.
     """
     gpus = machine_gpus(ctx) if probe else None
-    if is_here(ctx) or (gpus and not (options["instance_type"] or options["gpu"])):
-        options |= choose_here(options)
-
+    if gpus and not (options["instance_type"] or options["gpu"]):
+        options["instance_type"] = HERE
     recipe = replace(
         CPU_RECIPE if probe and not gpus else Recipe(),
         **{name: options.pop(name) for name in ("epochs", "keep_answers", "mask_token_id")},
