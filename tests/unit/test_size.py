@@ -8,7 +8,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (4_320, 3_750),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (4_259, 3_750),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (4_049, 3_600),
     "vllm": (690, 500),
     "catalog": (2_270, 1_800),
@@ -19,7 +19,7 @@ BUDGET = {
     "planning": (5_509, 3_850),
     "render": (3_500, 3_000),
     "engine": (3_021, 1_800),
-    "images": (850, 700),
+    "images": (831, 700),
     "aws": (3_660, 2_600),
     "weights": (2_075, 1_500),
     "warm": (420, 400),
@@ -27,9 +27,9 @@ BUDGET = {
     "bench": (3_943, 3_100),
     "train": (2_519, 1_500),
     "sandbox": (5_335, 5_360),
-    "cli": (9_243, 6_200),
+    "cli": (9_007, 6_200),
 }
-MOST_LINES, MOST_FILES = 65_539, 246
+MOST_LINES, MOST_FILES = 65_271, 246
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
